@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from compact.archives import compact, without_spark
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.cli.main import run as command
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.repair.report import Action
@@ -256,3 +260,82 @@ def test_an_aborted_transaction_across_plain_segments_and_packs_stays_aborted(hi
     hidden = {(each.producer_id, each.first_offset) for row in rows for each in row.aborted}
     assert {(each.producer_id, each.first_offset) for each in rows[0].aborted} == {(7, 0)}
     assert hidden == {(7, 0), (8, 11)}
+
+
+def test_a_compacted_archive_comes_back_with_its_levels_and_codecs(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = b"".join(number.to_bytes(4, "big") for number in range(500))
+    for base in range(0, 40, 10):
+        batches = [records(base, 5, epoch=base // 10, value=noise), records(base + 5, 5, epoch=base // 10 + 1)]
+        history.run({("orders", 0): batches, ("state", 0): [records(base, 10, epoch=2)]}, mode="zstd")
+    without_spark(monkeypatch)
+    compact(history.url)
+
+    def rows() -> list[Segment]:
+        found = [row for row in decode_rows(history.open().catalog.rows()) if isinstance(row, Segment)]
+        return [replace(row, written_at=0) for row in found]
+
+    before, state = rows(), history.state()
+    assert {row.level for row in before} == {1}
+    assert len(before) < 8
+    for objects in ("with what was merged", "without it"):
+        lose(history.url, "catalog")
+        assert repaired(history.url).exit_code == 0
+        assert rows() == before, objects
+        assert history.state() == state
+        named = {row.path for row in before}
+        for path in (*Path(history.url).glob("segments/**/*.log*"), *Path(history.url).glob("packs/*")):
+            if str(path.relative_to(history.url)) not in named:
+                path.unlink()
+
+
+def pruned(history: History) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The state of an archive before and after a prune whose objects still exist."""
+    for base in range(0, 40, 10):
+        history.run({("orders", 0): [records(base, 10)], ("orders", 1): [records(base, 10)]}, packed=base % 20 == 0)
+    before = history.state()
+    assert command(["prune", "-a", history.url, "--topic-bytes", "0", "--apply"]) == 0
+    after = history.state()
+    assert after["now"][f"orders-{IDS['orders']}-0"][0] == (0, 30, "pruned")
+    return before, after
+
+
+def test_what_was_pruned_stays_away_without_the_catalog_and_can_still_be_undone(history: History) -> None:
+    before, after = pruned(history)
+    lose(history.url, "catalog")
+    report = repaired(history.url)
+    # Nothing tells whether the prune was committed: that is said.
+    assert (report.exit_code, [each.kind for each in report.notices]) == (3, ["pruned"])
+    assert history.state() == after
+    assert command(["prune", "-a", history.url, "--undo", "--apply"]) == 0
+    assert history.state() == before
+
+
+def test_what_was_pruned_stays_away_if_a_part_of_the_catalog_is_lost(history: History) -> None:
+    _, after = pruned(history)
+    entry = sorted((Path(history.url) / "catalog/segments/_delta_log").glob("*.json"))[2]
+    entry.write_bytes(b"{")
+    for left in ("the document", "rows"):
+        report = repaired(history.url, rebuild=True)
+        assert (report.exit_code, history.state()) == (0, after), left
+        shutil.rmtree(Path(history.url) / "prunes", ignore_errors=True)
+
+
+def test_what_a_prune_took_and_an_undo_brought_back_is_rebuilt(history: History) -> None:
+    before, _ = pruned(history)
+    assert command(["prune", "-a", history.url, "--undo", "--apply"]) == 0
+    lose(history.url, "catalog")
+    assert repaired(history.url).exit_code == 0
+    assert history.state() == before
+
+
+def test_a_run_that_only_the_catalog_recorded_is_missed_by_name(history: History) -> None:
+    history.run({("orders", 0): [records(0, 10)]}, packed=True)
+    history.run({("orders", 0): [records(10, 10)]}, packed=True, snapshot=False)
+    lose(history.url, "catalog")
+    report = repaired(history.url)
+    (notice,) = report.notices
+    assert (report.exit_code, notice.kind) == (3, "run")
+    assert f"run {history.run_id} is lost" in notice.message
+    assert [row[:2] for row in history.holding()[f"orders-{IDS['orders']}-0"]] == [(0, 10), (10, 20)]

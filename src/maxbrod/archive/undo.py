@@ -7,6 +7,7 @@ it, and says until when. `gc` counts the objects in it as named until then. Afte
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,11 +20,11 @@ from maxbrod.archive.pruned import is_pruned, prune_rows, restore_rows
 from maxbrod.catalog.commits import absent_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.validity import find_fault
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UsageError
+from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UsageError
 from maxbrod.model import PartitionId, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.catalog.rows import Run
@@ -135,9 +136,11 @@ def undo_prune(archive: Archive, run_id: str | None = None, *, apply: bool = Fal
     Rows whose objects are gone, or whose offsets something else has taken, stay away and are reported.
     """
     found: list[UndoReport] = []
+    used: list[str] = []
 
     def change(own_id: str) -> Change:
         prune = _chosen(undoable(archive.catalog.runs()), run_id)
+        used[:] = [prune.document]
         coming, lost = _present(archive, _absent(archive, read_document(archive.storage, prune.document)))
         is_run = pc.equal(coming["kind"], Kind.RUN)
         runs, rows = coming.filter(is_run), coming.filter(pc.invert(is_run))
@@ -167,7 +170,16 @@ def undo_prune(archive: Archive, run_id: str | None = None, *, apply: bool = Fal
         change("")
         return found[0]
     done = commit_change(archive, change)
+    if not found[0].lost:
+        # Nothing needs it any more. If the catalog is lost, the document must not tell that its rows are pruned.
+        with suppress(MaxbrodError):
+            archive.storage.delete(used)
     return replace(found[0], run_id=done)
+
+
+def is_undone(run_id: str, runs: Iterable[Run]) -> bool:
+    """Whether the rows that a prune took are back, all or as many as could be."""
+    return any(run_id in (run.statistics.get(UNDOES), run.statistics.get(_PARTLY)) for run in runs)
 
 
 def undoable(runs: Sequence[Run], *, slack_ms: int = 0) -> list[Prune]:

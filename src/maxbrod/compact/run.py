@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from maxbrod.archive.incarnations import select_names
 from maxbrod.archive.opening import open_archive, open_for_writing
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import Run, Segment, decode_rows, encode_rows
+from maxbrod.catalog.rows import Run, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.compact.job import JobPlace, merge_groups
 from maxbrod.compact.plan.groups import PLAN_COLUMNS, REPLACED_COLUMNS, Group, Plan, plan_groups
-from maxbrod.compact.plan.joining import IDENTITY_COLUMNS, Merge, still_applies
+from maxbrod.compact.plan.joining import IDENTITY_COLUMNS, Merge, Written, still_applies
 from maxbrod.compact.report import CompactFault, CompactReport, Figures
 from maxbrod.compact.settings import settings_of, tasks_of
 from maxbrod.compact.task import MergeItem, Source
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.compact.plan.joining import Written
     from maxbrod.compact.settings import TopicSettings
     from maxbrod.compact.task import MergeOutcome
     from maxbrod.config import Config
@@ -178,7 +177,7 @@ class _Compaction:
         total: int,
     ) -> list[_Done]:
         """Merge the groups of a wave; those that cannot be read are reported and left out."""
-        items = [(each.group.topic, each.group.bytes, _item(number, each)) for number, each in enumerate(merges)]
+        items = [(each.group.topic, each.group.bytes, _item(number, each, self._run_id)) for number, each in enumerate(merges)]
         tasks = tasks_of(items, settings, parallelism)
         size = sum(merge.group.bytes for merge in merges)
 
@@ -333,14 +332,18 @@ def _rows_of(catalog: Catalog, topic_id: str, groups: Sequence[Group]) -> dict[t
     return {(row.partition, row.base_offset): row for row in rows if isinstance(row, Segment)}
 
 
-def _item(number: int, merge: Merge) -> MergeItem:
+def _item(number: int, merge: Merge, run_id: str) -> MergeItem:
     group = merge.group
+    nowhere = [Written(path="", position=0, bytes=0, raw_bytes=0, digest="")] * len(merge.parts)
     return MergeItem(
         number=number,
         topic=group.topic,
         topic_id=group.topic_id,
         partition=group.partition,
         parts=tuple(tuple(_source(row) for row in part) for part in merge.parts),
+        slices=tuple(slice_of(row) for row in merge.result(nowhere, run_id=run_id, now_ms=0)),
+        run_id=run_id,
+        level=group.level,
     )
 
 

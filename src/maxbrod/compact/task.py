@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,11 +23,14 @@ from maxbrod.errors import (
     UnsupportedFormatError,
 )
 from maxbrod.layouts.kafka.compression import Compression, CompressionMode
+from maxbrod.layouts.kafka.contents import Entry
 from maxbrod.layouts.kafka.digest import Digest
 from maxbrod.layouts.kafka.frames import FrameEncoder, encode_frame
 from maxbrod.layouts.kafka.names import is_framed, segment_path
+from maxbrod.layouts.kafka.objects import OpenObject
 from maxbrod.layouts.kafka.partition import SAMPLE_BYTES, SAMPLE_LEVEL
 from maxbrod.layouts.kafka.reading import HINT, read_log, read_logs
+from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of what travels to a worker
 from maxbrod.layouts.kafka.unpacking import Unpacker
 from maxbrod.model import Codec
 
@@ -76,6 +79,10 @@ class MergeItem:
     topic_id: str
     partition: int
     parts: tuple[tuple[Source, ...], ...]
+    slices: tuple[Slice, ...]
+    """What each part is together, for the table of contents; where it is stored is not known yet."""
+    run_id: str
+    level: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +130,26 @@ def _merge(storage: Storage, item: MergeItem, compression: Compression) -> Itera
     )
     found = []
     with ThreadPoolExecutor(_READERS, "read") as readers, storage.create(path) as writer:
-        for part in item.parts:
+        opened = OpenObject(path, writer)
+        for part, joined in zip(item.parts, item.slices, strict=True):
             out = _Part(path, writer, compression, framed=framed)
             for block, logs in _read_ahead(storage, part, readers):
                 if logs is None:
                     _copy_large(storage, block[0], out, readers)
                 else:
                     _copy_small(storage, block, [log.result() for log in logs], out)
-            found.append(out.finish())
+            written = out.finish()
+            found.append(written)
+            opened.entries.append(
+                Entry(
+                    topic=item.topic,
+                    topic_id=item.topic_id,
+                    partition=item.partition,
+                    slice=replace(joined, **{each.name: getattr(written, each.name) for each in fields(written)}),
+                    epochs=tuple(out.epochs),
+                )
+            )
+        opened.finish(item.run_id, level=item.level)
     # Only now is the object durable.
     yield from found
 
@@ -207,6 +226,7 @@ def _copy_small(storage: Storage, block: Sequence[Source], logs: Sequence[NDArra
         seen = _Seen(storage, source)
         seen.add(headers.take(slice(first, stop)))
         seen.finish()
+    out.note_epochs(headers)
     out.add(data, headers)
 
 
@@ -220,6 +240,7 @@ def _copy_large(storage: Storage, source: Source, out: _Part, readers: ThreadPoo
     same = out.keeps(framed=is_framed(source.path))
     for data, headers in read_logs(storage, source, ahead=readers, on_stored=out.copy if same else None):
         seen.add(headers)
+        out.note_epochs(headers)
         if not same:
             out.add(data, headers)
     seen.finish()
@@ -276,6 +297,15 @@ class _Part:
         self._frames = FrameEncoder(compression.level) if framed else None
         self._unpacker = Unpacker() if compression.mode is CompressionMode.ZSTD else None
         self.raw_bytes = 0
+        self.epochs: list[tuple[int, int]] = []
+        """Where leader epochs begin: offset and epoch."""
+
+    def note_epochs(self, headers: BatchHeaders) -> None:
+        epochs = headers["leader_epoch"]
+        new = np.ones(len(epochs), np.bool_)
+        new[1:] = epochs[1:] != epochs[:-1]
+        new[0] = not self.epochs or int(epochs[0]) != self.epochs[-1][1]
+        self.epochs += zip(headers["base_offset"][new].tolist(), epochs[new].tolist(), strict=True)
 
     def keeps(self, *, framed: bool) -> bool:
         """Whether bytes that are stored in frames, or not, may be copied as they are."""

@@ -22,6 +22,7 @@ from maxbrod.notices import Notice
 from maxbrod.repair.examine import ObjectToExamine
 from maxbrod.repair.plan.found import FoundSlice, LostRange
 from maxbrod.repair.plan.rebuild import KnownRun
+from maxbrod.repair.prunes import Prunes, find_prunes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,6 +49,7 @@ class Gathered:
     revisions: dict[PartitionId, int]
     compacted: frozenset[str]
     transactions: dict[str, int]
+    prunes: Prunes
     remains: CatalogRemains
     notices: list[Notice] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -71,6 +73,7 @@ def gather(storage: Storage) -> Gathered:
     notices: list[Notice] = []
     old_runs = {row.run_id: row for row in rows if isinstance(row, Run)}
     runs = _runs(storage, old_runs, notices)
+    prunes = find_prunes(storage, [row for row in rows if isinstance(row, Gap)], old_runs)
     found = Gathered(
         objects=[
             ObjectToExamine(
@@ -81,13 +84,14 @@ def gather(storage: Storage) -> Gathered:
         ],
         missing=_missing(segments, {info.path for info in listed}),
         runs=runs,
-        other_runs=_other_runs(old_runs, runs, notices),
-        gaps=_gaps(row for row in rows if isinstance(row, Gap)),
+        other_runs=[*_other_runs(old_runs, runs, notices), *prunes.runs],
+        gaps=_gaps(row for row in rows if isinstance(row, Gap) and row.run_id not in prunes.undone),
         revisions=count_revisions(replaced.select(REVISION_COLUMNS)),
         compacted=frozenset(topic_id for each in runs for topic_id in _compacted(each.snapshot)),
         transactions=_transactions(remains, runs),
+        prunes=prunes,
         remains=remains,
-        notices=notices,
+        notices=[*notices, *prunes.notices],
     )
     found.unknown = _unknown(found)
     return found
@@ -245,10 +249,8 @@ def _transactions(remains: CatalogRemains, runs: Iterable[KnownRun]) -> dict[str
 def _unknown(found: Gathered) -> list[str]:
     unknown = ["which generation of a compacted topic was under construction: the next backup begins another"]
     if found.remains.rows.num_rows == 0:
-        unknown.append("runs that recorded no snapshot, such as compactions and prunes: they are not listed any more")
-        unknown.append(
-            "what was pruned or compacted by key and not yet deleted: its objects exist, so it is in the catalog again"
-        )
+        unknown.append("runs that recorded no snapshot, such as compactions: they are not listed any more")
+        unknown.append("what was compacted by key and not yet deleted: its objects exist, so it is in the catalog again")
     if any(each.run.commit is None for each in found.runs):
         unknown.append("the order of runs of older releases: they are ordered by their clocks")
     return unknown

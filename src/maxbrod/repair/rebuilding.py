@@ -13,8 +13,8 @@ from maxbrod.catalog.replaced import as_replaced
 from maxbrod.catalog.rows import Gap, Run, Segment, encode_rows
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.windows import spread
-from maxbrod.errors import EXIT_CORRUPT
-from maxbrod.model import GapReason, now_ms
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
+from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
 from maxbrod.repair.gathering import gather
 from maxbrod.repair.job import examine_objects, salvage_slices, scan_slices
@@ -65,7 +65,10 @@ def rebuild_catalog(
         rebuilt = _decide(storage, options, session, found, [*slices, *salvaged], lost, run_id)
         needed = needed_losses(rebuilt, lost)
     version = next_version(found.remains.version, found.highest_commit)
-    notices = [*found.notices, *_unknown_objects(examined), *lost_notices(needed), *rebuilt.notices]
+    notices = [*found.notices, *_lost_runs(rebuilt, found, run_id), *_unknown_objects(examined)]
+    notices += [*lost_notices(needed), *rebuilt.notices]
+    known = (*(each.run for each in found.runs), *found.other_runs)
+    runs = [run for run in known if run.run_id not in found.prunes.dropped_runs]
     report = RepairReport(
         archive=storage.url,
         run_id=run_id,
@@ -77,7 +80,7 @@ def rebuild_catalog(
         partitions=len({(row.topic_id, row.partition) for row in rebuilt.rows}),
         rows=len(rebuilt.rows),
         replaced_rows=len(rebuilt.replaced),
-        runs=len(found.runs) + len(found.other_runs),
+        runs=len(runs),
         objects=len(examined),
         bytes=sum(each.bytes for each in examined),
         unnamed_slices=len(rebuilt.unnamed),
@@ -100,7 +103,7 @@ def rebuild_catalog(
             written_at=now_ms(),
             commit=version,
         )
-        rows = _table(rebuilt, [*(each.run for each in found.runs), *found.other_runs, own])
+        rows = _table(rebuilt, [*runs, own])
         replace_catalog(storage, rows, table=table, version=version, transactions=found.transactions)
     return report
 
@@ -164,6 +167,8 @@ def _decide(
             gaps=found.gaps,
             revisions=found.revisions,
             compacted=found.compacted,
+            pruned=found.prunes.ranges,
+            pruned_slices=found.prunes.slices,
         )
         rebuilt = rebuild(remains, run_id=run_id, now_ms=now_ms())
         if not rebuilt.unscanned:
@@ -211,6 +216,29 @@ def _salvage(
         )
         for each, copy in zip(damaged, copies, strict=True)
         if copy is not None
+    ]
+
+
+def _lost_runs(rebuilt: Rebuilt, found: Gathered, run_id: str) -> list[Notice]:
+    """Runs that wrote behind the newest snapshot: such as share an earlier one are recorded by their rows alone."""
+    known = {each.run.run_id for each in found.runs} | {each.run_id for each in found.other_runs}
+    ends = found.runs[-1].snapshot.ends if found.runs else {}
+    behind = Counter(
+        row.run_id
+        for row in rebuilt.rows
+        if isinstance(row, Segment)
+        and row.run_id not in known
+        and row.end_offset > ends.get(PartitionId(topic_id=row.topic_id, partition=row.partition), 0)
+    )
+    return [
+        Notice(
+            kind="run",
+            message=f"{'a run' if name == run_id else f'run {name}'} is lost: what it wrote is in the archive "
+            f"({count:,} slices), but it is not listed, and what it recorded of the cluster is not known",
+            hint="the next backup records the cluster as it is; '--as-of' finds the other runs",
+            exit_code=EXIT_INCOMPLETE,
+        )
+        for name, count in sorted(behind.items())
     ]
 
 

@@ -28,6 +28,7 @@ class Evidence:
     """Gaps that runs recorded, oldest first."""
     lost: list[tuple[int, int, str]] = field(default_factory=list)
     """Offsets whose objects are damaged, and what is wrong."""
+    pruned: list[tuple[int, int]] = field(default_factory=list)
     runs: list[RunView] = field(default_factory=list)
     """In the order of runs."""
 
@@ -38,6 +39,7 @@ class Evidence:
         edges = {first, end}
         for base, stop, _ in (*self.stated, *self.lost):
             edges.update(edge for edge in (base, stop) if first < edge < end)
+        edges.update(edge for each in self.pruned for edge in each if first < edge < end)
         start = self._log_start(end)
         if first < start < end:
             edges.add(start)
@@ -51,6 +53,8 @@ class Evidence:
         yield from joined
 
     def _reason(self, first: int, end: int, log_start: int, written_so: GapReason | None) -> GapReason:
+        if any(base <= first and end <= stop for base, stop in self.pruned):
+            return GapReason.PRUNED
         if any(base <= first and end <= stop for base, stop, _ in self.lost):
             return GapReason.CORRUPT
         for base, stop, reason in reversed(self.stated):

@@ -74,6 +74,23 @@ class LostRange:
         return PartitionId(topic_id=self.topic_id, partition=self.partition)
 
 
+@dataclass(frozen=True, slots=True)
+class PrunedRange:
+    """Offsets that a prune took out of the archive."""
+
+    id: PartitionId
+    topic: str
+    base: int
+    end: int
+    at_ms: int | None
+    """When. What was written before and overlaps is not the archive any more. None: only older runs saw the offsets,
+    and what replaced them stays."""
+
+    def takes(self, each: FoundSlice) -> bool:
+        written = each.modified_ms if each.written_at is None else each.written_at
+        return self.at_ms is not None and self.base < each.end and each.base < self.end and written <= self.at_ms
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
     """One object."""

@@ -22,10 +22,10 @@ from maxbrod.repair.plan.explaining import Evidence, RunView
 from maxbrod.repair.plan.linking import link
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.repair.plan.found import FoundSlice, LostRange
+    from maxbrod.repair.plan.found import FoundSlice, LostRange, PrunedRange
 
 INT64_MAX: Final = 2**63 - 1
 
@@ -53,6 +53,9 @@ class Remains:
     """As the old catalog has them, as far as it can be read."""
     compacted: frozenset[str] = frozenset()
     """Ids of topics that are or were compacted."""
+    pruned: Sequence[PrunedRange] = ()
+    pruned_slices: Collection[tuple[str, int]] = frozenset()
+    """Path and position of slices that were pruned."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,22 +72,28 @@ class Rebuilt:
 
 def rebuild(remains: Remains, *, run_id: str, now_ms: int) -> Rebuilt:
     """The rows of every partition that any evidence names."""
+    pruned: dict[PartitionId, list[PrunedRange]] = defaultdict(list)
+    for one in remains.pruned:
+        pruned[one.id].append(one)
     slices: dict[PartitionId, list[FoundSlice]] = defaultdict(list)
     for each in remains.slices:
-        slices[each.id].append(each)
+        gone = (each.slice.path, each.slice.position) in remains.pruned_slices
+        if not gone and not any(one.takes(each) for one in pruned.get(each.id, ())):
+            slices[each.id].append(each)
     lost: dict[PartitionId, list[LostRange]] = defaultdict(list)
-    for gone in remains.lost:
-        lost[gone.id].append(gone)
+    for missed in remains.lost:
+        lost[missed.id].append(missed)
     names = _names(remains)
     known = {partition for each in remains.runs for partition in each.snapshot.ends}
     result = Rebuilt()
-    for partition in sorted({*slices, *lost, *known, *remains.gaps}):
+    for partition in sorted({*slices, *lost, *known, *remains.gaps, *pruned}):
         _Partition(
             partition,
             names.get(partition.topic_id, partition.topic_id),
             remains,
             slices.get(partition, ()),
             lost.get(partition, ()),
+            pruned.get(partition, ()),
             result,
             run_id,
             now_ms,
@@ -93,7 +102,8 @@ def rebuild(remains: Remains, *, run_id: str, now_ms: int) -> Rebuilt:
 
 
 def _names(remains: Remains) -> dict[str, str]:
-    found = {each.topic_id: each.topic for each in remains.lost}
+    found = {each.id.topic_id: each.topic for each in remains.pruned}
+    found.update({each.topic_id: each.topic for each in remains.lost})
     found.update({each.topic_id: each.topic for each in remains.slices})
     for each in remains.runs:
         found.update(each.snapshot.topics)
@@ -107,6 +117,7 @@ class _Partition:
     remains: Remains
     slices: Sequence[FoundSlice]
     lost: Sequence[LostRange]
+    pruned: Sequence[PrunedRange]
     result: Rebuilt
     run_id: str
     now_ms: int
@@ -146,7 +157,7 @@ class _Partition:
         """Where the archive of the partition begins; None if there is nothing of it."""
         firsts = [each.snapshot.firsts[self.id] for each in runs if self.id in each.snapshot.firsts]
         ends = [each.snapshot.ends[self.id] for each in runs]
-        stated = [base for base, _, _ in (*evidence.stated, *evidence.lost)]
+        stated = [base for base, _, _ in (*evidence.stated, *evidence.lost)] + [base for base, _ in evidence.pruned]
         bases = [each.base for each in chain[:1]]
         return min([*firsts[:1], *stated, *bases] or ends[:1], default=None)
 
@@ -157,6 +168,7 @@ class _Partition:
             evidence.runs.append(RunView(end=snapshot.ends[self.id], log_start=snapshot.log_starts.get(self.id)))
             stated = snapshot.gaps.get(self.id, ())
             evidence.stated += [(base, end, _reason(reason)) for base, end, reason in stated]
+        evidence.pruned = [(each.base, each.end) for each in self.pruned]
         bases = [each.base for each in chain]
         end = runs[-1].snapshot.ends[self.id] if runs else None
         for gone in self.lost:
@@ -257,7 +269,7 @@ class _Partition:
             (then if there else later).append(each)
         then = choose(then)
         gaps = [(base, end) for each in runs for base, end, _ in each.snapshot.gaps.get(self.id, ())]
-        taken = [*((each.base, each.end) for each in then), *gaps]
+        taken = [*((each.base, each.end) for each in (*then, *self.pruned)), *gaps]
         return [*then, *(each for each in later if not any(base < each.end and each.base < end for base, end in taken))]
 
     # What is said
