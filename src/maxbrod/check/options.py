@@ -21,7 +21,8 @@ class CheckOptions(Options):
         bool,
         Option(
             "First put right what can be: objects that something else has deleted become gaps 'pruned', after a "
-            "confirmation; in other layouts, wrong or missing indexes are written again."
+            "confirmation; in other layouts, wrong or missing indexes are written again. For objects that were lost by "
+            "accident use 'maxbrod repair', after which the next backup reads them again."
         ),
     ] = False
     yes: Annotated[bool, Option("With --repair: do not ask for confirmation.", flags=("--yes", "-y"))] = False

@@ -177,7 +177,10 @@ class _Compaction:
         total: int,
     ) -> list[_Done]:
         """Merge the groups of a wave; those that cannot be read are reported and left out."""
-        items = [(each.group.topic, each.group.bytes, _item(number, each, self._run_id)) for number, each in enumerate(merges)]
+        items = [
+            (each.group.topic, each.group.bytes, _item(number, each, self._run_id))
+            for number, each in enumerate(merges)
+        ]
         tasks = tasks_of(items, settings, parallelism)
         size = sum(merge.group.bytes for merge in merges)
 

@@ -25,7 +25,8 @@ def repair(call: Call[RepairOptions]) -> None:
     say. The old one is kept aside. If the catalog can be read, objects that are missing or cut, and with --deep those
     that are damaged, become gaps 'corrupt'. The next backup reads such gaps again; with --bootstrap, or a cluster in
     the configuration file, that happens at once. Without --apply nothing is changed, and the exit code is 4 if there is
-    something to repair. A backup that runs at the same time is refused, or makes the repair refuse.
+    something to repair. For objects that were deleted on purpose, and are not to be read again, use 'maxbrod check
+    --repair'. A backup that runs at the same time is refused, or makes the repair refuse.
 
     For example:
 

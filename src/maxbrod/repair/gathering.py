@@ -250,7 +250,7 @@ def _unknown(found: Gathered) -> list[str]:
     unknown = ["which generation of a compacted topic was under construction: the next backup begins another"]
     if found.remains.rows.num_rows == 0:
         unknown.append("runs that recorded no snapshot, such as compactions: they are not listed any more")
-        unknown.append("what was compacted by key and not yet deleted: its objects exist, so it is in the catalog again")
+        unknown.append("what was compacted by key and not yet deleted: its objects exist, so it is in the new catalog")
     if any(each.run.commit is None for each in found.runs):
         unknown.append("the order of runs of older releases: they are ordered by their clocks")
     return unknown
