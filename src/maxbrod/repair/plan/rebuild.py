@@ -269,7 +269,8 @@ class _Partition:
             (then if there else later).append(each)
         then = choose(then)
         gaps = [(base, end) for each in runs for base, end, _ in each.snapshot.gaps.get(self.id, ())]
-        taken = [*((each.base, each.end) for each in (*then, *self.pruned)), *gaps]
+        gaps += [(each.base, each.end) for each in self.pruned]
+        taken = [*((each.base, each.end) for each in then), *gaps]
         return [*then, *(each for each in later if not any(base < each.end and each.base < end for base, end in taken))]
 
     # What is said
