@@ -1,4 +1,4 @@
-"""`maxbrod compact`: few large segments instead of many small ones."""
+"""`maxbrod compact`: few large segments instead of many small ones, or only the newest record of each key."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ def compact(call: Call[CompactOptions]) -> None:
     would be merged with it stay as they are, and the exit code is 4. In the layout parquet, segments are merged as
     kafka-replicator does it.
 
+    --by-key does what a broker does with a compacted topic: of each key only the newest record stays, up to the newest
+    backup or the run of --cut. Tombstones older than the topic's delete.retention.ms go, records without a key stay. As
+    of older runs the archive still has everything, until that is pruned.
+
     For example:
 
       maxbrod compact -a /backups/kafka --dry-run
@@ -35,6 +39,8 @@ def compact(call: Call[CompactOptions]) -> None:
       maxbrod compact -a s3://backups/kafka --min-segment-size 64MiB
 
       maxbrod compact -a s3://backups/kafka --topic 'orders-*' --min-level 1 --max-level 1 --min-segment-age 30d
+
+      maxbrod compact -a s3://backups/kafka --by-key --topic customers
     """
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
@@ -58,6 +64,9 @@ def _print(report: CompactReport, *, quiet: bool) -> None:
         print_line(f"and {len(report.faults) - _FAULTS_SHOWN:,} more: see --json")
     if quiet:
         return
+    if report.cut is not None:
+        _print_by_key(report)
+        return
     merged = [each for each in report.topics if each.merges]
     if merged:
         columns = ("*topic", ">parts", ">segments", ">become", ">objects", ">bytes", ">become")
@@ -69,6 +78,31 @@ def _print(report: CompactReport, *, quiet: bool) -> None:
         out.print(shown)
     _print_left(report)
     print_line(_words(report))
+
+
+def _print_by_key(report: CompactReport) -> None:
+    read = [each for each in report.topics if each.segments]
+    if read:
+        columns = ("*topic", ">parts", ">segments", ">records", ">removed", ">bytes", ">become")
+        shown = table("Would be read" if report.dry_run else report.archive, *columns)
+        for each in read:
+            removed = "" if each.removed is None else f"{each.removed:,}"
+            after = "" if each.new_bytes is None else human_bytes(each.new_bytes)
+            counts = (f"{count or 0:,}" for count in (each.partitions, each.segments, each.records))
+            shown.add_row(each.topic, *counts, removed, human_bytes(each.bytes), after)
+        out.print(shown)
+    _print_left(report)
+    took_s = (report.finished_at_ms - report.started_at_ms) / 1000
+    if report.dry_run:
+        words = f"{report.total('segments'):,} segments up to {report.cut} would be read; nothing was changed"
+    elif not report.commits:
+        words = "nothing was removed" + (": see above" if report.faults else "")
+    else:
+        gone = f"{report.total('removed'):,} of {report.total('records'):,} records"
+        words = f"{gone} were removed in {took_s:,.1f} s, up to {report.cut}"
+    if report.overtaken:
+        words += f"; {report.overtaken:,} partitions were left: they were changed or held meanwhile"
+    print_line(f"{words}; stopped on request, the same command goes on" if report.interrupted else words)
 
 
 def _print_fault(fault: CompactFault) -> None:

@@ -30,6 +30,8 @@ def compact(
 ) -> CompactReport:
     """Merge small segments of an archive into large ones. No record and no offset changes.
 
+    With `by_key=True`: keep only the newest record of each key of compacted topics.
+
     Args:
         archive: a folder or a URL, in maxbrod's own layout or in the layout parquet.
         config: a configuration, or the path of a configuration file. All other arguments override it.

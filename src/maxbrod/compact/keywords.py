@@ -26,4 +26,6 @@ class CompactKeywords(TypedDict, total=False):
     recompress: str
     commit_bytes: int | str
     single_writer: bool
+    by_key: bool
+    cut: str | None
     dry_run: bool

@@ -95,4 +95,22 @@ class CompactOptions(TopicLimits):
         bool,
         Option("No other process writes to this archive. For storage that ignores conditional puts.", BEHAVIOR),
     ] = False
-    dry_run: Annotated[bool, Option("Print what would be merged, and change nothing.", BEHAVIOR)] = False
+    by_key: Annotated[
+        bool,
+        Option(
+            "Keep only the newest record of each key of compacted topics, instead of merging segments. Limits of "
+            "segments do not apply.",
+            BEHAVIOR,
+        ),
+    ] = False
+    cut: Annotated[
+        str | None,
+        Option(
+            "With --by-key: compact what this run and those before it archived. The newest backup by default.",
+            BEHAVIOR,
+            "RUN",
+        ),
+    ] = None
+    dry_run: Annotated[
+        bool, Option("Print what would be merged, or read for --by-key, and change nothing.", BEHAVIOR)
+    ] = False

@@ -42,6 +42,8 @@ class CompactedTopic:
     records: int | None
     left: Mapping[str, int]
     """The number of segments that stay as they are, by reason."""
+    removed: int | None = None
+    """The records, of `records`, that a compaction by key removed. None: it was none, or nothing was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class CompactReport:
     """Merges that were dropped because another writer replaced their segments meanwhile."""
     commits: int = 0
     interrupted: bool = False
+    cut: str | None = None
+    """The run up to which records were compacted by key. None: segments were merged."""
 
     @property
     def exit_code(self) -> int:

@@ -21,6 +21,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.compact.by_key.run import compact_by_key
 from maxbrod.compact.job import JobPlace, merge_groups
 from maxbrod.compact.plan.groups import PLAN_COLUMNS, REPLACED_COLUMNS, Group, Plan, plan_groups
 from maxbrod.compact.plan.joining import IDENTITY_COLUMNS, Merge, Written, still_applies
@@ -87,7 +88,15 @@ def compact_archive(
     options = config.compact
     archive = open_archive(config.archive, config.storage, layout=config.layout, groups=False)
     clock_ms = now_ms() if clock_ms is None else clock_ms
+    if options.cut is not None and not options.by_key:
+        raise UsageError("--cut is given without --by-key", hint="segments are merged whatever run wrote them")
     if archive.survey is not None:
+        if options.by_key:
+            raise UsageError(
+                f"an archive in the layout {archive.survey.layout} cannot be compacted by key",
+                object_name=archive.url,
+                hint="'maxbrod convert' makes one of maxbrod's own layout of it",
+            )
         if archive.survey.layout != PARQUET:
             raise UsageError(
                 f"segments of the layout {archive.survey.layout} cannot be merged",
@@ -97,6 +106,8 @@ def compact_archive(
         return compact_tree(archive, config, session=session, on_progress=on_progress, stop=stop, clock_ms=clock_ms)
     if not options.dry_run:
         archive = open_for_writing(archive.url, config.storage, single_writer=options.single_writer)
+    if options.by_key:
+        return compact_by_key(archive, config, session=session, on_progress=on_progress, stop=stop)
     return _Compaction(archive, config, on_progress, stop, clock_ms).run(session)
 
 

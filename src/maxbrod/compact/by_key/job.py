@@ -1,0 +1,69 @@
+"""Compaction by key as one Spark job: workers read, Spark finds the newest record of each key, workers write.
+
+Records are grouped by the bytes of their keys, never by a hash of them, so that no two keys can be made to collide.
+Spark aggregates in memory as long as the keys fit, and then sorts and spills them to disk.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from maxbrod.compact.by_key.task import (
+    FOUND_SPARK,
+    ITEM,
+    OUTCOMES,
+    RECORD,
+    read_groups,
+    write_groups,
+)
+from maxbrod.engine.jobs import collect
+from maxbrod.engine.windows import spread
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from maxbrod.compact.by_key.task import ByKeySettings, GroupItem, GroupOutcome
+
+
+def compact_groups(
+    session: SparkSession,
+    settings: ByKeySettings,
+    items: Sequence[GroupItem],
+    *,
+    tasks: int,
+    on_done: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
+) -> list[GroupOutcome]:
+    """The outcome of every group. `items` are numbered from 0; `tasks` is about how many tasks each step has."""
+    payloads = tuple(ITEM.dump_json(item).decode() for item in items)
+    read = tuple(tuple(task) for task in spread([(item.raw_bytes, item.number) for item in items], tasks))
+    found = session.range(0, len(read), 1, len(read)).mapInArrow(
+        partial(read_groups, settings, payloads, read), FOUND_SPARK
+    )
+    written = _newest(found, tasks).mapInArrow(partial(write_groups, settings, payloads), "answer string")
+    table = collect(session, written, name=settings.run_id, on_done=on_done, stop=stop)
+    return [each for answer in table["answer"].to_pylist() for each in OUTCOMES.validate_json(answer)]
+
+
+def _newest(found: DataFrame, tasks: int) -> DataFrame:
+    """The newest record of each key of a partition, and the notes: all rows of a group in one task, in order."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - workers load this module, too
+
+    newest = found.groupBy("place", "kind", "key").agg(
+        sql.max("offset").alias("offset"), sql.max_by("mark", "offset").alias("mark")
+    )
+    # Spark has 200 tasks for this by default, and each would cost more than it does.
+    newest = newest.coalesce(tasks)
+    is_record = sql.col("kind") == RECORD
+    stays = newest.where(~(is_record & (sql.col("mark") % 2 == 1)))
+    rows = stays.select(
+        sql.shiftright("mark", 1).alias("group"),
+        "kind",
+        "offset",
+        sql.when(~is_record, sql.col("key")).alias("note"),
+    )
+    return rows.repartition(tasks, "group").sortWithinPartitions("group", "offset")
