@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 4
 SEGMENTS: Final = 64
-"""Of each partition, at scale 1: 0.5 GB in all."""
+"""For each partition, at scale 1: 0.5 GB in all."""
 SEGMENT_RECORDS: Final = 20_000
 SEGMENT_NOISE_RECORDS: Final = 1_900
 BATCH_BYTES: Final = 16_384
@@ -59,7 +59,7 @@ DAY_RUNS: Final = 86_400
 """A day of `backup --follow --every 1s`."""
 DAY_PARTITIONS: Final = 2
 DAY_RECORDS: Final = 10
-"""Of each partition and second."""
+"""For each partition and second."""
 COPY_WANTED: Final = 0.7
 _COMMITTED_RUNS: Final = 1000
 _TOPIC: Final = "orders"

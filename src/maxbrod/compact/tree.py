@@ -39,7 +39,7 @@ class TreeMerge:
     end_offset: int
     segments: int
     bytes: int
-    """Of the segments before."""
+    """Those that the segments had before."""
     merged_bytes: int | None = None
     records: int | None = None
     message: str | None = None

@@ -29,7 +29,7 @@ class GenerationSummary:
     log_ends: Mapping[int, int]
     """By partition: where the log ended when the generation was found complete."""
     read: Mapping[int, int]
-    """Of a generation under construction, by partition: the offsets below have been read."""
+    """For a generation under construction, by partition: the offsets below have been read."""
 
 
 def summarise_generations(catalog: AnyCatalog) -> dict[str, tuple[GenerationSummary, ...]]:

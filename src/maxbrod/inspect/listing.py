@@ -59,7 +59,7 @@ class TopicSummary:
     last_seen: str | None = None
     """The run that last saw it, if the cluster no longer has it."""
     generations: tuple[GenerationSummary, ...] = ()
-    """Of a compacted topic that is read in generations, by number; none as of an older run."""
+    """Those of a compacted topic that is read in generations, by number; none as of an older run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class TopicDetails:
     described_by: str | None = None
     """The run that recorded `configs`, if it is not the snapshot's own."""
     generations: tuple[GenerationSummary, ...] = ()
-    """Of a compacted topic that is read in generations, by number; none as of an older run."""
+    """Those of a compacted topic that is read in generations, by number; none as of an older run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

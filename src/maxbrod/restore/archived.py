@@ -56,7 +56,7 @@ class ArchivedState:
     moment: Moment
     revisions: Revisions
     rows: ArchivedRows
-    """Of the chosen topics only."""
+    """Only those of the chosen topics."""
     chosen: Chosen
 
     @property

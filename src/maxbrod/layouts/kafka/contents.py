@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 CONTROL_TYPE: Final = 0x6D62
-"""Of the control record. Kafka's own are small numbers, and its readers pass over those that they do not know."""
+"""The type of the control record. Kafka's own are small numbers, and its readers pass over those they do not know."""
 MAGIC: Final = b"MAXBRODC"
 _TRAILER: Final = struct.Struct(">Q8s")
 _SKIPPABLE: Final = struct.Struct("<II")
