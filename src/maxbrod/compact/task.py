@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.headers import walk
+from maxbrod.compact.failures import Failure, failure_of
 from maxbrod.compact.plan.joining import Written
 from maxbrod.errors import (
     CorruptDataError,
     MaxbrodError,
-    ObjectNotFoundError,
     TruncatedDataError,
     UnsupportedFormatError,
 )
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.storage.interface import Storage, Writer
 
-_DAMAGES: Final = (CorruptDataError, ObjectNotFoundError, TruncatedDataError, UnsupportedFormatError)
 _LARGE_BYTES: Final = 4 << 20
 """A log of this size is read in parts, and its stored bytes are copied as they are. Smaller ones are read ahead."""
 _TINY_BYTES: Final = 128 << 10
@@ -86,22 +85,10 @@ class MergeItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeFailure:
-    """Why a group stays as it is."""
-
-    message: str
-    object_name: str | None
-    offset: int | None
-    damaged: bool
-    """Otherwise the store did not answer, and trying again may help."""
-    hint: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOutcome:
     number: int
     written: tuple[Written, ...] = ()
-    failure: MergeFailure | None = None
+    failure: Failure | None = None
 
 
 def merge_group(storage: Storage, item: MergeItem, compression: Compression) -> MergeOutcome:
@@ -109,14 +96,7 @@ def merge_group(storage: Storage, item: MergeItem, compression: Compression) -> 
     try:
         return MergeOutcome(number=item.number, written=tuple(_merge(storage, item, compression)))
     except MaxbrodError as error:
-        failure = MergeFailure(
-            message=error.message,
-            object_name=error.object_name,
-            offset=error.offset,
-            damaged=isinstance(error, _DAMAGES),
-            hint=error.hint,
-        )
-        return MergeOutcome(number=item.number, failure=failure)
+        return MergeOutcome(number=item.number, failure=failure_of(error))
 
 
 def _merge(storage: Storage, item: MergeItem, compression: Compression) -> Iterator[Written]:

@@ -6,6 +6,7 @@ have left. An archive that cannot be read is itself a finding: the other archive
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -91,15 +92,16 @@ def status_of(
 def gather(archive: Archive, clock_ms: int) -> Facts:
     """The facts about an opened archive."""
     proofs = read_proofs(archive.storage)
-    rows = archive.catalog.rows(columns=("kind", "bytes", "records"))
-    data = rows.filter(pc.equal(rows["kind"], str(Kind.DATA)))
+    totals: Counter[str] = Counter()
+    for rows in archive.catalog.portions(("kind", "bytes", "records")):
+        data = rows.filter(pc.equal(rows["kind"], str(Kind.DATA)))
+        totals["segments"] += data.num_rows
+        totals.update({name: pc.sum(data[name]).as_py() or 0 for name in ("bytes", "records")})
     shared: dict[str, Any] = {
         "now_ms": clock_ms,
         "deep_check": last_proof(proofs, ProofKind.DEEP_CHECK),
         "drill": last_proof(proofs, ProofKind.DRILL),
-        "bytes": pc.sum(data["bytes"]).as_py() or 0,
-        "records": pc.sum(data["records"]).as_py() or 0,
-        "segments": data.num_rows,
+        **{name: totals[name] for name in ("bytes", "records", "segments")},
         "release_format": FORMAT_VERSION,
     }
     if archive.survey is not None:

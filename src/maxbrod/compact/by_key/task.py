@@ -19,13 +19,11 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.fillers import emptied
 from maxbrod.batch.headers import NEWEST_MAGIC, walk
 from maxbrod.batch.transactions import committed_batches
+from maxbrod.compact.failures import Failure, failure_of
 from maxbrod.config import StorageConfig  # noqa: TC001 - pydantic reads the types of what travels to a worker
 from maxbrod.errors import (
     CorruptDataError,
     MaxbrodError,
-    ObjectNotFoundError,
-    TruncatedDataError,
-    UnsupportedFormatError,
 )
 from maxbrod.layouts.decoding import decode_portions
 from maxbrod.layouts.kafka.compression import Compression
@@ -65,7 +63,6 @@ _HELD_BYTES: Final = 16 << 20
 """Rows of this size are reduced together before they leave the worker."""
 _PACKED_BYTES: Final = 4 << 20
 """What is smaller shares objects, as in a backup."""
-_DAMAGES: Final = (CorruptDataError, ObjectNotFoundError, TruncatedDataError, UnsupportedFormatError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +86,6 @@ class GroupItem:
     @property
     def raw_bytes(self) -> int:
         return sum(each.raw_bytes for each in self.slices)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    message: str
-    object_name: str | None
-    offset: int | None
-    damaged: bool
-    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +145,7 @@ def _read_group(storage: Storage, item: GroupItem) -> Iterator[pa.RecordBatch]:
         note: dict[str, Any] = {"unkeyed": unkeyed}
     except MaxbrodError as error:
         # Passed on, not raised: Spark would run the task again, and the other partitions would not go on.
-        note = {"failure": asdict(_failure(error))}
+        note = {"failure": asdict(failure_of(error))}
     text = json.dumps({"number": item.number, **note}).encode()
     row = {"place": item.place, "kind": NOTE, "key": text, "offset": -1, "mark": 2 * item.number}
     yield pa.RecordBatch.from_pylist([row], schema=FOUND)
@@ -243,7 +231,7 @@ def write_groups(
                 parts.append(part)
         outcomes = [part.outcome() for part in parts]
     except MaxbrodError as error:
-        outcomes = [GroupOutcome(number=number, failure=_failure(error)) for number in numbers]
+        outcomes = [GroupOutcome(number=number, failure=failure_of(error)) for number in numbers]
     yield pa.RecordBatch.from_pylist([{"answer": OUTCOMES.dump_json(outcomes).decode()}], schema=ANSWERS)
 
 
@@ -350,13 +338,3 @@ class _Part:
             at = np.minimum(np.searchsorted(self._winners, offsets), len(self._winners) - 1)
             stay = stay | (self._winners[at] == offsets)
         return stay
-
-
-def _failure(error: MaxbrodError) -> Failure:
-    return Failure(
-        message=error.message,
-        object_name=error.object_name,
-        offset=error.offset,
-        damaged=isinstance(error, _DAMAGES),
-        hint=error.hint,
-    )
