@@ -10,6 +10,7 @@ from backup.engine import back_up, back_up_on, config_of, settles
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.sandbox.topics import create_topic
+from support.archives import damage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,10 +84,7 @@ def test_the_oracle_notices_a_lost_record_a_changed_byte_and_a_hole(
         with pytest.raises(AssertionError):
             held.assert_equals(ledger)
     (stored,) = (archive / "packs").iterdir()
-    data = bytearray(stored.read_bytes())
-    data[len(data) // 2] ^= 1
-    stored.chmod(0o600)
-    stored.write_bytes(data)
+    damage(stored)
     with pytest.raises(AssertionError):
         read_archive(str(archive))
     stored.unlink()

@@ -22,6 +22,7 @@ from maxbrod.table.read.counting import count_records
 from maxbrod.table.read.options import parse_options
 from restore.engine import Command
 from restore.engine import without_spark as restoring_without_spark
+from support.archives import damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -273,11 +274,8 @@ def test_another_number_of_partitions_is_compared_as_a_set(
 
 
 def test_a_damaged_object_is_never_called_equal(cluster: Cluster, topic: str, tmp_path: Path, command: Command) -> None:
-    found = next((tmp_path / "archive" / "packs").glob("*"))
-    data = bytearray(found.read_bytes())
-    data[len(data) // 2] ^= 1
-    found.chmod(0o644)
-    found.write_bytes(data)
+    for pack in (tmp_path / "archive" / "packs").iterdir():
+        damage(pack)
     report = command.json("compare", exits=4)
     assert not report["equal"]
     assert any(each["failure"] for each in report["partitions"])

@@ -82,6 +82,7 @@ def damage(path: Path) -> None:
     """Change a byte of the first batch. The last bytes of an object may be a table of contents that no reader needs."""
     data = bytearray(path.read_bytes())
     data[80] ^= 0x10
+    path.chmod(0o600)
     path.write_bytes(data)
 
 
