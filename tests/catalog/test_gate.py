@@ -81,6 +81,8 @@ HOSTILE: list[tuple[str, Row, dict[str, Any]]] = [
         run("r"),
         {"details": f'{{"started_at": 1, "finished_at": 1, "statistics": {{"x": {DEEP[4950:5050]}}}}}'},
     ),
+    ("topic", segment(0, 5), {"topic": "orders\u202egpj"}),
+    ("topic", segment(0, 5), {"topic": "or\u200bders"}),
 ]
 
 
