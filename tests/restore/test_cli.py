@@ -65,6 +65,16 @@ def test_a_dry_run_changes_nothing_and_tells_what_would_run(cluster: Cluster, to
     assert (done["records"], done["complete"]) == (40, True)
 
 
+@pytest.mark.parametrize("setting", ["nonsense.key=1", "retention.ms=soon"])
+def test_settings_that_the_cluster_refuses_are_found_before_anything_is_made(setting: str, command: Command) -> None:
+    refused = ("--suffix", "-new", "--config-set", setting)
+    plan = command.json("restore", "--dry-run", *refused, exits=5)
+    assert [each["kind"] for each in plan["obstacles"]] == ["configuration"]
+    assert setting.partition("=")[0] in plan["obstacles"][0]["what"]
+    assert command.json("restore", *refused, exits=5)["error"] == "RefusedError"
+    assert command.json("restore", "--suffix", "-new")["complete"]
+
+
 def test_a_target_that_is_not_empty_is_never_written_to_unasked(cluster: Cluster, topic: str, command: Command) -> None:
     told = command("restore", "--dry-run", exits=5)
     assert "target not empty" in told

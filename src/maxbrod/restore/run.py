@@ -50,7 +50,14 @@ from maxbrod.restore.state import (
     store_report,
     store_topics,
 )
-from maxbrod.restore.target import TargetTopics, look_at_target, missing_transactions, restore_acls, restore_quotas
+from maxbrod.restore.target import (
+    TargetTopics,
+    look_at_target,
+    missing_transactions,
+    refused_creations,
+    restore_acls,
+    restore_quotas,
+)
 from maxbrod.restore.task import RestoreSettings
 from maxbrod.restore.transforming import as_staged, clear_staging, plan_transform, stage, transform_session
 
@@ -200,6 +207,7 @@ class Restore:
             *unplaced_groups(plan.groups, snapshot, plan, strict=mine.strict),
             *active_groups(plan.groups, snapshot, target.cluster, forced=mine.force_groups),
             *self._begun_before(command, target),
+            *refused_creations(self._client, plan, patience_s=self._patience_s),
         ]
         if not target.rights.get(Right.CLUSTER_ACTION):
             obstacles += missing_transactions(self._client, plan, patience_s=self._patience_s)

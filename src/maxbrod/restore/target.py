@@ -145,6 +145,26 @@ def _judge(
         found[right] = True
 
 
+def refused_creations(client: KafkaClient, plan: RestorePlan, *, patience_s: float) -> Iterator[Obstacle]:
+    """Settings that the cluster refuses for topics that the plan creates. Brokers judge them without creating any."""
+    new = [
+        _new_topic(topic.target, {**topic.target.configs.create, **topic.target.configs.final})
+        for topic in plan.topics
+        if not topic.target.exists and topic.target.configs and is_topic_name(topic.target.name)
+    ]
+    outcomes = create_topics(client, new, validate_only=True, deadline=Deadline.after(patience_s)) if new else {}
+    for name, outcome in outcomes.items():
+        # Other reasons have obstacles of their own.
+        if outcome.code in {Code.INVALID_CONFIG, Code.POLICY_VIOLATION}:
+            yield Obstacle(
+                kind=ObstacleKind.CONFIG,
+                where=name,
+                what=f"the cluster refuses the topic's configuration: {outcome.reason}",
+                hint="give the topic another value with --config-set NAME=VALUE",
+                fatal=True,
+            )
+
+
 def missing_transactions(client: KafkaClient, plan: RestorePlan, *, patience_s: float) -> Iterator[Obstacle]:
     """An obstacle if this user can neither write markers into holes nor fill them with empty transactions.
 
@@ -259,15 +279,7 @@ class TargetTopics:
         return int(known.get(_MAX_MESSAGE_BYTES, MESSAGE_BYTES_DEFAULT))
 
     def _create(self, targets: Iterable[TargetTopic]) -> None:
-        new = [
-            NewTopic(
-                name=each.name,
-                partitions=each.partition_count,
-                replication_factor=each.replication_factor,
-                configs=dict(each.configs.create) if each.configs else {},
-            )
-            for each in targets
-        ]
+        new = [_new_topic(each, each.configs.create if each.configs else {}) for each in targets]
         if new:
             _refuse_failed(create_topics(self._client, new, deadline=self._deadline()), "create the topic")
 
@@ -322,6 +334,15 @@ def restore_quotas(client: KafkaClient, plan: RestorePlan, *, patience_s: float)
     outcomes = set_quotas(client, missing, deadline=Deadline.after(patience_s)) if missing else {}
     names = {quota.entities: describe_quota(quota) for quota in missing}
     _refuse_failed({names[entities]: outcome for entities, outcome in outcomes.items()}, "set the quota")
+
+
+def _new_topic(target: TargetTopic, configs: Mapping[str, str]) -> NewTopic:
+    return NewTopic(
+        name=target.name,
+        partitions=target.partition_count,
+        replication_factor=target.replication_factor,
+        configs=dict(configs),
+    )
 
 
 def _refuse_failed(outcomes: Mapping[str, Outcome], what: str) -> None:
