@@ -4,12 +4,14 @@
 
 BIN := .venv/bin
 STAMPS := .tools/stamps
+# Its theme announces its successor at every start.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Not the caller's: a VIRTUAL_ENV or UV_PROJECT_ENVIRONMENT of another project, an interpreter to fetch.
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT PYTHONPATH PYTHONHOME
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help demo test test-quick test-slow check format reference bench setup clean
+.PHONY: help demo test test-quick test-slow check format reference docs bench setup clean
 .DEFAULT_GOAL := help
 
 help: ## Print this list
@@ -32,6 +34,7 @@ check: $(STAMPS)/synced ## Run the linters and the type checker
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MKDOCS) --quiet
 
 format: $(STAMPS)/synced ## Put the code into its standard form
 	$(BIN)/ruff check --fix
@@ -39,6 +42,9 @@ format: $(STAMPS)/synced ## Put the code into its standard form
 
 reference: $(STAMPS)/synced ## Write docs/reference and what else follows from the declared options
 	$(BIN)/python -m maxbrod.cli.reference
+
+docs: $(STAMPS)/synced ## Build the site of the documents into site/, without network
+	$(MKDOCS)
 
 bench: setup ## Measure maxbrod against something anyone can run beside it
 	$(BIN)/maxbrod bench codec
@@ -51,7 +57,7 @@ bench: setup ## Measure maxbrod against something anyone can run beside it
 setup: $(STAMPS)/java $(STAMPS)/layouts-prepared $(STAMPS)/values-prepared $(STAMPS)/spark-prepared ## Install everything that maxbrod needs
 
 clean: ## Remove what the other targets made in this folder
-	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist site
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMPS)/synced: uv.lock pyproject.toml scripts/uv scripts/find-python
