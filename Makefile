@@ -11,11 +11,11 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT PYTHONPATH PYTHONHOME
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help demo test test-quick test-slow check format reference docs bench setup clean
+.PHONY: help demo test test-quick test-slow test-kafka-versions check format reference docs bench setup clean
 .DEFAULT_GOAL := help
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
 
 demo: $(STAMPS)/java $(STAMPS)/batch-prepared ## Run the main job on a real Kafka cluster in a box
 	$(BIN)/maxbrod demo
@@ -28,6 +28,9 @@ test-quick: setup ## Run what needs neither Kafka nor Spark, for the inner loop
 
 test-slow: setup $(STAMPS)/test-tools ## Run the long suite: a million fuzz cases and other sweeps
 	$(BIN)/pytest -m slow
+
+test-kafka-versions: setup ## Try backup, restore and groups on several releases of Kafka (MAXBROD_KAFKA_VERSIONS)
+	$(BIN)/pytest -m slow -s tests/test_kafka_versions.py
 
 check: $(STAMPS)/synced ## Run the linters and the type checker
 	$(BIN)/ruff check

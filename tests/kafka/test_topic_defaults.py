@@ -9,8 +9,10 @@ import pytest
 from kafka_reading import client_of
 
 from maxbrod.errors import UnavailableError
+from maxbrod.kafka.state.known_configs import read_known_configs
 from maxbrod.kafka.state.topics import read_defaults
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
@@ -63,3 +65,29 @@ def test_the_finest_unit_wins(values: dict[str, str | None], expected: str) -> N
 def test_nobody_knows_where_it_may_not_be_asked_or_nobody_answers() -> None:
     assert asked(_Answers({}, error_code=31)) is None
     assert asked(_Answers(None)) is None
+
+
+def test_brokers_tell_which_settings_topics_may_have_also_while_there_is_no_topic(cluster: Cluster, topic: str) -> None:
+    create_topic(cluster, topic)
+    with client_of(cluster) as client:
+        of_a_topic = read_known_configs(client, [topic], deadline=Deadline.after(30))
+        of_the_brokers = read_known_configs(client, [], deadline=Deadline.after(30))
+    assert of_a_topic is not None
+    assert of_the_brokers is not None
+    assert "message.timestamp.before.max.ms" in of_a_topic
+    # Internal settings, which no topic has been given.
+    assert {name for name in of_a_topic - of_the_brokers if "internal" not in name} == set()
+    assert "no.such.setting" not in of_the_brokers
+
+
+def test_brokers_before_3_6_do_not_know_the_newer_limits_of_timestamps() -> None:
+    old = _Answers({"log.message.timestamp.difference.max.ms": "1", "log.retention.ms": "1"})
+    known = read_known_configs(old, [], deadline=Deadline.after(30))  # type: ignore[arg-type]
+    assert known is not None
+    assert {"message.timestamp.difference.max.ms", "retention.ms"} <= known
+    assert "message.timestamp.before.max.ms" not in known
+
+
+def test_whoever_may_not_read_settings_does_not_know_them() -> None:
+    denied = _Answers({}, error_code=29)
+    assert read_known_configs(denied, ["orders"], deadline=Deadline.after(30)) is None  # type: ignore[arg-type]

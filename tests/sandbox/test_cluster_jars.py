@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.cache import cache_dir, filled
-from maxbrod.errors import EnvironmentMissingError
+from maxbrod.errors import EnvironmentMissingError, UsageError
 from maxbrod.java import find_java
 from maxbrod.sandbox import jars
 
@@ -55,10 +55,17 @@ def test_without_a_repository_the_error_says_what_to_do(
     find_java()  # Remembered, as it is not to be found on the PATH of this test.
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentMissingError, match=r"ivy: .*not found.*no mvn on PATH") as raised:
-        filled("kafka", jars._build)
+        filled("kafka", lambda home: jars._build(home, jars.KAFKA_VERSION))
     assert "MAXBROD_IVY_SETTINGS" in (raised.value.hint or "")
     # Nothing half made is left for the next start to trip over.
     assert [path.name for path in own_cache.iterdir()] == ["kafka.lock"]
+
+
+@pytest.mark.parametrize("version", ["4", "4.3.1/../..", "3.2.3"])
+def test_a_version_that_cannot_run_is_refused_before_anything_is_fetched(own_cache: Path, version: str) -> None:
+    with pytest.raises(UsageError):
+        jars.kafka_release(version)
+    assert not own_cache.exists()
 
 
 def test_two_processes_fill_the_cache_once(own_cache: Path, tmp_path: Path) -> None:

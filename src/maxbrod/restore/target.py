@@ -19,6 +19,7 @@ from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.state.access import read_quotas
 from maxbrod.kafka.state.capture import NO_AUTHORIZER, capture
+from maxbrod.kafka.state.known_configs import read_known_configs
 from maxbrod.kafka.state.topics import read_defaults, see_topics
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.coordination import TRANSACTION, ask_for_coordinator
@@ -75,9 +76,11 @@ def look_at_target(
     ]
     missing = {name for name in names if cluster.topic(name) is None}
     rights, denied = look_at_rights(client, names, groups, missing=missing, patience_s=patience_s)
+    existing = frozenset(see_topics(client, None, deadline=Deadline.after(patience_s)).topics)
     return TargetState(
         cluster=cluster,
-        names=frozenset(see_topics(client, None, deadline=Deadline.after(patience_s)).topics),
+        names=existing,
+        known_configs=read_known_configs(client, existing, deadline=Deadline.after(patience_s)),
         extents=_extents(client, partitions, patience_s),
         defaults=read_defaults(client, deadline=Deadline.after(patience_s)),
         rights=rights,

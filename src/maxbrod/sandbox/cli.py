@@ -12,6 +12,7 @@ from rich.table import Table
 from maxbrod.cli.output import JsonFlag, out, print_json
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.sandbox.description import describe, write_client_files
+from maxbrod.sandbox.jars import KAFKA_VERSION
 from maxbrod.sandbox.s3 import S3Server
 from maxbrod.sandbox.spec import S3_DIR, STATE_FILE
 
@@ -47,6 +48,9 @@ def up(
     authorizer: Annotated[
         bool, typer.Option("--authorizer", help="Refuse users without an ACL. 'admin' and PLAINTEXT are superusers.")
     ] = False,
+    kafka_version: Annotated[
+        str, typer.Option(metavar="VERSION", help="The release of Kafka, from 3.3 on. Another one is downloaded.")
+    ] = KAFKA_VERSION,
     s3: Annotated[
         bool,
         typer.Option("--s3", help="Start an S3 server with an empty bucket too (builds versitygw the first time)."),
@@ -68,6 +72,7 @@ def up(
         listeners=listener or (),
         users=users,
         authorizer=authorizer,
+        kafka_version=kafka_version,
         detached=True,
     )
     try:

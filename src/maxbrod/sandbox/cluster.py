@@ -16,7 +16,7 @@ from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.sandbox.assembly import choose_nodes, listener_names, start_nodes, wait_until_knows
 from maxbrod.sandbox.certificates import write_certificates
 from maxbrod.sandbox.clients import Login, java_properties, kafka_python_properties
-from maxbrod.sandbox.jars import kafka_release, new_uuid
+from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release, new_uuid
 from maxbrod.sandbox.node import NodeHome, PortTakenError, claim, write_private
 from maxbrod.sandbox.process import CLOSING
 from maxbrod.sandbox.reaper import Reaper, reap
@@ -68,6 +68,7 @@ class Cluster:
         broker_config: Mapping[int, Mapping[str, str]] | None = None,
         advertise: Advertise | None = None,
         jvm_options: Iterable[str] = DEFAULT_JVM_OPTIONS,
+        kafka_version: str = KAFKA_VERSION,
         keep: bool = False,
         detached: bool = False,
         timeout_s: float = _START_TIMEOUT_S,
@@ -88,9 +89,10 @@ class Cluster:
             config=dict(config or {}),
             broker_config={broker: dict(values) for broker, values in (broker_config or {}).items()},
             jvm_options=tuple(jvm_options),
+            kafka_version=kafka_version,
         )
         roles = role_sets(brokers)
-        kafka_release()  # Downloads, the first time: before there is anything to clean up.
+        kafka_release(kafka_version)  # Downloads, the first time: before there is anything to clean up.
         folder = claim(Path(directory))
         reaper = None if detached else Reaper.start(folder, keep=keep)
         cluster = cls(folder, spec, reaper=reaper, keep=keep)

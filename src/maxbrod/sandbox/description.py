@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.sandbox.jars import KAFKA_VERSION
 from maxbrod.sandbox.node import NodeHome, write_private
 from maxbrod.sandbox.s3 import S3Server
 from maxbrod.sandbox.settings import render
@@ -19,7 +18,7 @@ def describe(cluster: Cluster) -> dict[str, Any]:
     states = {node["state"] for node in nodes}
     return {
         "directory": str(cluster.directory),
-        "kafka_version": KAFKA_VERSION,
+        "kafka_version": cluster.spec.kafka_version,
         "cluster_id": cluster.spec.cluster_id,
         "state": states.pop() if len(states) == 1 else "degraded",
         "bootstrap": cluster.bootstrap,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import uuid
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.cache import filled
-from maxbrod.errors import EnvironmentMissingError
+from maxbrod.errors import EnvironmentMissingError, UsageError
 from maxbrod.java import find_java
 from maxbrod.sandbox.jvm import java_command
 
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
 
 KAFKA_VERSION: Final = "4.3.1"
 
-# slf4j-simple has to match the slf4j-api that Kafka brings. kafka-tools also brings the whole of Kafka
-# Connect with two web servers, for one tool that nobody needs here: 40 of 90 jars, and half of the wait.
-_MODULES: Final = (
-    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    ("org.slf4j", "slf4j-simple", "1.7.36"),
-)
+# slf4j-simple has to match the slf4j-api that Kafka brings.
+_MODULES: Final = (("org.apache.kafka", "kafka_2.13"), ("org.apache.kafka", "kafka-tools"))
+_LOGGING: Final = ("org.slf4j", "slf4j-simple", "1.7.36")
+_OLDEST: Final = (3, 3)
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+(-rc\d+)?")
 _CHECKPOINT: Final = "bootstrap.checkpoint"
-_EXCLUDED: Final = ("org.apache.kafka", "connect-runtime")
+# kafka-tools also brings the whole of Kafka Connect with two web servers, for one tool that nobody needs here: 40 of 90
+# jars, and half of the wait. Releases before 4.0 bring another logger, which would swallow the brokers' output.
+_EXCLUDED: Final = (("org.apache.kafka", "connect-runtime"), ("org.slf4j", "slf4j-reload4j"))
 
 _RESOLVE_TIMEOUT_S: Final = 900
 _HINT: Final = (
@@ -72,41 +73,48 @@ def new_uuid() -> str:
 
 
 @cache
-def kafka_release() -> Release:
-    return Release(version=KAFKA_VERSION, home=filled(f"kafka-{KAFKA_VERSION}", _build))
+def kafka_release(version: str = KAFKA_VERSION) -> Release:
+    """The release from the cache. The first time it is downloaded, which takes a minute."""
+    if _VERSION.fullmatch(version) is None:
+        raise UsageError(f"not a version of Kafka: {version}", hint=f"for example {KAFKA_VERSION}")
+    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
+        raise UsageError(f"Kafka {version} needs ZooKeeper", hint="the sandbox takes 3.3.0 and later")
+    return Release(version=version, home=filled(f"kafka-{version}", lambda home: _build(home, version)))
 
 
-def _build(home: Path) -> None:
+def _build(home: Path, version: str) -> None:
     find_java()  # Its error is clearer than that of a failed download.
-    _resolve(home / "jars")
-    _format(home)
+    _resolve(home / "jars", version)
+    _format(home, version)
 
 
-def _resolve(folder: Path) -> None:
+def _modules(version: str) -> list[tuple[str, str, str]]:
+    return [*((group, name, version) for group, name in _MODULES), _LOGGING]
+
+
+def _resolve(folder: Path, version: str) -> None:
     failures = []
     for resolve in (_resolve_with_ivy, _resolve_with_maven):
         work = folder.with_name("work")
         work.mkdir()
         try:
-            resolve(folder, work)
+            resolve(folder, work, version)
         except _ResolveError as error:
             failures.append(str(error))
         else:
             return
         finally:
             shutil.rmtree(work)
-    raise EnvironmentMissingError(
-        f"cannot get the jars of Apache Kafka {KAFKA_VERSION}: {'; '.join(failures)}", hint=_HINT
-    )
+    raise EnvironmentMissingError(f"cannot get the jars of Apache Kafka {version}: {'; '.join(failures)}", hint=_HINT)
 
 
 class _ResolveError(Exception):
     """One way to download the jars failed; the next may work."""
 
 
-def _resolve_with_ivy(folder: Path, work: Path) -> None:
+def _resolve_with_ivy(folder: Path, work: Path, version: str) -> None:
     ivy_file = work / "ivy.xml"
-    ivy_file.write_text(_ivy_xml())
+    ivy_file.write_text(_ivy_xml(version))
     settings = os.environ.get("MAXBROD_IVY_SETTINGS")
     command = [
         *(str(find_java().executable), "-jar", str(spark_jar("ivy"))),
@@ -127,34 +135,37 @@ def spark_jar(name: str) -> Path:
     raise _ResolveError(f"PySpark ships no {name} jar")
 
 
-def _ivy_xml() -> str:
+def _ivy_xml(version: str) -> str:
     dependencies = "".join(
-        f'<dependency org="{group}" name="{name}" rev="{version}" conf="default->default"/>'
-        for group, name, version in _MODULES
+        f'<dependency org="{group}" name="{name}" rev="{rev}" conf="default->default"/>'
+        for group, name, rev in _modules(version)
     )
+    exclusions = "".join(f'<exclude org="{group}" module="{name}"/>' for group, name in _EXCLUDED)
     return (
         '<ivy-module version="2.0"><info organisation="maxbrod" module="sandbox"/>'
         '<configurations><conf name="default"/></configurations>'
-        f'<dependencies>{dependencies}<exclude org="{_EXCLUDED[0]}" module="{_EXCLUDED[1]}"/></dependencies>'
+        f"<dependencies>{dependencies}{exclusions}</dependencies>"
         "</ivy-module>"
     )
 
 
-def _resolve_with_maven(folder: Path, work: Path) -> None:
+def _resolve_with_maven(folder: Path, work: Path, version: str) -> None:
     if shutil.which("mvn") is None:
         raise _ResolveError("no mvn on PATH")
     pom = work / "pom.xml"
-    pom.write_text(_pom_xml())
+    pom.write_text(_pom_xml(version))
     goal = "dependency:copy-dependencies"
     _run("mvn", ["mvn", "-q", "-B", "-f", str(pom), goal, f"-DoutputDirectory={folder}"], work)
 
 
-def _pom_xml() -> str:
-    exclusion = f"<exclusion><groupId>{_EXCLUDED[0]}</groupId><artifactId>{_EXCLUDED[1]}</artifactId></exclusion>"
+def _pom_xml(version: str) -> str:
+    exclusions = "".join(
+        f"<exclusion><groupId>{group}</groupId><artifactId>{name}</artifactId></exclusion>" for group, name in _EXCLUDED
+    )
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
-        f"<exclusions>{exclusion}</exclusions></dependency>"
-        for group, name, version in _MODULES
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{rev}</version>"
+        f"<exclusions>{exclusions}</exclusions></dependency>"
+        for group, name, rev in _modules(version)
     )
     return (
         "<project><modelVersion>4.0.0</modelVersion>"
@@ -187,7 +198,7 @@ log.dirs={log_dir}
 """
 
 
-def _format(home: Path) -> None:
+def _format(home: Path, version: str) -> None:
     """Let Kafka format a storage once, which also proves that the jars are complete."""
     jars = sorted((home / "jars").glob("*.jar"))
     work = home / "work"
@@ -198,6 +209,6 @@ def _format(home: Path) -> None:
     try:
         _run("StorageTool", command, work)
     except _ResolveError as error:
-        raise EnvironmentMissingError(f"Apache Kafka {KAFKA_VERSION} does not run here: {error}") from error
+        raise EnvironmentMissingError(f"Apache Kafka {version} does not run here: {error}") from error
     shutil.copy(work / "data" / _CHECKPOINT, home)
     shutil.rmtree(work)

@@ -57,14 +57,14 @@ class NodeHome:
 
     def create(self, spec: Spec) -> None:
         self.temporary_dir.mkdir(parents=True)
-        kafka_release().format(self.data_dir, cluster_id=spec.cluster_id, node_id=self.node.node_id)
+        kafka_release(spec.kafka_version).format(self.data_dir, cluster_id=spec.cluster_id, node_id=self.node.node_id)
 
     def start(self, spec: Spec) -> None:
         """Write the settings and launch the process; does not wait until it is ready."""
         values = settings.properties(spec, self.node, data_dir=self.data_dir, tls_dir=self.sandbox / TLS_DIR)
         properties = self.path / "server.properties"
         write_private(properties, settings.render(values))
-        release = kafka_release()
+        release = kafka_release(spec.kafka_version)
         # A killed JVM leaves the native libraries of its codecs in its temporary folder.
         temporary = f"-Djava.io.tmpdir={self.temporary_dir}"
         options = (*spec.jvm_options, *LOGGING_OPTIONS, temporary, *archive_options(release))

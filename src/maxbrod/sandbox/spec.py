@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
+from maxbrod.sandbox.jars import KAFKA_VERSION
 
 HOST: Final = "127.0.0.1"
 
@@ -71,6 +72,7 @@ class Spec:
     config: Mapping[str, str]
     broker_config: Mapping[int, Mapping[str, str]]
     jvm_options: tuple[str, ...]
+    kafka_version: str = KAFKA_VERSION
 
     @property
     def brokers(self) -> tuple[Node, ...]:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
-_TOPIC: Final = 2  # a type of resource
-_BROKER: Final = 4
+TOPIC: Final = 2  # a type of resource
+BROKER: Final = 4
 _DYNAMIC_TOPIC_CONFIG: Final = 1  # where a value was set
 _DEFAULTS: Final = {
     "log.cleanup.policy": "cleanup.policy",
@@ -78,7 +78,7 @@ def read_configs(
         passing = 0
         missing = [name for name in wanted if name not in found and name not in refused]
         for asked in in_requests(missing, _TOPICS_PER_REQUEST):
-            answer = client.ask_any(partial(_configs_request, asked), deadline=deadline)
+            answer = client.ask_any(partial(configs_request, asked), deadline=deadline)
             for each in answer.results:
                 if not each.error_code:
                     found[each.resource_name] = _configs(each.configs)
@@ -105,7 +105,7 @@ def read_defaults(client: KafkaClient, *, deadline: Deadline) -> dict[str, str] 
     """
     nodes = sorted(client.metadata([], deadline=deadline).brokers)
     try:
-        answer = client.ask_broker(nodes[0], _configs_request([str(nodes[0])], _BROKER), deadline=deadline)
+        answer = client.ask_broker(nodes[0], configs_request([str(nodes[0])], BROKER), deadline=deadline)
     except (MaxbrodError, IndexError):
         return None
     (result,) = answer.results
@@ -120,7 +120,7 @@ def read_defaults(client: KafkaClient, *, deadline: Deadline) -> dict[str, str] 
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _configs_request(names: Iterable[str], kind: int = _TOPIC) -> Message:
+def configs_request(names: Iterable[str], kind: int = TOPIC) -> Message:
     resource = DescribeConfigsRequest.DescribeConfigsResource
     return DescribeConfigsRequest(
         resources=[resource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names],
