@@ -38,7 +38,14 @@ _LONGEST = (
     "test_demo.py",
 )
 
-pytest_plugins = ["support.archives", "support.clusters", "support.s3", "support.spark", "support.storages"]
+pytest_plugins = [
+    "support.archives",
+    "support.clusters",
+    "support.documents",
+    "support.s3",
+    "support.spark",
+    "support.storages",
+]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 import typer
 
 from maxbrod.cli.main import app
+from maxbrod.notices import KINDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"")
-COMMAND = re.compile(r"^\$ ((?:[A-Z_]+=\S+ )*)(maxbrod .*)$", re.MULTILINE)
+COMMAND = re.compile(r"^ *\$ ((?:[A-Z_]+=\S+ )*)(maxbrod .*)$", re.MULTILINE)
 
 
 def named(page: Path) -> str:
@@ -73,3 +75,51 @@ def test_a_command_line_that_does_not_exist_is_found() -> None:
     for wrong in (["backup", "--no-such-flag"], ["no-such-verb"], ["sandbox", "no-such-verb"]):
         with pytest.raises(Exception, match=r"(?i)no such"):
             parse(typer.main.get_command(app), wrong)
+
+
+def proofs() -> list[tuple[str, str]]:
+    """The files and tests that the page about reliability names."""
+    text = (ROOT / "docs" / "reliability.md").read_text()
+    return re.findall(r"`([\w/]+\.py)::(test_\w+)`", text)
+
+
+def test_every_test_that_the_fault_matrix_names_exists() -> None:
+    named_there = proofs()
+    assert len(named_there) > 30
+    missing = [
+        f"{file}::{test}"
+        for file, test in named_there
+        if not (ROOT / "tests" / file).is_file() or f"\ndef {test}(" not in (ROOT / "tests" / file).read_text()
+    ]
+    assert missing == []
+
+
+def test_every_row_of_the_fault_matrix_has_a_test() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| fault |")]
+    assert [row for row in rows if ".py::test_" not in row] == []
+
+
+def kinds_in_code() -> set[str]:
+    calls = (
+        call
+        for path in (ROOT / "src" / "maxbrod").rglob("*.py")
+        if "Notice" in (text := path.read_text())
+        for call in ast.walk(ast.parse(text))
+    )
+    return {
+        keyword.value.value
+        for call in calls
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Notice"
+        for keyword in call.keywords
+        if keyword.arg == "kind" and isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, str)
+    }
+
+
+def test_every_notice_is_explained_in_the_reference_and_in_the_runbook() -> None:
+    found = kinds_in_code()
+    assert len(found) > 10
+    assert found - KINDS.keys() == set()
+    runbook = (ROOT / "docs" / "operations.md").read_text()
+    table = runbook.partition("| notice | meaning |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `([a-z ]+)`", table, re.MULTILINE)) - KINDS.keys() == set()

@@ -12,6 +12,34 @@ if TYPE_CHECKING:
 
 _VERDICTS: Final = {EXIT_DONE: "complete", EXIT_FAILED: "failed", EXIT_CORRUPT: "corrupt data found"}
 
+KINDS: Final = {
+    "clock": "this machine's clock is behind the end of the newest run",
+    "corrupt": "damaged data: a batch with a wrong checksum at the source, or a damaged or lost object",
+    "damaged": "data of another tool's archive cannot be read",
+    "deleted": "the topic was deleted while it was read; what was read is kept",
+    "different": "source and target of a conversion differ",
+    "empty": "the target's layout has no place for an empty topic or partition",
+    "failed": "a partition could not be read or written to its end",
+    "generation": "a generation of a compacted topic began, became active, was dropped, or could not be read further",
+    "incarnation": "the archive has several topics of one name, and the target's layout has a place for one",
+    "missing": "a named topic does not exist, or a pattern matches none",
+    "not captured": "a part of the cluster's state could not be read; records are not affected",
+    "open transaction": "an undecided transaction holds its partition back",
+    "pruned": "an undo document names records, and the catalog that knew more is lost",
+    "retention": "the cluster deleted records before they were read",
+    "run": "the records of a run are there, but its point in time is lost with the catalog",
+    "snapshot": "a snapshot is damaged: its run is not listed",
+    "start": "a partition begins later than requested, because its log does",
+    "stopped": "the work was stopped before its end",
+    "storage": "the archive could not be written",
+    "truncated": "the log was truncated below what was archived",
+    "undecided": "a transaction has no marker in the archive, so its records count as committed",
+    "unexplained": "offsets are missing, and nothing explains why",
+    "unknown object": "no row and no table of contents says what an object holds",
+    "unproved": "another tool's archive does not record enough to prove that it is complete",
+}
+"""Every kind of notice, for the reference. Programs read `kind`; a new kind may come with any release."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
