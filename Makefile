@@ -4,6 +4,8 @@
 
 BIN := .venv/bin
 STAMPS := .tools/stamps
+# What users install, without what developers need.
+BASE := --no-dev --no-group docs
 # Its theme announces its successor at every start.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -11,7 +13,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT PYTHONPATH PYTHONHOME
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help demo test test-quick test-slow test-kafka-versions check format reference docs bench setup clean
+.PHONY: help demo test test-quick test-slow test-kafka-versions check format reference docs dist sbom bench setup clean
 .DEFAULT_GOAL := help
 
 help: ## Print this list
@@ -45,6 +47,14 @@ format: $(STAMPS)/synced ## Put the code into its standard form
 
 reference: $(STAMPS)/synced ## Write docs/reference and what else follows from the declared options
 	$(BIN)/python -m maxbrod.cli.reference
+
+dist: $(STAMPS)/synced sbom ## Build the wheel, the source distribution and what a container needs into dist/
+	scripts/uv build --out-dir dist
+	scripts/uv export --locked $(BASE) --no-emit-project --format requirements-txt --quiet -o dist/requirements.txt
+
+sbom: $(STAMPS)/synced ## Write the list of components, dist/maxbrod.cdx.json (CycloneDX)
+	@mkdir -p dist
+	scripts/uv export --locked $(BASE) --all-extras --format cyclonedx1.5 --quiet -o dist/maxbrod.cdx.json
 
 docs: $(STAMPS)/synced ## Build the site of the documents into site/, without network
 	$(MKDOCS)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from pydantic import BaseModel
 from typer.main import get_command
 
+from maxbrod.cli.manual import manual_page
 from maxbrod.cli.reference_code import pages
 from maxbrod.config import Config
 from maxbrod.options import Declared, Options, declared
@@ -41,6 +42,7 @@ def generated() -> dict[str, str]:
         f"{_DOCS}/configuration.md": configuration_page(),
         f"{_DOCS}/maxbrod.schema.json": json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
         **{f"{_DOCS}/{name}": text for name, text in pages().items()},
+        f"{_DOCS}/maxbrod.1": manual_page(),
         **{f"src/maxbrod/{verb}/keywords.py": keywords_module(verb) for verb in _FUNCTIONS},
     }
 
