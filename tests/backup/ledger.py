@@ -64,17 +64,21 @@ class Ledger:
         *,
         partition: int = 0,
         batch: int = 50,
+        in_a_row: int = 1,
         seed: int | None = None,
         value_bytes: int = 60,
         codec: Codec | None = None,
     ) -> None:
-        """Odd records in batches, codecs in turn, each batch acknowledged. Nobody else may write meanwhile."""
+        """Odd records in batches, each acknowledged. Codecs take turns, after `in_a_row` batches of one.
+
+        Nobody else may write meanwhile.
+        """
         seed = self._seed() if seed is None else seed
         written = odd_records(count, seed=seed, value_bytes=value_bytes)
         for turn, first in enumerate(range(0, count, batch)):
             part = written[first : first + batch]
             base = offsets(cluster, topic, partition)[1]
-            chosen = CODECS[turn % len(CODECS)] if codec is None else codec
+            chosen = CODECS[turn // in_a_row % len(CODECS)] if codec is None else codec
             produce_records(cluster, topic, _columns(part), partition=partition, codec=chosen)
             self.note(cluster, topic, range(base, base + len(part)), part, partition=partition)
 

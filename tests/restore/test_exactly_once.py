@@ -42,10 +42,10 @@ def busy(cluster: Cluster, topic: str) -> dict[int, Record]:
     """A topic with every codec, odd records, committed and aborted transactions; what a consumer would see of it."""
     create_topic(cluster, topic, config=KEEP)
     ledger = Ledger()
-    ledger.write(cluster, topic, 300)
+    ledger.write(cluster, topic, 300, batch=25, in_a_row=2)
     ledger.transact(cluster, topic, numbered(5), commit=True)
     ledger.transact(cluster, topic, numbered(7), commit=False)
-    ledger.write(cluster, topic, 200)
+    ledger.write(cluster, topic, 200, batch=25, in_a_row=2)
     return dict(ledger.of(cluster, topic))
 
 

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backup.engine import back_up, config_of
+from convert.engine import back_up_as
 from maxbrod.batch.headers import walk
 from maxbrod.config import KafkaConfig
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.layouts.registry import FOREIGN
 from maxbrod.model import TopicPartition
 from maxbrod.restore import task
-from maxbrod.restore.plan.request import BatchesMode
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.request import BatchesMode, RestoreRequest
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import read_all
-from restore.faults import CrashError, Wire, renamed, restore
+from restore.faults import CrashError, Wire, archive, renamed, restore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +77,29 @@ def test_batches_are_kept_or_joined_as_requested(
 
     assert batch_counts(cluster, f"new-{topic}") == expected
     assert values(cluster, f"new-{topic}") == values(cluster, topic)
+
+
+def test_batches_from_archives_of_other_tools_are_joined(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    small_batches(cluster, topic, tmp_path, "lz4")
+    for layout in FOREIGN:
+        config = config_of(cluster, tmp_path / layout, topic)
+        assert back_up_as(config, layout, accept_loss=True).complete
+        request = RestoreRequest(rename=parse_rename(prefix=f"{layout}-"))
+        assert restore(config, request).complete
+
+        assert batch_counts(cluster, f"{layout}-{topic}") == [TOTAL], layout
+        assert values(cluster, f"{layout}-{topic}") == values(cluster, topic), layout
+
+
+def test_the_archive_of_the_fault_tests_is_restored_in_joined_batches(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    config, _ = archive(cluster, topic, tmp_path)
+    assert restore(config, renamed("append")).complete
+
+    assert batch_counts(cluster, topic)[:10] == [10] * 10
+    restored = batch_counts(cluster, f"new-{topic}")
+    assert restored == [20, 10, 10, 20, 20, 40, 10, 10, 20, 20, 20], "those of gzip stay as they are"
 
 
 @pytest.mark.parametrize("offsets_mode", ["exact", "append"])

@@ -110,7 +110,7 @@ def test_a_transaction_of_others_is_never_taken_for_a_batch_of_ours(
     cluster: Cluster, topic: str, tmp_path: Path, mode: str
 ) -> None:
     config, _ = archive(cluster, topic, tmp_path)
-    crash(config, mode, batch=3)
+    crash(config, mode, batch=5)
     # With its marker it is as long as the batch that is due.
     produce_transaction(cluster, f"new-{topic}", numbered(19), transactional_id=f"foreign-{topic}")
     assert offsets(cluster, f"new-{topic}")[1] % 20 == 0
