@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.metadata import metadata_request, read_metadata
 from maxbrod.kafka.wire.sending import send_all
+from maxbrod.kafka.wire.versions import ApiVersions
 
 PRODUCE, VERSION = 0, 13
+METADATA = 12
 
 
 class Wire:
@@ -139,3 +143,56 @@ def test_a_connection_that_ends_in_an_answer_is_lost_and_forgets_what_it_had() -
         connection.receive(second, deadline)
     assert not connection.usable
     assert not connection.at_hand
+
+
+def metadata_answer(cluster_id: str, *, throttle_ms: int = 0) -> bytes:
+    """A response from the end of its correlation id on, without brokers and topics."""
+    message = MetadataResponse(
+        throttle_time_ms=throttle_ms, brokers=[], cluster_id=cluster_id, controller_id=1, topics=[], version=METADATA
+    )
+    return b"\0" + bytes(message.encode(version=METADATA))
+
+
+def answering(bodies: list[bytes]) -> Connection:
+    wire = Wire([100_000], b"".join(framed(ticket, body) for ticket, body in enumerate(bodies)))
+    connection = connection_of(wire)
+    connection.versions = ApiVersions(broker="broker", ranges={MetadataRequest.API_KEY: (METADATA, METADATA)})
+    return connection
+
+
+def test_a_response_that_came_before_is_not_decoded_again_and_one_that_differs_is() -> None:
+    said = [metadata_answer(each) for each in ("one", "one", "two", "one")]
+    connection = answering(said)
+    read: list[str] = []
+
+    def cluster_id(answer: Any) -> list[str]:
+        read.append(answer.cluster_id)
+        return [answer.cluster_id]
+
+    found = [connection.ask_for(metadata_request([]), cluster_id, Deadline.after(60)) for _ in said]
+    assert found == [["one"], ["one"], ["two"], ["one"]]
+    assert read == ["one", "two"]
+    assert found[0] is found[1] is found[3]
+
+
+def test_a_broker_that_asks_for_a_pause_is_heard_each_time() -> None:
+    said = [metadata_answer("one", throttle_ms=each) for each in (1, 1)]
+    connection = answering(said)
+    pauses: list[int] = []
+    connection.throttle = pauses.append  # type: ignore[method-assign,assignment]
+    for _ in said:
+        connection.ask_for(metadata_request([]), read_metadata, Deadline.after(60))
+    assert pauses == [1, 1]
+
+
+def test_only_the_last_responses_are_remembered() -> None:
+    said = [metadata_answer(str(number)) for number in (*range(9), 0)]
+    connection = answering(said)
+    read: list[str] = []
+
+    def note(answer: Any) -> None:
+        read.append(answer.cluster_id)
+
+    for _ in said:
+        connection.ask_for(metadata_request([]), note, Deadline.after(60))
+    assert read == [*map(str, range(9)), "0"]

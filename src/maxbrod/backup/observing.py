@@ -113,29 +113,35 @@ def observe(
     failed: dict[TopicPartition, MaxbrodError] = {}
     offsets = _read_offsets(client, chosen.topics, failed, patience_s)
     topics, recreated = _without_recreated(client, chosen.topics, patience_s)
-    ids = {
-        where: PartitionId(topic_id=topic_id_text(topics[where.topic].topic_id), partition=where.partition)
-        for where in (*offsets, *failed)
-        if where.topic in topics
-    }
-    sizes = partition_sizes(client, [where for where, each in offsets.items() if _has_news(each, held, ids.get(where))])
+    topic_ids = {name: topic_id_text(topic.topic_id) for name, topic in topics.items()}
+    # Each partition is hashed few times: an interval over a thousand of them is to cost next to nothing.
+    found = [
+        (where, partition, each, held.get(partition))
+        for where, each in offsets.items()
+        if (partition := _id_of(where, topic_ids)) is not None
+    ]
+    news = [where for where, _, each, known in found if known is None or known.end_offset < each.stable]
+    sizes = partition_sizes(client, news)
     states = {
         where: PartitionState(
             topic=where.topic,
-            topic_id=ids[where].topic_id,
+            topic_id=partition.topic_id,
             partition=where.partition,
             log_start=each.log_start,
             end=each.stable,
             high_watermark=each.high_watermark,
-            held=held.get(ids[where]),
-            bytes_per_offset=_bytes_per_offset(sizes.get(where), each.high_watermark - each.log_start),
-            compacted=ids[where].topic_id in compacted,
+            held=known,
+            bytes_per_offset=_bytes_per_offset(
+                sizes.get(where) if sizes else None, each.high_watermark - each.log_start
+            ),
+            compacted=partition.topic_id in compacted,
         )
-        for where, each in offsets.items()
-        if where in ids
+        for where, partition, each, known in found
     }
     same_logs = SameLogs() if same_logs is None else same_logs
-    suspects = [state for where, state in states.items() if not same_logs.contains(state.id, _epoch(topics, where))]
+    suspects = [
+        states[where] for where, partition, _, _ in found if not same_logs.contains(partition, _epoch(topics, where))
+    ]
     cuts = find_truncations(client, catalog, suspects, failed=failed, patience_s=patience_s)
     same_logs.add({s.id: _epoch(topics, s.where) for s in suspects if s.where not in cuts and s.where not in failed})
     states |= {where: replace(states[where], truncated_at=offset) for where, offset in cuts.items()}
@@ -151,8 +157,8 @@ def observe(
     return Observed(
         topics=topics,
         present=chosen.present,
-        states=tuple(state for where, state in states.items() if where not in failed),
-        unanswered={ids[where]: where.topic for where in failed if where in ids},
+        states=tuple(state for where, state in states.items() if not failed or where not in failed),
+        unanswered={each: where.topic for where in failed if (each := _id_of(where, topic_ids)) is not None},
         offsets_for_time=offsets_for_time,
         notices=(*chosen.notices, *recreated, *unanswered),
     )
@@ -189,9 +195,10 @@ def _without_recreated(
     return same, [Notice(kind="deleted", message=message, topic=name) for name in sorted(topics.keys() - same.keys())]
 
 
-def _has_news(offsets: LogBounds, held: Mapping[PartitionId, ArchivedRange], partition: PartitionId | None) -> bool:
-    known = None if partition is None else held.get(partition)
-    return partition is not None and (known is None or known.end_offset < offsets.stable)
+def _id_of(where: TopicPartition, topic_ids: Mapping[str, str]) -> PartitionId | None:
+    """None if the topic was deleted meanwhile."""
+    topic_id = topic_ids.get(where.topic)
+    return None if topic_id is None else PartitionId(topic_id=topic_id, partition=where.partition)
 
 
 def _epoch(topics: Mapping[str, Topic], where: TopicPartition) -> int:

@@ -181,7 +181,9 @@ class Backup(GenerationalBackup):
         self._note_open_transactions(due)
         self._accept(prove_unread(due, self._known.held, run_id=self._run.run_id))
         waves = plan_tasks(
-            [plan.range for plan in due], parallelism=self._parallelism(), wave_bytes=self._request.commit_bytes
+            [plan.range for plan in due if not plan.idle],
+            parallelism=self._parallelism(),
+            wave_bytes=self._request.commit_bytes,
         )
         return self._read_waves(archive, waves)
 

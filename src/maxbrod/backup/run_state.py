@@ -154,15 +154,17 @@ class BackupRun:
     def reaches(self) -> dict[PartitionId, Reach]:
         """How far the run has come with every partition that it chose."""
         grave = {(each.topic, each.partition) for each in self.notices if each.exit_code and each.topic is not None}
+        # Most runs have none of these, and of a thousand partitions each look-up costs a millisecond.
+        suspect, deferred, held = self.suspect, self.deferred, self.held_since_ms
         answered = {
             partition: Reach(
                 end=plan.end,
                 archived=self.ends.get(partition, plan.first),
                 sound=not (grave and grave & {(plan.state.topic, partition.partition), (plan.state.topic, None)})
-                and partition not in self.suspect,
-                put_off=partition in self.deferred,
-                held_back=partition in self.held_since_ms,
-                held_since_ms=self.held_since_ms.get(partition),
+                and not (suspect and partition in suspect),
+                put_off=bool(deferred) and partition in deferred,
+                held_back=bool(held) and partition in held,
+                held_since_ms=held.get(partition) if held else None,
             )
             for partition, plan in self.plans.items()
         }
@@ -242,8 +244,7 @@ class BackupRun:
         return {**planned, **{each.topic_id: topic for each, topic in self.unanswered.items()}}
 
     def _lags_by_id(self) -> dict[str, int | None]:
-        lags: dict[str, int | None] = dict.fromkeys(self._names(), 0)
+        lags: dict[str, int] = dict.fromkeys(self._names(), 0)
         for partition, plan in self.plans.items():
-            lag = max(plan.state.high_watermark - self.ends.get(partition, plan.first), 0)
-            lags[partition.topic_id] = add_up((lags[partition.topic_id], lag))
+            lags[partition.topic_id] += max(plan.state.high_watermark - self.ends.get(partition, plan.first), 0)
         return {**lags, **dict.fromkeys(each.topic_id for each in self.unanswered)}

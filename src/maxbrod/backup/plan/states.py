@@ -108,12 +108,12 @@ def plan_partitions(
     """
     at_first = isinstance(start, Latest | AtOffsets)
     return {
-        state.id: plan_partition(
+        partition: plan_partition(
             state,
-            Earliest() if at_first and state.id in appeared else start,
-            offset_for_time=offsets_for_time.get(state.where, -1),
+            Earliest() if at_first and partition in appeared else start,
+            offset_for_time=offsets_for_time.get(state.where, -1) if offsets_for_time else -1,
         )
-        for state in states
+        for partition, state in ((each.id, each) for each in states)
     }
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Connection
     from maxbrod.kafka.wire.deadline import Deadline
+    from maxbrod.kafka.wire.metadata import Topic
 
 _VERSIONS: Final = range(6, 12)
 """All of one layout, but for the timeout at the end of the newer."""
@@ -72,13 +73,22 @@ _Asked = dict[str, list[tuple[int, int]]]
 
 def _by_leader(client: KafkaClient, places: Iterable[TopicPartition], deadline: Deadline) -> dict[int, _Asked]:
     leaders: dict[int, _Asked] = defaultdict(lambda: defaultdict(list))
+    topics: dict[str, Topic | None] = {}
     for where in places:
-        try:
-            leader = client.leader(where, deadline=deadline)
-        except (UnavailableError, UsageError):
-            continue
-        leaders[leader.node_id][where.topic].append((where.partition, leader.leader_epoch))
+        if where.topic not in topics:
+            topics[where.topic] = _topic(client, where.topic, deadline)
+        topic = topics[where.topic]
+        found = None if topic is None else topic.partitions.get(where.partition)
+        if found is not None and found.leader is not None:
+            leaders[found.leader][where.topic].append((where.partition, found.leader_epoch))
     return leaders
+
+
+def _topic(client: KafkaClient, name: str, deadline: Deadline) -> Topic | None:
+    try:
+        return client.topic(name, deadline=deadline)
+    except (UnavailableError, UsageError):
+        return None
 
 
 def _ask(
@@ -105,7 +115,7 @@ def _bounds(
     topic: str, starts: NDArray[Any], stable: NDArray[Any], high: NDArray[Any]
 ) -> dict[TopicPartition, LogBounds]:
     """The bounds of the partitions that all three answers have, without an error."""
-    starts, stable, high = (np.sort(each, order="partition") for each in (starts, stable, high))
+    starts, stable, high = (each[np.argsort(each["partition"])] for each in (starts, stable, high))
     same = (starts["partition"] == stable["partition"]) & (stable["partition"] == high["partition"])
     sound = same & ((starts["error"] | stable["error"] | high["error"]) == 0)
     rows = zip(

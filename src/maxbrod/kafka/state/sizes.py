@@ -14,7 +14,7 @@ from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.partitions import each_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
@@ -39,7 +39,7 @@ def partition_sizes(
     sizes: dict[TopicPartition, int] = {}
     for leader, partitions in led.items():
         with suppress(MaxbrodError):  # no permission, no answer, or an old broker: the caller estimates
-            sizes |= _log_sizes(client, leader, partitions, deadline=limit)
+            sizes |= _sizes(_ask(client, leader, partitions, deadline=limit))
     return sizes
 
 
@@ -49,16 +49,23 @@ def topics_on_disk(client: KafkaClient, *, deadline: Deadline) -> set[str]:
     An error if this user may not Describe the cluster.
     """
     brokers = client.metadata([], deadline=deadline).brokers
-    return {where.topic for node_id in brokers for where in _log_sizes(client, node_id, None, deadline=deadline)}
+    answers = [_ask(client, node_id, None, deadline=deadline) for node_id in brokers]
+    folders = [folder for answer in answers for folder in answer.results if not folder.error_code]
+    return {
+        topic.name
+        for folder in folders
+        for topic in folder.topics
+        if any(not each.is_future_key for each in topic.partitions)
+    }
 
 
-def _log_sizes(
+def _ask(
     client: KafkaClient, node_id: int, partitions: Mapping[str, Sequence[int]] | None, *, deadline: Deadline
-) -> dict[TopicPartition, int]:
+) -> Message:
     answer = client.ask_broker(node_id, _request(partitions), deadline=deadline)
     if answer.error_code:
         raise answered_with(answer.error_code, operation="read sizes of logs", object_name=f"broker {node_id}")
-    return dict(_sizes(answer))
+    return answer
 
 
 def _request(partitions: Mapping[str, Sequence[int]] | None) -> Message:
@@ -69,8 +76,11 @@ def _request(partitions: Mapping[str, Sequence[int]] | None) -> Message:
     return DescribeLogDirsRequest(topics=wanted)
 
 
-def _sizes(answer: Message) -> Iterator[tuple[TopicPartition, int]]:
-    for folder in answer.results:
-        for where, each in () if folder.error_code else each_partition(folder.topics):
-            if not each.is_future_key:  # a copy on its way to another disk of the same broker
-                yield where, each.partition_size
+def _sizes(answer: Message) -> dict[TopicPartition, int]:
+    return {
+        where: each.partition_size
+        for folder in answer.results
+        if not folder.error_code
+        for where, each in each_partition(folder.topics)
+        if not each.is_future_key  # a copy on its way to another disk of the same broker
+    }

@@ -60,7 +60,11 @@ class TopicConfigs:
 def see_topics(client: KafkaClient, names: Iterable[str] | None, *, deadline: Deadline) -> SeenTopics:
     """These topics, or all. From the list of all, Kafka silently omits those that this user may not Describe."""
     wanted = None if names is None else sorted(set(names))
-    answer = client.ask_any(lambda: metadata_request(wanted), deadline=deadline)
+    found: SeenTopics = client.ask_any(lambda: metadata_request(wanted), _read_seen, deadline=deadline)
+    return found
+
+
+def _read_seen(answer: Message) -> SeenTopics:
     denied = [each for each in answer.topics if each.error_code == Code.TOPIC_AUTHORIZATION_FAILED]
     answer.topics = [each for each in answer.topics if each.error_code != Code.TOPIC_AUTHORIZATION_FAILED]
     return SeenTopics(topics=read_metadata(answer).topics, denied=tuple(sorted(each.name for each in denied)))

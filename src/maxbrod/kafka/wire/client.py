@@ -90,7 +90,7 @@ class KafkaClient:
     def metadata(self, topics: Iterable[str] | None = None, *, deadline: Deadline | None = None) -> Metadata:
         """Request metadata of these topics or of all. `leader` uses it from now on."""
         wanted = None if topics is None else sorted(set(topics))
-        fresh = read_metadata(self.ask_any(lambda: metadata_request(wanted), deadline=deadline))
+        fresh = self.ask_any(lambda: metadata_request(wanted), read_metadata, deadline=deadline)
         kept = {} if wanted is None else {k: v for k, v in self._known.topics.items() if k not in wanted}
         self._known = replace(fresh, topics={**kept, **fresh.topics})
         return fresh
@@ -133,18 +133,33 @@ class KafkaClient:
         limit = deadline.within(self.request_timeout_s)
         return self.connection(node_id, deadline=limit).ask(request, limit)
 
-    def ask_any(self, build: Callable[[], Message], *, deadline: Deadline | None = None) -> Message:
-        """The response of the first broker that gives one. All are tried repeatedly until the deadline."""
+    def ask_any(
+        self,
+        build: Callable[[], Message],
+        read: Callable[[Message], Message] | None = None,
+        *,
+        deadline: Deadline | None = None,
+    ) -> Message:
+        """The response of the first broker that gives one. All are tried repeatedly until the deadline.
+
+        `read` converts it: see `Connection.ask_for`.
+        """
         return retry(
-            lambda limit: self._ask_each(build, limit), deadline=deadline, what="any broker to answer", stop=self.stop
+            lambda limit: self._ask_each(build, read, limit),
+            deadline=deadline,
+            what="any broker to answer",
+            stop=self.stop,
         )
 
-    def _ask_each(self, build: Callable[[], Message], deadline: Deadline) -> Message:
+    def _ask_each(
+        self, build: Callable[[], Message], read: Callable[[Message], Message] | None, deadline: Deadline
+    ) -> Message:
         last: UnavailableError | None = None
         for address in self._candidates():
             limit = deadline.within(min(_ONE_BROKER_TIMEOUT_S, self.request_timeout_s))
             try:
-                return self._connected(address, limit).ask(build(), limit)
+                connection = self._connected(address, limit)
+                return connection.ask(build(), limit) if read is None else connection.ask_for(build(), read, limit)
             except UnavailableError as error:
                 self._failed_at[address] = time.monotonic()
                 last = error

@@ -12,8 +12,8 @@ import socket
 import ssl
 import struct
 import time
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -26,7 +26,7 @@ from maxbrod.kafka.wire.sending import send_all
 from maxbrod.kafka.wire.versions import ApiVersions, too_old
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -45,10 +45,12 @@ _API_VERSIONS: Final = 3  # known since Kafka 2.4
 # A login is renewed by a new connection after this share of its lifetime.
 _LOGIN_LIFE: Final = 0.8
 _AHEAD_BYTES: Final = 4096
+_REMEMBERED: Final = 8
 # Setting a socket timeout is a system call. A wait may end this much later than requested.
 _TIMEOUT_SLACK_S: Final = 0.5
 
 
+Result = TypeVar("Result")
 Message: TypeAlias = Any
 """A request or response of kafka-python, which is untyped."""
 
@@ -70,6 +72,8 @@ class Connection:
         self._unsent: list[Piece] = []
         self._timeout_s = 0.0
         self._throttled_until = 0.0
+        self._remembered: OrderedDict[tuple[Callable[[Message], Any], int, bytes], Any] = OrderedDict()
+        """The last responses of `ask_for`, by their bytes."""
         self._log_in_again_at = float("inf")
         self._closed = False
 
@@ -125,6 +129,27 @@ class Connection:
         ticket = self.send(request, deadline)
         version = request.API_VERSION
         return self.decode(self.receive(ticket, deadline), request.header.get_response_class(), version)
+
+    def ask_for(self, request: Message, read: Callable[[Message], Result], deadline: Deadline) -> Result:
+        """The response as `read` converts it. Equal responses share one value, which nobody may change.
+
+        A backup that follows gets the same metadata every interval, and decoding takes 6 µs for each partition.
+        """
+        ticket = self.send(request, deadline)
+        version = request.API_VERSION
+        frame = self.receive(ticket, deadline)
+        key = read, version, frame[_LENGTH.size :].tobytes()
+        if key in self._remembered:
+            self._remembered.move_to_end(key)
+            found: Result = self._remembered[key]
+            return found
+        answer = self.decode(frame, request.header.get_response_class(), version)
+        found = read(answer)
+        if not getattr(answer, "throttle_time_ms", 0):  # it is to be obeyed each time
+            self._remembered[key] = found
+            if len(self._remembered) > _REMEMBERED:
+                self._remembered.popitem(last=False)
+        return found
 
     def decode(self, frame: NDArray[np.uint8], response_class: Message, version: int) -> Message:
         """Decode a response from `receive` with kafka-python's class, and obey its throttle time."""
