@@ -33,6 +33,7 @@ from maxbrod.options import Options, Seconds, declared
 from maxbrod.prune.options import PruneOptions
 from maxbrod.query.options import QueryOptions
 from maxbrod.repair.options import RepairOptions
+from maxbrod.replicate.options import ReplicateOptions
 from maxbrod.restore.options import RestoreOptions
 from maxbrod.status.options import StatusOptions
 
@@ -239,6 +240,7 @@ class Config(_Settings):
     prune: PruneOptions = PruneOptions()
     hold: HoldOptions = HoldOptions()
     repair: RepairOptions = RepairOptions()
+    replicate: ReplicateOptions = ReplicateOptions()
 
     @model_validator(mode="before")
     @classmethod

@@ -7,7 +7,9 @@
     │   └── TruncatedDataError      4  bytes end before they should
     ├── RefusedError                5  continuing could lose or mix data
     │   ├── LogTruncatedError       5  a partition's log no longer holds what was read of it
+    │   ├── MisplacedBatchError     5  a batch was appended at another offset than its own
     │   ├── ObjectExistsError       5  a name in the storage is taken, and objects are never overwritten
+    │   ├── SequenceGapError        5  a broker expects another sequence number of a producer
     │   ├── TopicGoneError          5  a topic was deleted, or recreated under the same name
     │   └── UnsupportedFormatError  5  an unknown version, magic, codec or flag
     ├── ObjectNotFoundError         1  the storage has no object of that name
@@ -156,6 +158,14 @@ class RefusedError(MaxbrodError):
     """Continuing could lose, mix or overwrite data, so nothing was changed."""
 
     exit_code = EXIT_REFUSED
+
+
+class MisplacedBatchError(RefusedError):
+    """A batch was appended at another offset than its own: somebody else writes to the partition."""
+
+
+class SequenceGapError(RefusedError):
+    """The broker expects another sequence number: another process sends the same records, or the log was changed."""
 
 
 class LogTruncatedError(RefusedError):

@@ -5,6 +5,7 @@ Every step that changes something may run again after a crash: what is already d
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
@@ -81,7 +82,7 @@ def look_at_target(
         cluster=cluster,
         names=existing,
         known_configs=read_known_configs(client, existing, deadline=Deadline.after(patience_s)),
-        extents=_extents(client, partitions, patience_s),
+        extents=log_extents(client, partitions, patience_s),
         defaults=read_defaults(client, deadline=Deadline.after(patience_s)),
         rights=rights,
         denied=denied,
@@ -89,7 +90,7 @@ def look_at_target(
     )
 
 
-def _extents(
+def log_extents(
     client: KafkaClient, partitions: list[TopicPartition], patience_s: float
 ) -> dict[TopicPartition, LogExtent]:
     if not partitions:
@@ -233,44 +234,19 @@ class TargetTopics:
         their own and sequence numbers that follow from their offsets, so those of an earlier attempt that arrive late
         are duplicates.
         """
-        identity = ProducerIdentity(producer_id=producer_id, epoch=0)
-        bases = {
-            TopicPartition(topic=topic.target.name, partition=number): base
-            for topic in plan.topics
-            for number, base in enumerate(topic.target.bases)
-        }
-        starts = {
-            TopicPartition(topic=topic.target.name, partition=each.source.partition): each.source.first_offset
+        wanted = [
+            StartToFill(
+                where=TopicPartition(topic=topic.target.name, partition=each.source.partition),
+                topic_id=self.ids[topic.target.name],
+                base=topic.target.bases[each.source.partition],
+                first=each.source.first_offset,
+            )
             for topic in plan.topics
             for each in topic.partitions
             if each.offsets.mode is OffsetsMode.EXACT
             and each.source.first_offset > topic.target.bases[each.source.partition]
-        }
-        if not starts:
-            return
-        found = _extents(self._client, list(starts), self._patience_s)
-        feeds = [
-            Feed(
-                where=where,
-                topic_id=topic_id_of(self.ids[where.topic]),
-                first_offset=found[where].end,
-                appends=fillers(
-                    first - found[where].end,
-                    identity,
-                    first_sequence=sequence_after(0, found[where].end - bases[where]),
-                ),
-            )
-            for where, first in starts.items()
-            if found[where].end < first
         ]
-        for acknowledged in produce_all(self._client, feeds, patience_s=self._patience_s):
-            if self._client.stop is not None and self._client.stop.is_set():
-                raise UnavailableError("the restore was stopped", object_name=str(acknowledged.where))
-        # Only where there are fillers: a topic that has its own configuration again may refuse this.
-        filled = {where: first for where, first in starts.items() if found[where].start < first}
-        _, failed = delete_records(self._client, filled, deadline=self._deadline())
-        for error in failed.values():
-            raise error
+        fill_starts(self._client, wanted, producer_id, patience_s=self._patience_s)
 
     def release(self, plan: RestorePlan) -> None:
         """Give the topics their final configuration: retention and compaction run again."""
@@ -308,11 +284,54 @@ class TargetTopics:
 
     def _is_empty(self, target: TargetTopic) -> bool:
         partitions = [TopicPartition(topic=target.name, partition=each) for each in range(target.partition_count)]
-        found = _extents(self._client, partitions, self._patience_s)
+        found = log_extents(self._client, partitions, self._patience_s)
         return all(extent.end == 0 for extent in found.values())
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._patience_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartToFill:
+    """A log that began at `base`, and is to begin at `first`."""
+
+    where: TopicPartition
+    topic_id: str
+    base: int
+    first: int
+
+
+def fill_starts(
+    client: KafkaClient, wanted: Iterable[StartToFill], producer_id: int, *, patience_s: float
+) -> None:
+    """Append fillers up to the first offset of each log, and delete them. May be repeated after a crash."""
+    identity = ProducerIdentity(producer_id=producer_id, epoch=0)
+    starts = {each.where: each for each in wanted}
+    if not starts:
+        return
+    found = log_extents(client, list(starts), patience_s)
+    feeds = [
+        Feed(
+            where=where,
+            topic_id=topic_id_of(each.topic_id),
+            first_offset=found[where].end,
+            appends=fillers(
+                each.first - found[where].end,
+                identity,
+                first_sequence=sequence_after(0, found[where].end - each.base),
+            ),
+        )
+        for where, each in starts.items()
+        if found[where].end < each.first
+    ]
+    for acknowledged in produce_all(client, feeds, patience_s=patience_s):
+        if client.stop is not None and client.stop.is_set():
+            raise UnavailableError("the restore was stopped", object_name=str(acknowledged.where))
+    # Only where there are fillers: a topic that has its own configuration again may refuse this.
+    filled = {where: each.first for where, each in starts.items() if found[where].start < each.first}
+    _, failed = delete_records(client, filled, deadline=Deadline.after(patience_s))
+    for error in failed.values():
+        raise error
 
 
 def restore_acls(client: KafkaClient, plan: RestorePlan, *, patience_s: float) -> None:

@@ -291,6 +291,9 @@ class _Partition:
         if self.item.exact and end > self.item.end_offset:
             raise self._foreign()
         if end == self.item.base:
+            if self.item.exact and end:
+                # Everything before was deleted, but the broker still knows the producer.
+                self._sequence = self._next_sequence(client, end, deadline)
             return
         # The log end says how many offsets are there, not whose they are: another producer may have appended as many.
         # If the last batch is the one that belongs at this offset, nobody else has written: any other record would

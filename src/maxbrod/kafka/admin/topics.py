@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import (
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
@@ -143,6 +144,29 @@ def _altered(name: str, values: Mapping[str, str | None]) -> Message:
         for key, value in values.items()
     ]
     return resource(resource_type=_TOPIC, resource_name=name, configs=configs)
+
+
+def create_partitions(
+    client: KafkaClient, counts: Mapping[str, int], *, deadline: Deadline | None = None
+) -> dict[str, Outcome]:
+    """Give topics more partitions, as many in total as `counts` says."""
+
+    def request(names: Sequence[str]) -> Message:
+        topic = CreatePartitionsRequest.CreatePartitionsTopic
+        topics = [topic(name=name, count=counts[name], assignments=None) for name in names]
+        return CreatePartitionsRequest(topics=topics, timeout_ms=REQUEST_TIMEOUT_MS, validate_only=False)
+
+    return change_each(
+        client,
+        counts,
+        request,
+        lambda answer, _: ((each.name, _outcome(each)) for each in answer.results),
+        # Asked for a second time, a broker answers that the topic already has as many.
+        as_good_as_done={Code.INVALID_PARTITIONS},
+        final=_NOT_THERE,
+        per_request=_TOPICS_PER_REQUEST,
+        deadline=deadline,
+    )
 
 
 def delete_records(

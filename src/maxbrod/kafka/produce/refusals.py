@@ -8,7 +8,9 @@ from maxbrod.errors import (
     CorruptDataError,
     LogTruncatedError,
     MaxbrodError,
+    MisplacedBatchError,
     RefusedError,
+    SequenceGapError,
     TopicGoneError,
     UnsupportedFormatError,
     UsageError,
@@ -107,8 +109,8 @@ def refusal(
     return kind(message, operation=OPERATION, object_name=str(where), offset=source_offset, hint=hint)
 
 
-def misplaced(where: TopicPartition, source_offset: int, *, landed: int, expected: int) -> RefusedError:
-    return RefusedError(
+def misplaced(where: TopicPartition, source_offset: int, *, landed: int, expected: int) -> MisplacedBatchError:
+    return MisplacedBatchError(
         f"a batch was appended at offset {landed} of the target instead of {expected}",
         operation=OPERATION,
         object_name=str(where),
@@ -127,7 +129,7 @@ def gap_in_sequence(where: TopicPartition, source_offset: int, *, acknowledged_t
             offset=source_offset,
             hint="an unclean election lost acknowledged records; " + _AGAIN,
         )
-    return RefusedError(
+    return SequenceGapError(
         f"the broker is missing records before this batch (its log ends at {log_end})",
         operation=OPERATION,
         object_name=str(where),

@@ -1,0 +1,115 @@
+"""Egress: a continuous backup of the source, and a heartbeat after each interval."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.archive.opening import open_native
+from maxbrod.archive.selection import select_topics
+from maxbrod.backup.follow import follow
+from maxbrod.engine.progress import silent
+from maxbrod.errors import MaxbrodError, UsageError
+from maxbrod.kafka.fetch.log_ends import log_ends
+from maxbrod.kafka.state.topics import see_topics
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.model import PartitionId, TopicPartition, now_ms, topic_id_text
+from maxbrod.replicate.heartbeat import Heartbeat, write_heartbeat
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from maxbrod.backup.follow import Interval
+    from maxbrod.config import Config
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+
+_BEAT_EVERY_MS: Final = 5_000
+"""With a shorter interval not every one gets a heartbeat."""
+
+
+def follow_source(
+    config: Config,
+    *,
+    stop: threading.Event,
+    on_interval: Callable[[Interval], None],
+    on_beat: Callable[[MaxbrodError | None], None] = lambda _: None,
+    on_progress: OnProgress = silent,
+    session: Session | None = None,
+) -> Interval:
+    """Back up until `stop` is set, with a heartbeat after each interval that reached the cluster.
+
+    `on_beat` gets the error of a heartbeat that failed: the next interval writes another one.
+    """
+    config = backup_config(config)
+    beat_ms = 0
+
+    def after(interval: Interval) -> None:
+        nonlocal beat_ms
+        if interval.error is None and now_ms() - beat_ms >= _BEAT_EVERY_MS:
+            try:
+                beat(config)
+            except MaxbrodError as error:
+                on_beat(error)
+            else:
+                beat_ms = now_ms()
+                on_beat(None)
+        on_interval(interval)
+        if config.replicate.once:
+            stop.set()
+
+    return follow(config, stop=stop, on_interval=after, on_progress=on_progress, session=session)
+
+
+def backup_config(config: Config) -> Config:
+    """The configuration of the backup that egress is: the options of `replicate` stand above those of `backup`."""
+    if config.kafka is None:
+        raise UsageError("no cluster is given", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+    options = config.replicate
+    backup = replace(
+        config.backup,
+        topics=options.topics or config.backup.topics,
+        exclude=options.exclude or config.backup.exclude,
+        follow=True,
+        every=options.every,
+        roll_bytes=options.roll_bytes if options.roll_age else None,
+        roll_records=options.roll_records if options.roll_age else None,
+        roll_age=options.roll_age,
+    )
+    return config.model_copy(update={"backup": backup})
+
+
+def beat(config: Config) -> Heartbeat:
+    """Write a heartbeat of the source's present state into the archive."""
+    if config.kafka is None or config.archive is None:
+        raise UsageError("a heartbeat needs a cluster and an archive")
+    storage = open_native(config.archive, config.storage).storage
+    with KafkaClient(config.kafka) as client:
+        found = source_ends(client, config.backup.topics, config.backup.exclude, patience_s=config.patience)
+    write_heartbeat(storage, found)
+    return found
+
+
+def source_ends(client: KafkaClient, include: Sequence[str], exclude: Sequence[str], *, patience_s: float) -> Heartbeat:
+    at_ms = now_ms()
+    seen = see_topics(client, None, deadline=Deadline.after(patience_s)).topics
+    chosen = select_topics({name: each.internal for name, each in seen.items()}, include, exclude).chosen
+    partitions = {
+        TopicPartition(topic=name, partition=number): PartitionId(
+            topic_id=topic_id_text(seen[name].topic_id), partition=number
+        )
+        for name in chosen
+        for number in seen[name].partitions
+    }
+    ends = log_ends(client, list(partitions), deadline=Deadline.after(patience_s)) if partitions else {}
+    cluster_id = client.metadata([], deadline=Deadline.after(patience_s)).cluster_id or ""
+    return Heartbeat(
+        at_ms=at_ms,
+        instance=f"{socket.gethostname()}-{os.getpid()}",
+        cluster_id=cluster_id,
+        ends={partitions[where]: end for where, end in ends.items()},
+    )

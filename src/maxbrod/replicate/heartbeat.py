@@ -1,0 +1,119 @@
+"""Heartbeats of egress in the archive: where the source's logs ended at a time, also if nothing was written.
+
+With them the destination knows its lag without reaching the source: the newest heartbeat says how many records it
+lacks, and the newest one whose ends it has reached says up to which moment it has everything. Older ones are thinned
+out, so that few objects reach far back.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError
+from maxbrod.model import PartitionId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from maxbrod.storage.interface import Storage
+
+FOLDER: Final = "replication/heartbeats"
+_FORMAT: Final = "maxbrod.heartbeat"
+_ALL_KEPT: Final = 8
+"""The newest heartbeats, of which none is thinned out."""
+_READ_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    at_ms: int
+    """Taken before the ends were asked for, so that everything written before it is below them."""
+    instance: str
+    cluster_id: str
+    ends: Mapping[PartitionId, int]
+    """The log end offsets."""
+
+
+def encode(beat: Heartbeat) -> bytes:
+    topics: dict[str, dict[str, int]] = {}
+    for each, end in sorted(beat.ends.items()):
+        topics.setdefault(each.topic_id, {})[str(each.partition)] = end
+    document = {
+        _FORMAT: 1,
+        "at_ms": beat.at_ms,
+        "instance": beat.instance,
+        "cluster_id": beat.cluster_id,
+        "ends": topics,
+    }
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode(data: bytes, object_name: str) -> Heartbeat:
+    try:
+        document: dict[str, Any] = json.loads(data)
+        if document[_FORMAT] != 1:
+            raise CorruptDataError(f"the heartbeat has the version {document[_FORMAT]!r}", object_name=object_name)
+        ends = {
+            PartitionId(topic_id=topic_id, partition=int(number)): int(end)
+            for topic_id, each in document["ends"].items()
+            for number, end in each.items()
+        }
+        return Heartbeat(
+            at_ms=int(document["at_ms"]),
+            instance=str(document["instance"]),
+            cluster_id=str(document["cluster_id"]),
+            ends=ends,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptDataError("this is not a heartbeat", object_name=object_name) from error
+
+
+def write_heartbeat(storage: Storage, beat: Heartbeat) -> None:
+    """Write one, and delete those that are no longer needed."""
+    storage.replace(f"{FOLDER}/{beat.at_ms:013d}.json", encode(beat))
+    paths = {_time_of(each.path): each.path for each in storage.list(FOLDER)}
+    kept = thinned(paths)
+    if gone := [path for at_ms, path in paths.items() if at_ms not in kept]:
+        storage.delete(gone)
+
+
+def read_heartbeats(storage: Storage) -> list[Heartbeat]:
+    """Newest first. A copy of an archive may lack some, or have some half-copied: those are left out."""
+    paths = sorted((each.path for each in storage.list(FOLDER)), reverse=True)[:_READ_MAX]
+    found = []
+    for path in paths:
+        try:
+            found.append(decode(bytes(storage.get(path)), storage.name_of(path)))
+        except (CorruptDataError, ObjectNotFoundError):
+            continue
+    return found
+
+
+def thinned(times_ms: Iterable[int]) -> set[int]:
+    """The heartbeats to keep: all of the newest, and of the older ones fewer the older they are."""
+    ordered = sorted(times_ms, reverse=True)
+    kept = set(ordered[:_ALL_KEPT])
+    if not ordered:
+        return kept
+    newest, spans = ordered[0], set[int]()
+    for at_ms in reversed(ordered[_ALL_KEPT:]):  # the oldest of each span stays: it never has to move to another one
+        span = (newest - at_ms).bit_length()
+        if span not in spans:
+            spans.add(span)
+            kept.add(at_ms)
+    return kept
+
+
+def proven_at_ms(beats: Sequence[Heartbeat], partition: PartitionId, end: int) -> int | None:
+    """The newest moment up to which a destination that ends at `end` has everything; None: none is known.
+
+    `beats` are newest first. A partition that a heartbeat does not know was created later, so it says nothing.
+    """
+    return next((each.at_ms for each in beats if each.ends.get(partition, end + 1) <= end), None)
+
+
+def _time_of(path: str) -> int:
+    name = path.rpartition("/")[2].partition(".")[0]
+    return int(name) if name.isdigit() else 0

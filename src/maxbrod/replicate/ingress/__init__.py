@@ -1,0 +1,1 @@
+"""Ingress: what an archive holds is appended to the destination, exactly once."""

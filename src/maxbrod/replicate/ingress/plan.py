@@ -1,0 +1,190 @@
+"""What ingress does next, from what the archive has and where the destination's logs end. Pure.
+
+The destination's logs are the only record of progress: the log end of a partition is the next source offset, because
+records keep their offsets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow.compute as pc
+
+from maxbrod.archive.selection import select_topics
+from maxbrod.catalog.rows import Run, Segment, decode_rows, slice_of
+from maxbrod.catalog.schema import SORT_ORDER, Kind
+from maxbrod.catalog.tiling import find_tiling_faults
+from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.model import MENDABLE, PartitionId
+from maxbrod.restore.plan.columns import read_columns
+from maxbrod.restore.plan.configs import CLEANUP_POLICY, ConfigChange, plan_new_configs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from maxbrod.kafka.state.cluster_state import TopicState
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.restore.plan.rename import Rename
+
+_BATCH_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """A source topic and the destination topic that mirrors it."""
+
+    source: TopicState
+    name: str
+    """The name at the destination."""
+    gone: bool = False
+    """Whether the source cluster has deleted the topic."""
+
+    @property
+    def compacted(self) -> bool:
+        return bool(self.source.compacted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Offsets [first, end) that the archive accounts for. A new mirror begins at `start`."""
+
+    first: int
+    end: int
+    start: int
+    """The log start of the source at the last run, if that is later than `first`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorConfigs:
+    """The configuration of a mirror while it is linked, and the change that makes it an ordinary topic."""
+
+    linked: Mapping[str, str]
+    release: ConfigChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """What to append to one partition: the offsets from its log end to `end`."""
+
+    end: int
+    slices: tuple[Slice, ...]
+    bytes: int
+    records: int
+    lost: tuple[int, int, str] | None = None
+    """The first range of offsets that the archive has lost, and why. Nothing behind it is appended."""
+
+
+def choose_mirrors(
+    topics: Iterable[TopicState],
+    gone: Collection[str],
+    archived: Collection[str],
+    *,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    rename: Rename,
+) -> tuple[Mirror, ...]:
+    """The topics to mirror, of those that the snapshot knows. `gone` and `archived` are topic ids.
+
+    Topics that the source recreated occur twice: only the one that is not `gone` is mirrored, unless both are.
+    UsageError: two topics would have one name at the destination.
+    """
+    known = {each.name: each for each in sorted(topics, key=lambda each: each.topic_id not in gone)}
+    chosen = select_topics({name: each.internal for name, each in known.items()}, include, exclude).chosen
+    found: dict[str, Mirror] = {}
+    for name in chosen:
+        topic = known[name]
+        if topic.topic_id not in archived:
+            continue
+        mirror = Mirror(source=topic, name=rename.apply(name), gone=topic.topic_id in gone)
+        if mirror.name in found:
+            raise UsageError(
+                f"two topics would be mirrored to {mirror.name}: {found[mirror.name].source.name} and {name}",
+                operation="plan ingress",
+                object_name=mirror.name,
+                hint="give --rename or --prefix so that each topic has a destination of its own",
+            )
+        found[mirror.name] = mirror
+    return tuple(found.values())
+
+
+def plan_mirror_configs(topic: TopicState, overrides: Mapping[str, str], *, replication_factor: int) -> MirrorConfigs:
+    """The source's configuration, with what keeps the destination's brokers from changing or deleting records.
+
+    Retention is off while the topic is linked: the log start follows the source's. Compaction runs as at the source.
+    """
+    planned = plan_new_configs(
+        topic, overrides, replication_factor=replication_factor, batch_bytes_max=_BATCH_BYTES, known=None
+    )
+    effective = {**(topic.effective or {}), **planned.final}
+    linked = dict(planned.create)
+    linked[CLEANUP_POLICY] = effective.get(CLEANUP_POLICY, "delete")
+    return MirrorConfigs(linked=linked, release=planned.release)
+
+
+def plan_portions(
+    rows: pa.Table, wanted: Mapping[PartitionId, tuple[int, int]], *, accept_gaps: bool
+) -> dict[PartitionId, Portion]:
+    """The portion of each partition, of which the offsets [position, end) are `wanted`.
+
+    The slice that ends at the position is included: the end of the log is compared with it. CorruptDataError: two rows
+    cover the same offsets.
+    """
+    faults = find_tiling_faults(rows, {each: extent for each, extent in wanted.items() if extent[0] < extent[1]})
+    for overlap in faults.overlaps:
+        if overlap.partition in wanted and overlap.end_offset > wanted[overlap.partition][0]:
+            raise CorruptDataError(
+                "two rows of the catalog cover the same offsets",
+                operation="plan ingress",
+                object_name=str(overlap.partition),
+                offset=overlap.first_offset,
+                hint="nothing more is appended to this partition; see 'maxbrod check'",
+            )
+    lost: dict[PartitionId, list[tuple[int, int, str]]] = {}
+    for hole in faults.holes:
+        lost.setdefault(hole.partition, []).append((hole.first_offset, hole.end_offset, "no row covers it"))
+    slices: dict[PartitionId, list[Slice]] = {}
+    for row in decode_rows(_from_positions(rows, wanted)):
+        if isinstance(row, Run):
+            continue
+        partition = PartitionId(topic_id=row.topic_id, partition=row.partition)
+        if isinstance(row, Segment):
+            slices.setdefault(partition, []).append(slice_of(row))
+        if row.reason in MENDABLE and row.end_offset > wanted[partition][0]:
+            lost.setdefault(partition, []).append((row.base_offset, row.end_offset, str(row.reason)))
+    return {
+        each: _portion(extent, slices.get(each, []), sorted(lost.get(each, [])), accept_gaps=accept_gaps)
+        for each, extent in wanted.items()
+    }
+
+
+def _portion(
+    extent: tuple[int, int], slices: Sequence[Slice], lost: Sequence[tuple[int, int, str]], *, accept_gaps: bool
+) -> Portion:
+    position, end = extent
+    first_lost = None if accept_gaps else next((each for each in lost if each[0] < end and each[1] > position), None)
+    if first_lost is not None:
+        end = max(position, first_lost[0])
+    kept = [each for each in slices if each.base_offset < end or each.end_offset == position]
+    beyond = [each for each in slices if each.end_offset > position]
+    return Portion(
+        end=end,
+        slices=tuple(kept),
+        bytes=sum(each.bytes for each in beyond),
+        records=sum(each.records for each in beyond),
+        lost=first_lost,
+    )
+
+
+def _from_positions(rows: pa.Table, wanted: Mapping[PartitionId, tuple[int, int]]) -> pa.Table:
+    """The rows of these partitions that end at their positions or behind them."""
+    rows = rows.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
+    columns = read_columns(rows)
+    kept = np.zeros(rows.num_rows, np.bool_)
+    for partition, span in columns.spans.items():
+        if partition in wanted:
+            kept[span] = columns.end[span] >= wanted[partition][0]
+    return rows.take(np.flatnonzero(kept))

@@ -1,0 +1,306 @@
+"""Ingress: follows an archive, and appends what it holds to the destination's topics, exactly once.
+
+Each interval: read the newest catalog, make the destination's topics ready, append what their logs lack, follow log
+starts and groups, and mark what was done. Nothing is remembered between intervals that the destination does not know:
+an ingress that is killed at any point continues from the destination's logs.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.session import open_configured, parallelism_of
+from maxbrod.engine.windows import spread
+from maxbrod.errors import (
+    LogTruncatedError,
+    MisplacedBatchError,
+    ObjectNotFoundError,
+    SequenceGapError,
+    TruncatedDataError,
+)
+from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.admin.rights import may_write_markers
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.model import now_ms
+from maxbrod.replicate.heartbeat import read_heartbeats
+from maxbrod.replicate.ingress.groups import carry_groups
+from maxbrod.replicate.ingress.plan import plan_portions
+from maxbrod.replicate.ingress.topics import MirrorTopics
+from maxbrod.replicate.link import Mark, State
+from maxbrod.replicate.report import IngressReport, status_of
+from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.restore.job import run_restore_job
+from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
+from maxbrod.restore.task import RestoreItem, RestoreSettings, run_restore_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.config import Config
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+    from maxbrod.model import PartitionId, TopicPartition
+    from maxbrod.replicate.ingress.plan import Portion
+    from maxbrod.replicate.link import Link
+    from maxbrod.replicate.view import MirroredPartition, Newest
+    from maxbrod.restore.task import Restored
+
+_SPARK_FROM_BYTES: Final = 64 << 20
+"""Less than this is appended by this process: a Spark job takes longer to start than to append it."""
+_MARK_AGAIN_MS: Final = 60_000
+"""Marks are renewed, so that others see that ingress is alive, and brokers do not expire them."""
+_LATE: Final = frozenset({ObjectNotFoundError.__name__, TruncatedDataError.__name__})
+"""An object that the catalog names is not here yet, or not all of it."""
+_RACE: Final = frozenset({SequenceGapError.__name__, LogTruncatedError.__name__})
+"""Another instance has appended the same records, or the destination has lost some: the log end tells how to go on."""
+
+
+class Ingress:
+    """One archive, one destination. Use it in a `with`."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+        stop: threading.Event | None = None,
+    ) -> None:
+        kafka, _ = places_of(config)
+        self._config, self._options = config, config.replicate
+        self._session, self._on_progress = session, on_progress
+        self.stop = stop or threading.Event()
+        self._undo = ExitStack()
+        self._client = self._undo.enter_context(KafkaClient(kafka, stop=self.stop))
+        self._view = LinkView(config, self._client)
+        self._topics: MirrorTopics | None = None
+        self._markers: bool | None = None
+        self._marks: dict[TopicPartition, Mark] = {}
+        self._groups_of: str | None = None
+        """The run whose groups were carried last."""
+        self._faults: dict[TopicPartition, str] = {}
+        """Partitions in which a batch was appended where it does not belong. Nothing more is appended to them."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def run(self) -> IngressReport:
+        """One interval. Errors of single partitions are in the report, those of archive and cluster are raised."""
+        started_at_ms = now_ms()
+        newest, link = self._view.look(), self._view.link()
+        if self._topics is None:
+            self._topics = MirrorTopics(self._client, link, self._options.configs, patience_s=self._config.patience)
+            self._markers = may_write_markers(self._client, deadline=self._view.deadline())
+            self._marks = self._view.marks()
+        topics, partitions = self._topics, self._view.partitions(self._view.orders())
+        live = [each for each in partitions if each.state not in {State.PROMOTED, State.SOURCE_GONE}]
+        mirrors = {each.mirror.name: each.mirror for each in live}
+        failed = topics.prepare(list(mirrors.values()), {each.id: each.extent for each in live}, self._marks)
+        for each in live:
+            if each.mirror.name in failed:
+                each.state, each.why = State.FAULTED, str(failed[each.mirror.name])
+        self._mark_begun(link, topics, partitions)
+        appended = self._append(newest, link, topics, partitions)
+        self._follow_starts(newest, topics, partitions)
+        groups = self._carry_groups(newest, topics, partitions)
+        self._mark(link, topics, partitions)
+        beats = read_heartbeats(newest.archive.storage)
+        ends = {where: extent.end for where, extent in topics.extents.items()}
+        return IngressReport(
+            link=link.name,
+            started_at_ms=started_at_ms,
+            finished_at_ms=now_ms(),
+            version=newest.version,
+            partitions=tuple(status_of(each, ends.get(each.where, 0), beats, now_ms()) for each in partitions),
+            appended=appended,
+            groups=groups,
+        )
+
+    # Appending
+
+    def _append(self, newest: Newest, link: Link, topics: MirrorTopics, partitions: Sequence[MirroredPartition]) -> int:
+        """Append what the destination lacks. Returns the number of records."""
+        active = [each for each in partitions if each.state is State.IN_STEP]
+        for each in active:
+            if each.where in self._faults:
+                each.state, each.why = State.FAULTED, self._faults[each.where]
+        behind = [each for each in active if topics.extents[each.where].end != each.extent.end]
+        topics.ends([each.where for each in behind])  # another instance may have written meanwhile
+        behind = [each for each in behind if each.state is State.IN_STEP and self._is_behind(each, topics)]
+        if not behind:
+            return 0
+        portions = self._portions(newest.archive, topics, behind)
+        items = []
+        for each in behind:
+            portion = portions[each.id]
+            each.bytes = portion.bytes
+            each.state = State.CATCHING_UP
+            if portion.lost is not None:
+                first, end, why = portion.lost
+                each.state = State.LOST_RANGE
+                each.why = f"the archive has lost the offsets {first} to {end} ({why}); --accept-gaps continues behind"
+            if portion.end > topics.extents[each.where].end:
+                items.append((portion.bytes, self._item(each, portion, topics)))
+        return self._settle(self._write(newest.archive, link, items), behind, topics)
+
+    def _is_behind(self, each: MirroredPartition, topics: MirrorTopics) -> bool:
+        end = topics.extents[each.where].end
+        if end > each.extent.end:
+            each.state = State.FAULTED
+            each.why = (
+                f"the destination ends at {end}, behind the archive's end {each.extent.end}: the source's log was "
+                "truncated, or somebody else has written to the destination"
+            )
+        return end < each.extent.end
+
+    def _portions(
+        self, archive: Archive, topics: MirrorTopics, behind: Sequence[MirroredPartition]
+    ) -> dict[PartitionId, Portion]:
+        wanted = {each.id: (topics.extents[each.where].end, each.extent.end) for each in behind}
+        rows = archive.catalog.rows(topic_ids={each.topic_id for each in wanted})
+        return plan_portions(rows, wanted, accept_gaps=self._options.accept_gaps)
+
+    def _item(self, each: MirroredPartition, portion: Portion, topics: MirrorTopics) -> RestoreItem:
+        extent = topics.extents[each.where]
+        # A log without records begins where it ends, which may be within a batch of the source.
+        base = extent.end if extent.start == extent.end else 0
+        configs = each.mirror.source.effective or {}
+        return RestoreItem(
+            where=each.where,
+            topic_id=topics.ids[each.where.topic],
+            exact=True,
+            base=base,
+            first_offset=base,
+            end_offset=portion.end,
+            batch_bytes_max=max(int(configs.get("max.message.bytes", 0)), MESSAGE_BYTES_DEFAULT),
+            slices=portion.slices,
+        )
+
+    def _write(self, archive: Archive, link: Link, items: Sequence[tuple[int, RestoreItem]]) -> list[Restored]:
+        if not items:
+            return []
+        self._on_progress(Progress(phase="appending", bytes_total=sum(size for size, _ in items)))
+        small = sum(size for size, _ in items) < _SPARK_FROM_BYTES
+        parallelism = parallelism_of(self._config.spark.master, self._session)
+        tasks = spread(items, parallelism)
+        rate = self._options.rate_bytes_per_s
+        settings = RestoreSettings(
+            restore_id=f"replicate-{link.name}",
+            archive_url=archive.url,
+            kafka=self._view.kafka,
+            storage=self._config.storage,
+            producer_id=link.producer_id,
+            markers=bool(self._markers),
+            rate_bytes_per_s=None if rate is None else rate / len(tasks),
+            patience_s=self._config.patience,
+        )
+        if small:
+            with ThreadPoolExecutor(len(tasks)) as pool:
+                answers = pool.map(partial(run_restore_task, settings), tasks)
+                return [each for answer in answers for each in answer]
+        if self._session is None:
+            self._on_progress(Progress(phase="starting Spark"))
+            self._session = self._undo.enter_context(open_configured(self._config.spark))
+        return run_restore_job(self._session, settings, tasks, stop=self.stop)
+
+    def _settle(self, restored: Iterable[Restored], behind: Iterable[MirroredPartition], topics: MirrorTopics) -> int:
+        known = {each.where: each for each in behind}
+        records = 0
+        for outcome in restored:
+            each = known[outcome.where]
+            before = topics.extents[each.where].end
+            if outcome.end > before:
+                topics.reached(each.where, outcome.end)
+                records += outcome.end - before
+            if outcome.failure is not None:
+                each.state, each.why = self._judge(outcome.where, outcome.failure)
+            elif each.state is State.CATCHING_UP and outcome.end == each.extent.end:
+                each.state = State.IN_STEP
+        return records
+
+    def _judge(self, where: TopicPartition, failure: Mapping[str, Any]) -> tuple[State, str]:
+        message, name = str(failure["message"]), str(failure["error"])
+        why = f"{message} ({failure['object_name']})" if failure.get("object_name") else message
+        if failure["retryable"] or name in _RACE:
+            return State.CATCHING_UP, why
+        if name in _LATE:
+            return State.LATE_SEGMENT, why
+        if name == MisplacedBatchError.__name__:
+            self._faults[where] = why
+        return State.FAULTED, why
+
+    # After appending
+
+    def _follow_starts(self, newest: Newest, topics: MirrorTopics, partitions: Sequence[MirroredPartition]) -> None:
+        starts = newest.snapshot.log_starts
+        wanted = {
+            each.where: starts[each.id]
+            for each in partitions
+            if each.id in starts
+            and each.state in {State.IN_STEP, State.CATCHING_UP}
+            and "delete" in (each.mirror.source.effective or {}).get("cleanup.policy", "delete").split(",")
+        }
+        for where, error in topics.move_starts(wanted).items():
+            if not error.retryable:
+                each = next(each for each in partitions if each.where == where)
+                each.state, each.why = State.FAULTED, f"its log start does not follow: {error}"
+
+    def _carry_groups(self, newest: Newest, topics: MirrorTopics, partitions: Iterable[MirroredPartition]) -> int:
+        """Once for each snapshot, and again as long as offsets beyond the logs' ends wait there."""
+        if not self._options.groups or self._groups_of == newest.run_id:
+            return 0
+        live = [each for each in partitions if each.state in {State.IN_STEP, State.CATCHING_UP, State.LATE_SEGMENT}]
+        logs = {each.where: (each.mirror, topics.extents[each.where]) for each in live}
+        carried = carry_groups(
+            self._client, newest.cluster.groups, self._options.groups, logs, patience_s=self._config.patience
+        )
+        self._groups_of = newest.run_id if all(each.state is State.IN_STEP for each in live) else None
+        return carried
+
+    # Marks
+
+    def _mark_begun(self, link: Link, topics: MirrorTopics, partitions: Iterable[MirroredPartition]) -> None:
+        """Before the first record: a topic that has marks is known to be a mirror of this very source topic."""
+        fresh = [each for each in partitions if each.state is State.IN_STEP and each.where not in self._marks]
+        self._put_marks(link, {each.where: self._mark_of(each, topics) for each in fresh})
+
+    def _mark(self, link: Link, topics: MirrorTopics, partitions: Iterable[MirroredPartition]) -> None:
+        marks = {}
+        for each in partitions:
+            if each.where not in topics.extents and each.where not in self._marks:
+                continue
+            mark, known = self._mark_of(each, topics), self._marks.get(each.where)
+            if known is None or not mark.same_as(known) or mark.at_ms - known.at_ms > _MARK_AGAIN_MS:
+                marks[each.where] = mark
+        self._put_marks(link, marks)
+
+    def _mark_of(self, each: MirroredPartition, topics: MirrorTopics) -> Mark:
+        known, extent = self._marks.get(each.where), topics.extents.get(each.where)
+        faulted = known is not None and known.topic_id != each.id.topic_id  # keep naming the incarnation that is there
+        return Mark(
+            topic_id=known.topic_id if faulted and known is not None else each.id.topic_id,
+            next_offset=extent.end if extent is not None else known.next_offset if known is not None else 0,
+            version=self._view.version,
+            at_ms=now_ms(),
+            state=each.state,
+            why=each.why,
+        )
+
+    def _put_marks(self, link: Link, marks: Mapping[TopicPartition, Mark]) -> None:
+        if not marks:
+            return
+        offsets = [mark.committed(where) for where, mark in marks.items()]
+        outcomes = commit_offsets(self._client, link.group_id, offsets, deadline=self._view.deadline())
+        self._marks |= {where: mark for where, mark in marks.items() if where in outcomes and outcomes[where].done}

@@ -1,0 +1,280 @@
+"""Destination topics: created as the source's are, grown, configured, begun at the source's log start.
+
+A topic that somebody else made is left alone, unless it is empty: only what the link's own producer has written is
+appended to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
+from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_partitions, create_topics, delete_records
+from maxbrod.kafka.fetch.log_tails import read_tail
+from maxbrod.kafka.state.capture import capture
+from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.model import PartitionId, TopicPartition, topic_id_of, topic_id_text
+from maxbrod.replicate.ingress.plan import plan_mirror_configs
+from maxbrod.restore.plan.configs import CLEANUP_POLICY
+from maxbrod.restore.plan.targets import LogExtent
+from maxbrod.restore.target import StartToFill, fill_starts, log_extents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from maxbrod.kafka.admin.outcomes import Outcome
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.metadata import Topic
+    from maxbrod.replicate.ingress.plan import Extent, Mirror
+    from maxbrod.replicate.link import Link, Mark
+
+_OPERATION: Final = "replicate"
+
+
+class MirrorTopics:
+    """The destination's topics, as far as they are known to be mirrors of this link."""
+
+    def __init__(self, client: KafkaClient, link: Link, overrides: Mapping[str, str], *, patience_s: float) -> None:
+        self._client, self._link, self._overrides, self._patience_s = client, link, overrides, patience_s
+        self.ids: dict[str, str] = {}
+        """The ids of destination topics, by name."""
+        self.counts: dict[str, int] = {}
+        self.extents: dict[TopicPartition, LogExtent] = {}
+        """Where logs began and ended when they were last asked for, or known to end since."""
+        self._configured: dict[str, str] = {}
+        """The digest of the configuration that each topic has got from this process."""
+        self._ours: set[str] = set()
+
+    def prepare(
+        self,
+        mirrors: Sequence[Mirror],
+        extents: Mapping[PartitionId, Extent],
+        marks: Mapping[TopicPartition, Mark],
+    ) -> dict[str, MaxbrodError]:
+        """Make every destination topic ready to be appended to. Returns why some are not, by name."""
+        wanted = {each.name: each for each in mirrors if not each.gone}
+        failed: dict[str, MaxbrodError] = {}
+        present = self._present(wanted)
+        self._create([each for name, each in wanted.items() if name not in present], extents, failed)
+        self._grow({name: each for name, each in wanted.items() if name in present}, present, failed)
+        self._learn([name for name in wanted if name not in failed])
+        for name, mirror in wanted.items():
+            if name not in failed:
+                try:
+                    self._begin(mirror, extents, marks)
+                except MaxbrodError as error:
+                    failed[name] = error
+        self._configure([each for name, each in wanted.items() if name not in failed], failed)
+        return failed
+
+    def ends(self, partitions: Collection[TopicPartition]) -> None:
+        """Ask where these logs begin and end."""
+        if partitions:
+            self.extents |= log_extents(self._client, sorted(partitions), self._patience_s)
+
+    def move_starts(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, MaxbrodError]:
+        """Delete the records that the source has deleted: the log starts follow."""
+        behind = {
+            where: min(start, self.extents[where].end)
+            for where, start in starts.items()
+            if where in self.extents and self.extents[where].start < min(start, self.extents[where].end)
+        }
+        if not behind:
+            return {}
+        moved, failed = delete_records(self._client, behind, deadline=self._deadline())
+        for where, start in moved.items():
+            self.extents[where] = LogExtent(start=start, end=self.extents[where].end)
+        return failed
+
+    def reached(self, where: TopicPartition, end: int) -> None:
+        """The log of this partition is known to end here."""
+        self.extents[where] = LogExtent(start=self.extents[where].start, end=end)
+
+    # Topics
+
+    def _present(self, names: Collection[str]) -> Mapping[str, Topic]:
+        known = [name for name in names if name not in self.ids]
+        found = self._client.metadata(sorted(names), deadline=self._deadline()).topics
+        for name in names:
+            if name not in known and (name not in found or topic_id_text(found[name].topic_id) != self.ids[name]):
+                self._forget(name)
+        return found
+
+    def _forget(self, name: str) -> None:
+        """The topic was deleted at the destination: whatever has its name now is another one."""
+        self.ids.pop(name, None)
+        self._configured.pop(name, None)
+        self._ours.discard(name)
+        self.extents = {where: each for where, each in self.extents.items() if where.topic != name}
+
+    def _create(
+        self, mirrors: Iterable[Mirror], extents: Mapping[PartitionId, Extent], failed: dict[str, MaxbrodError]
+    ) -> None:
+        new = []
+        brokers = len(self._client.metadata([], deadline=self._deadline()).brokers)
+        for mirror in mirrors:
+            factor = min(mirror.source.replication_factor or 1, brokers)
+            configs = dict(plan_mirror_configs(mirror.source, self._overrides, replication_factor=factor).linked)
+            if any(each.start for each in _of_topic(mirror, extents)):
+                configs[CLEANUP_POLICY] = "delete"  # a compacted topic refuses fillers; `_configure` compacts it again
+            count = mirror.source.partition_count
+            new.append(NewTopic(name=mirror.name, partitions=count, replication_factor=factor, configs=configs))
+        if new:
+            outcomes = create_topics(self._client, new, deadline=self._deadline())
+            failed |= _failures(outcomes, "create the topic")
+            self._ours |= {each.name for each in new if each.name not in failed}
+
+    def _grow(
+        self, mirrors: Mapping[str, Mirror], present: Mapping[str, Topic], failed: dict[str, MaxbrodError]
+    ) -> None:
+        counts = {
+            name: each.source.partition_count
+            for name, each in mirrors.items()
+            if each.source.partition_count > len(present[name].partitions)
+        }
+        if counts:
+            failed |= _failures(create_partitions(self._client, counts, deadline=self._deadline()), "add partitions")
+        for name, each in mirrors.items():
+            if len(present[name].partitions) > each.source.partition_count:
+                failed[name] = RefusedError(
+                    f"the destination topic has {len(present[name].partitions)} partitions, more than the source's "
+                    f"{each.source.partition_count}",
+                    operation=_OPERATION,
+                    object_name=name,
+                    hint="delete the destination topic, or mirror to another name with --rename",
+                )
+
+    def _learn(self, names: Sequence[str]) -> None:
+        def once(limit: Deadline) -> None:
+            found = self._client.metadata(sorted(names), deadline=limit).topics
+            for name in names:
+                leaders = [] if name not in found else [each.leader for each in found[name].partitions.values()]
+                if not leaders or None in leaders:
+                    raise UnavailableError("the topic has no leaders yet", object_name=name)
+                self.ids[name] = topic_id_text(found[name].topic_id)
+                self.counts[name] = len(leaders)
+
+        if any(name not in self.ids for name in names):
+            retry(once, deadline=self._deadline(), what="leaders of the topics")
+
+    # The beginning of logs
+
+    def _begin(
+        self, mirror: Mirror, extents: Mapping[PartitionId, Extent], marks: Mapping[TopicPartition, Mark]
+    ) -> None:
+        """Prove that the topic is ours, and move logs without records to the source's log start."""
+        numbers = range(mirror.source.partition_count)
+        fresh = {
+            TopicPartition(topic=mirror.name, partition=number): number
+            for number in numbers
+            if TopicPartition(topic=mirror.name, partition=number) not in self.extents
+        }
+        if not fresh:
+            return
+        self.ends(fresh.keys())
+        to_fill = []
+        for where, number in fresh.items():
+            extent = extents.get(PartitionId(topic_id=mirror.source.topic_id, partition=number))
+            mark, end = marks.get(where), self.extents[where].end
+            if mark is not None and mark.topic_id != mirror.source.topic_id and end:
+                raise _other_incarnation(where, mark.next_offset)
+            start = 0 if extent is None else extent.start
+            if not end:
+                if start:
+                    to_fill.append(self._fill(where, start))
+            elif mark is None and self._is_filled(where, end) and end <= start:
+                to_fill.append(self._fill(where, start))
+        if to_fill:
+            fill_starts(self._client, to_fill, filler_id(self._link), patience_s=self._patience_s)
+            self.ends([each.where for each in to_fill])
+        self._ours.add(mirror.name)
+
+    def _fill(self, where: TopicPartition, start: int) -> StartToFill:
+        return StartToFill(where=where, topic_id=self.ids[where.topic], base=0, first=start)
+
+    def _is_filled(self, where: TopicPartition, end: int) -> bool:
+        """Whether the log ends with our fillers. RefusedError: with another producer's records."""
+        tail = read_tail(self._client, where, end, topic_id=topic_id_of(self.ids[where.topic]))
+        if tail is None or tail.control or tail.producer_id == self._link.producer_id:
+            return False
+        if tail.producer_id == filler_id(self._link):
+            return True
+        raise RefusedError(
+            "the destination topic has records that this link has not written",
+            operation=_OPERATION,
+            object_name=str(where),
+            offset=end - 1,
+            hint="mirror to another name with --rename or --prefix, or delete the destination topic",
+        )
+
+    # Configuration
+
+    def _configure(self, mirrors: Iterable[Mirror], failed: dict[str, MaxbrodError]) -> None:
+        """Configure topics whose source has another configuration than when this process last looked."""
+        wanted = {}
+        for mirror in mirrors:
+            configs = plan_mirror_configs(
+                mirror.source, self._overrides, replication_factor=mirror.source.replication_factor
+            ).linked
+            digest = hashlib.blake2b(repr(sorted(configs.items())).encode(), digest_size=16).hexdigest()
+            if self._configured.get(mirror.name) != digest:
+                wanted[mirror.name] = (configs, digest)
+        if not wanted:
+            return
+        present = capture(self._client, list(wanted), (), deadline=self._deadline())
+        changes: dict[str, dict[str, str | None]] = {}
+        for name, (configs, _) in wanted.items():
+            topic = present.topic(name)
+            if topic is None or topic.configs is None:
+                continue
+            final = {**configs, **_capped(configs, topic.replication_factor)}
+            change: dict[str, str | None] = {
+                key: value for key, value in final.items() if topic.configs.get(key) != value
+            }
+            change |= dict.fromkeys(topic.configs.keys() - final.keys())
+            if change:
+                changes[name] = change
+        if changes:
+            failed |= _failures(alter_configs(self._client, changes, deadline=self._deadline()), "configure the topic")
+        self._configured |= {name: digest for name, (_, digest) in wanted.items() if name not in failed}
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._patience_s)
+
+
+def filler_id(link: Link) -> int:
+    """The producer id of fillers. The lowest bit tells it from the link's own."""
+    return link.producer_id ^ 1
+
+
+def _capped(configs: Mapping[str, str], replication_factor: int) -> dict[str, str]:
+    """More in-sync replicas than there are replicas would refuse every batch."""
+    asked = configs.get("min.insync.replicas", "1")
+    return {"min.insync.replicas": str(replication_factor)} if int(asked) > replication_factor > 0 else {}
+
+
+def _of_topic(mirror: Mirror, extents: Mapping[PartitionId, Extent]) -> list[Extent]:
+    ids = (
+        PartitionId(topic_id=mirror.source.topic_id, partition=each) for each in range(mirror.source.partition_count)
+    )
+    return [extents[each] for each in ids if each in extents]
+
+
+def _other_incarnation(where: TopicPartition, offset: int) -> RefusedError:
+    return RefusedError(
+        "the source topic was deleted and created again, and the destination has the records of the old one",
+        operation=_OPERATION,
+        object_name=str(where),
+        offset=offset,
+        hint="delete the destination topic, which is then mirrored anew, or mirror to another name with --rename",
+    )
+
+
+def _failures(outcomes: Mapping[str, Outcome], what: str) -> dict[str, MaxbrodError]:
+    return {
+        name: RefusedError(f"cannot {what}: {each.reason}", operation=_OPERATION, object_name=name)
+        for name, each in outcomes.items()
+        if not each.done
+    }

@@ -1,0 +1,147 @@
+"""The names of a link at its destination, and the marks that ingress leaves there. Pure.
+
+A link is one source archive that one destination follows. Everything that ingress must remember is at the destination:
+the logs themselves say how far it got, and the marks say what it was doing. Marks are the metadata of committed offsets
+of the link's own group, one for each destination partition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import UsageError
+from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.restore.plan.rename import is_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from maxbrod.model import TopicPartition
+
+GROUP_PREFIX: Final = "maxbrod.replicate."
+_CONTROL_SUFFIX: Final = ".control"
+_OWN_IDS: Final = 1 << 62
+"""Brokers assign producer ids from 0 upwards, so they never reach these."""
+_WHY_LETTERS_MAX: Final = 500
+"""Brokers accept 4096 bytes of metadata by default."""
+
+
+class State(StrEnum):
+    """The state of a replicated partition."""
+
+    CATCHING_UP = "catching up"
+    IN_STEP = "in step"
+    LATE_SEGMENT = "late segment"
+    LOST_RANGE = "lost range"
+    PAUSED = "paused"
+    PROMOTED = "promoted"
+    FAULTED = "faulted"
+    SOURCE_GONE = "source gone"
+    """The source topic was deleted. Its mirror stays as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """`name` tells links into one cluster apart."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not is_topic_name(self.name):
+            raise UsageError(
+                f"{self.name!r} cannot name a link", hint="give --link letters, digits, '.', '_' or '-', at most 249"
+            )
+
+    @property
+    def producer_id(self) -> int:
+        """The producer id of every instance of this link, today and in a year.
+
+        With it, brokers recognize a batch that another instance, or an earlier attempt, has sent before.
+        """
+        digest = hashlib.blake2b(self.name.encode(), digest_size=8, person=b"maxbrod.link").digest()
+        return _OWN_IDS | (int.from_bytes(digest, "big") >> 2)
+
+    @property
+    def group_id(self) -> str:
+        return f"{GROUP_PREFIX}{self.name}"
+
+    @property
+    def control_id(self) -> str:
+        """The group by which an operator pauses, resumes and promotes topics."""
+        return f"{self.group_id}{_CONTROL_SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What ingress last knew of one destination partition."""
+
+    topic_id: str
+    """The id of the source topic."""
+    next_offset: int
+    """The first source offset that the destination lacks."""
+    version: int
+    """The version of the catalog that was followed."""
+    at_ms: int
+    state: State
+    why: str | None = None
+
+    def committed(self, where: TopicPartition) -> CommittedOffset:
+        note = asdict(self) | {"why": None if self.why is None else self.why[:_WHY_LETTERS_MAX]}
+        del note["next_offset"]
+        return CommittedOffset(
+            topic=where.topic,
+            topic_id=None,
+            partition=where.partition,
+            offset=self.next_offset,
+            leader_epoch=-1,
+            metadata=json.dumps({"maxbrod": 1, **note}),
+        )
+
+    def same_as(self, other: Mark | None) -> bool:
+        """Whether only the time differs."""
+        return other is not None and replace(self, at_ms=other.at_ms, version=other.version) == other
+
+
+def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]:
+    """The marks among the offsets of a link's group. Others are left out: logs decide, marks only explain."""
+    found = {}
+    for each in offsets:
+        try:
+            note = json.loads(each.metadata or "")
+            if note.pop("maxbrod") == 1:
+                state = State(note.pop("state"))
+                found[each.where] = Mark(next_offset=each.offset, state=state, **note)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+class Order(StrEnum):
+    """What an operator ordered for a topic."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    PROMOTE = "promote"
+
+
+def order_of(topic: str, order: Order, at_ms: int) -> CommittedOffset:
+    """An order for one destination topic, as a committed offset of the control group."""
+    note = json.dumps({"maxbrod": 1, "order": str(order)})
+    return CommittedOffset(topic=topic, topic_id=None, partition=0, offset=at_ms, leader_epoch=-1, metadata=note)
+
+
+def read_orders(offsets: Iterable[CommittedOffset]) -> Mapping[str, Order]:
+    """The orders by destination topic."""
+    found = {}
+    for each in offsets:
+        try:
+            note = json.loads(each.metadata or "")
+            if note["maxbrod"] == 1:
+                found[each.topic] = Order(note["order"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found

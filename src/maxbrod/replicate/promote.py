@@ -1,0 +1,220 @@
+"""Ends a link at a definite offset of each partition, so that producers may write to the mirrors.
+
+The order to promote comes first: an ingress that runs stops at its next interval. Then each partition gets a marker of
+the link's own producer with a higher epoch. Consumers never see it, and from then on brokers refuse every batch of the
+link, whoever sends it and whenever it arrives. What is in the log then is all that the mirror ever gets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.protocol.producer import WriteTxnMarkersRequest
+
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UsageError
+from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.admin.rights import may_write_markers
+from maxbrod.kafka.admin.topics import alter_configs
+from maxbrod.kafka.fetch.offsets import ask_leaders
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.partitions import by_topic
+from maxbrod.model import TopicPartition, now_ms
+from maxbrod.replicate.heartbeat import read_heartbeats
+from maxbrod.replicate.ingress.groups import carry_groups
+from maxbrod.replicate.ingress.plan import plan_mirror_configs
+from maxbrod.replicate.link import Mark, Order, State, order_of
+from maxbrod.replicate.report import PartitionStatus, status_of
+from maxbrod.replicate.status import destination_ends
+from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.restore.target import log_extents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from maxbrod.config import Config
+    from maxbrod.kafka.wire.client import Leader
+    from maxbrod.kafka.wire.connection import Message
+    from maxbrod.replicate.link import Link
+    from maxbrod.replicate.view import MirroredPartition
+
+_OPERATION: Final = "promote"
+_FENCING_EPOCH: Final = 1
+"""Ingress writes with epoch 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromoteReport:
+    link: str
+    at_ms: int
+    heartbeat_ms: int | None
+    """The source's state at this time is what `partitions` compare with; what was written later is unknown here."""
+    partitions: tuple[PartitionStatus, ...]
+    """`end` is the first offset for new records, `lag_records` what had not arrived."""
+    fenced: bool
+    """Whether brokers refuse whatever an ingress may still send."""
+    groups: int
+
+    @property
+    def missing(self) -> int | None:
+        """Offsets that the source had at the heartbeat and that did not arrive; None: unknown."""
+        lags = [each.lag_records for each in self.partitions]
+        return None if None in lags else sum(each or 0 for each in lags)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_DONE if self.missing == 0 else EXIT_INCOMPLETE
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "missing": self.missing, "exit_code": self.exit_code}
+
+
+def give_order(config: Config, order: Order) -> tuple[str, ...]:
+    """Order something for the selected topics of a link. Returns the destination topics."""
+    kafka, _ = places_of(config)
+    with KafkaClient(kafka) as client:
+        view = LinkView(config, client)
+        partitions = view.partitions(view.orders())
+        present = destination_ends(client, partitions, patience_s=config.patience)
+        topics = sorted({each.where.topic for each in partitions if each.where in present})
+        if not topics:
+            raise UsageError("no mirrored topic is selected", operation=order.value, hint="see 'replicate status'")
+        promoted = [each.where.topic for each in partitions if each.state is State.PROMOTED]
+        if promoted and order is not Order.PROMOTE:
+            raise RefusedError(
+                "the topic was promoted: it is no mirror any more",
+                operation=order.value,
+                object_name=promoted[0],
+                hint="to mirror it again, delete the destination topic first",
+            )
+        _put_orders(client, view.link(), topics, order, view)
+    return tuple(topics)
+
+
+def promote(config: Config) -> PromoteReport:
+    """RefusedError: this user may not write markers, and nothing says that ingress has stopped. May be repeated."""
+    kafka, _ = places_of(config)
+    with KafkaClient(kafka) as client:
+        view = LinkView(config, client)
+        newest, link, orders = view.look(), view.link(), view.orders()
+        partitions = view.partitions(orders)
+        present = destination_ends(client, partitions, patience_s=config.patience)
+        chosen = [each for each in partitions if each.where in present]
+        if not chosen:
+            raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
+        can_fence = may_write_markers(client, deadline=view.deadline())
+        if not can_fence and not config.replicate.force:
+            raise RefusedError(
+                "this user may not write the markers that keep a running ingress from writing on",
+                operation=_OPERATION,
+                hint="allow ClusterAction on the cluster; or stop every ingress of this link and give --force",
+            )
+        _put_orders(client, link, sorted({each.where.topic for each in chosen}), Order.PROMOTE, view)
+        if can_fence:
+            known = view.marks()
+            fresh = [each.where for each in chosen if _not_yet(known.get(each.where))]
+            ends = destination_ends(client, chosen, patience_s=config.patience)
+            fence(client, link, fresh, view)
+        else:
+            ends = destination_ends(client, chosen, patience_s=config.patience)
+        groups = _carry_groups(client, config, newest.cluster.groups, chosen)
+        _release(client, config, chosen, view)
+        for each in chosen:
+            each.state = State.PROMOTED
+        _put_marks(client, link, chosen, view, config)
+    beats = read_heartbeats(newest.archive.storage)
+    return PromoteReport(
+        link=link.name,
+        at_ms=now_ms(),
+        heartbeat_ms=beats[0].at_ms if beats else None,
+        partitions=tuple(status_of(each, ends[each.where], beats, now_ms()) for each in chosen),
+        fenced=can_fence,
+        groups=groups,
+    )
+
+
+def fence(client: KafkaClient, link: Link, partitions: Collection[TopicPartition], view: LinkView) -> None:
+    """Append one marker of the link's producer with a higher epoch to each log."""
+
+    def request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Message:
+        marker = WriteTxnMarkersRequest.WritableTxnMarker
+        topic = marker.WritableTxnMarkerTopic
+        topics = [topic(name=name, partition_indexes=list(each)) for name, each in by_topic(asked).items()]
+        return WriteTxnMarkersRequest(
+            markers=[
+                marker(
+                    producer_id=link.producer_id,
+                    producer_epoch=_FENCING_EPOCH,
+                    transaction_result=True,
+                    topics=topics,
+                    coordinator_epoch=0,
+                    transaction_version=0,
+                )
+            ]
+        )
+
+    def read(answer: Message) -> Iterator[tuple[TopicPartition, int, None]]:
+        for marker in answer.markers:
+            for topic in marker.topics:
+                for each in topic.partitions:
+                    yield TopicPartition(topic=topic.name, partition=each.partition_index), each.error_code, None
+
+    wanted: dict[TopicPartition, None] = dict.fromkeys(partitions)
+    if wanted:
+        ask_leaders(client, wanted, request, read, operation=_OPERATION, deadline=view.deadline())
+
+
+def _not_yet(mark: Mark | None) -> bool:
+    return mark is None or mark.state is not State.PROMOTED
+
+
+def _put_orders(client: KafkaClient, link: Link, topics: Sequence[str], order: Order, view: LinkView) -> None:
+    offsets = [order_of(topic, order, now_ms()) for topic in topics]
+    for where, outcome in commit_offsets(client, link.control_id, offsets, deadline=view.deadline()).items():
+        if not outcome.done:
+            raise RefusedError(f"the order cannot be given: {outcome.reason}", object_name=str(where))
+
+
+def _carry_groups(
+    client: KafkaClient, config: Config, groups: Sequence[Any], chosen: Sequence[MirroredPartition]
+) -> int:
+    if not config.replicate.groups:
+        return 0
+    extents = log_extents(client, [each.where for each in chosen], config.patience)
+    logs = {each.where: (each.mirror, extents[each.where]) for each in chosen}
+    return carry_groups(client, groups, config.replicate.groups, logs, patience_s=config.patience)
+
+
+def _release(client: KafkaClient, config: Config, chosen: Sequence[MirroredPartition], view: LinkView) -> None:
+    """Give the topics the source's own configuration: retention runs again."""
+    changes = {}
+    for mirror in {each.mirror.name: each.mirror for each in chosen}.values():
+        planned = plan_mirror_configs(
+            mirror.source, config.replicate.configs, replication_factor=mirror.source.replication_factor
+        )
+        changes[mirror.name] = {**dict(planned.release.set), **dict.fromkeys(planned.release.delete)}
+    for name, outcome in alter_configs(client, changes, deadline=view.deadline()).items():
+        if not outcome.done:
+            raise RefusedError(
+                f"the topic cannot be configured: {outcome.reason}",
+                operation=_OPERATION,
+                object_name=name,
+                hint="the link has ended; correct that and run the same command again",
+            )
+
+
+def _put_marks(
+    client: KafkaClient, link: Link, chosen: Sequence[MirroredPartition], view: LinkView, config: Config
+) -> None:
+    ends = destination_ends(client, chosen, patience_s=config.patience)
+    marks = [
+        Mark(
+            topic_id=each.id.topic_id,
+            next_offset=ends[each.where],
+            version=view.version,
+            at_ms=now_ms(),
+            state=State.PROMOTED,
+        ).committed(each.where)
+        for each in chosen
+    ]
+    commit_offsets(client, link.group_id, marks, deadline=view.deadline())

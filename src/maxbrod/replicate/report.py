@@ -1,0 +1,96 @@
+"""What replication reports: a state and a lag for each partition. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED
+from maxbrod.replicate.heartbeat import proven_at_ms
+from maxbrod.replicate.link import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from maxbrod.replicate.heartbeat import Heartbeat
+    from maxbrod.replicate.view import MirroredPartition
+
+_WELL: Final = frozenset({State.IN_STEP, State.CATCHING_UP, State.PAUSED, State.PROMOTED, State.SOURCE_GONE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    source: str
+    topic: str
+    partition: int
+    state: State
+    why: str | None
+    end: int
+    """The log end at the destination."""
+    archive_end: int
+    source_end: int | None
+    """The log end at the source when the newest heartbeat was taken; None: there is no heartbeat."""
+    lag_records: int | None
+    """Offsets that the source had then and the destination lacks; None: unknown."""
+    lag_bytes: int
+    """Archived bytes that the destination lacks."""
+    lag_ms: int | None
+    """How long ago the destination had everything that the source had; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressReport:
+    link: str
+    started_at_ms: int
+    finished_at_ms: int
+    version: int
+    partitions: tuple[PartitionStatus, ...]
+    appended: int
+    """Offsets that this interval has appended."""
+    groups: int
+    """Offsets of groups that this interval has committed."""
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code_of(self.partitions)
+
+    @property
+    def states(self) -> dict[str, int]:
+        return count_states(self.partitions)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "states": self.states, "exit_code": self.exit_code}
+
+
+def count_states(partitions: Iterable[PartitionStatus]) -> dict[str, int]:
+    return dict(Counter(str(each.state) for each in partitions))
+
+
+def exit_code_of(partitions: Sequence[PartitionStatus]) -> int:
+    if any(each.state is State.FAULTED for each in partitions):
+        return EXIT_REFUSED
+    return EXIT_DONE if all(each.state in _WELL for each in partitions) else EXIT_INCOMPLETE
+
+
+def status_of(each: MirroredPartition, end: int, beats: Sequence[Heartbeat], now_ms: int) -> PartitionStatus:
+    """The status of a partition whose log ends at `end`. `beats` are newest first.
+
+    The archive may be ahead of the newest heartbeat: what it has is lacking for certain.
+    """
+    archive_end = each.extent.end
+    source_end = beats[0].ends.get(each.id) if beats else None
+    proven_ms = proven_at_ms(beats, each.id, end)
+    return PartitionStatus(
+        source=each.mirror.source.name,
+        topic=each.where.topic,
+        partition=each.where.partition,
+        state=each.state,
+        why=each.why,
+        end=end,
+        archive_end=archive_end,
+        source_end=source_end,
+        lag_records=None if source_end is None else max(source_end, archive_end, end) - end,
+        lag_bytes=each.bytes if end < archive_end else 0,
+        lag_ms=None if proven_ms is None else max(now_ms - proven_ms, 0),
+    )

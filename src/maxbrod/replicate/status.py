@@ -1,0 +1,107 @@
+"""The status of a link, from the archive and the destination alone: nothing is changed, and the source is not asked."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.model import TopicPartition, now_ms
+from maxbrod.replicate.heartbeat import read_heartbeats
+from maxbrod.replicate.ingress.plan import plan_portions
+from maxbrod.replicate.link import State
+from maxbrod.replicate.report import PartitionStatus, count_states, exit_code_of, status_of
+from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.restore.target import log_extents
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from maxbrod.config import Config
+    from maxbrod.replicate.link import Mark
+    from maxbrod.replicate.view import MirroredPartition, Newest
+
+_TOLD_BY_INGRESS: Final = frozenset({State.FAULTED, State.LATE_SEGMENT, State.LOST_RANGE})
+"""States that only an attempt to append finds out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStatus:
+    link: str
+    archive: str
+    version: int
+    at_ms: int
+    heartbeat_ms: int | None
+    """When egress last reported the source's log ends; None: never."""
+    ingress_ms: int | None
+    """When ingress last marked its work; None: never, or so long ago that brokers have forgotten it."""
+    partitions: tuple[PartitionStatus, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code_of(self.partitions)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "states": count_states(self.partitions), "exit_code": self.exit_code}
+
+
+def link_status(config: Config) -> LinkStatus:
+    kafka, _ = places_of(config)
+    with KafkaClient(kafka) as client:
+        view = LinkView(config, client)
+        newest, link, marks = view.look(), view.link(), view.marks()
+        partitions = view.partitions(view.orders())
+        ends = destination_ends(client, partitions, patience_s=config.patience)
+    _measure(newest, partitions, ends)
+    for each in partitions:
+        each.state, each.why = _state_of(each, ends.get(each.where), marks.get(each.where))
+    beats, at_ms = read_heartbeats(newest.archive.storage), now_ms()
+    return LinkStatus(
+        link=link.name,
+        archive=newest.archive.url,
+        version=newest.version,
+        at_ms=at_ms,
+        heartbeat_ms=beats[0].at_ms if beats else None,
+        ingress_ms=max((each.at_ms for each in marks.values()), default=None),
+        partitions=tuple(status_of(each, ends.get(each.where, 0), beats, at_ms) for each in partitions),
+    )
+
+
+def destination_ends(
+    client: KafkaClient, partitions: Sequence[MirroredPartition], *, patience_s: float
+) -> dict[TopicPartition, int]:
+    """Where the logs of mirrors that exist end."""
+    present = client.metadata(sorted({each.where.topic for each in partitions})).topics
+    known = [
+        each.where
+        for each in partitions
+        if each.where.topic in present and each.where.partition in present[each.where.topic].partitions
+    ]
+    return {where: extent.end for where, extent in log_extents(client, known, patience_s).items()}
+
+
+def _measure(
+    newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapping[TopicPartition, int]
+) -> None:
+    wanted = {
+        each.id: (max(ends.get(each.where, 0), each.extent.start), each.extent.end)
+        for each in partitions
+        if ends.get(each.where, 0) < each.extent.end
+    }
+    if wanted:
+        rows = newest.archive.catalog.rows(topic_ids={each.topic_id for each in wanted})
+        portions = plan_portions(rows, wanted, accept_gaps=True)
+        for each in partitions:
+            each.bytes = portions[each.id].bytes if each.id in portions else 0
+
+
+def _state_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> tuple[State, str | None]:
+    if each.state is not State.IN_STEP:
+        return each.state, each.why
+    if mark is not None and mark.state in _TOLD_BY_INGRESS:
+        return mark.state, mark.why
+    if end is None:
+        return State.CATCHING_UP, "the destination topic does not exist yet"
+    if end > each.extent.end:
+        return State.FAULTED, f"the destination ends at {end}, behind the archive's end {each.extent.end}"
+    return (State.IN_STEP if end == each.extent.end else State.CATCHING_UP), None

@@ -1,0 +1,93 @@
+"""Verifies mirrors: the digests of the archive's records and of the destination's, over what both have.
+
+Both may go on meanwhile: the ranges end where the destination ended when the verification began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.compare.plan.pairs import CompareRequest, Match
+from maxbrod.compare.run import Comparison
+from maxbrod.engine.progress import silent
+from maxbrod.errors import UsageError
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.model import TopicPartition
+from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.request import OffsetRange, RestoreRequest, parse_range
+from maxbrod.restore.target import log_extents
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from maxbrod.compare.report import CompareReport
+    from maxbrod.config import Config
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+    from maxbrod.replicate.view import MirroredPartition
+    from maxbrod.restore.plan.targets import LogExtent
+
+_OPERATION: Final = "verify"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """`report` is None if the selected mirrors have no records yet."""
+
+    report: CompareReport | None
+    ranges: tuple[OffsetRange, ...]
+
+
+def verify(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> Verification:
+    kafka, _ = places_of(config)
+    options = config.replicate
+    with KafkaClient(kafka) as client:
+        view = LinkView(config, client)
+        partitions = view.partitions(view.orders())
+        present = client.metadata(sorted({each.where.topic for each in partitions})).topics
+        there = [each for each in partitions if each.where.topic in present]
+        there = [each for each in there if each.where.partition in present[each.where.topic].partitions]
+        extents = log_extents(client, [each.where for each in there], config.patience)
+    ranges = ranges_to_verify(there, extents, [parse_range(each) for each in options.ranges])
+    if not ranges:
+        return Verification(report=None, ranges=())
+    request = CompareRequest(
+        selection=RestoreRequest(
+            topics=tuple(sorted({each.where.topic for each in ranges})),
+            ranges=tuple(ranges),
+            rename=parse_rename(options.rename, prefix=options.prefix),
+        ),
+        match=Match.EXACT,
+    )
+    with Comparison(config, request, session=session, on_progress=on_progress) as work:
+        return Verification(report=work.run(), ranges=tuple(ranges))
+
+
+def ranges_to_verify(
+    partitions: Sequence[MirroredPartition],
+    extents: Mapping[TopicPartition, LogExtent],
+    asked: Sequence[OffsetRange],
+) -> list[OffsetRange]:
+    """The offsets of source partitions that archive and destination both have; of those only the ones `asked` for.
+
+    UsageError: a partition that is asked for is not mirrored.
+    """
+    found = {}
+    for each in partitions:
+        where = TopicPartition(topic=each.mirror.source.name, partition=each.where.partition)
+        extent = extents[each.where]
+        found[where] = (max(extent.start, each.extent.first), min(extent.end, each.extent.end))
+    for wanted in asked:
+        if wanted.where not in found:
+            raise UsageError(f"{wanted.where} is not mirrored", operation=_OPERATION, hint="see 'replicate status'")
+        first, end = found[wanted.where]
+        first = first if wanted.first is None else max(first, wanted.first)
+        found[wanted.where] = (first, end if wanted.end is None else min(end, wanted.end))
+    named = {each.where for each in asked} or found.keys()
+    return [
+        OffsetRange(where=where, first=first, end=end)
+        for where, (first, end) in sorted(found.items())
+        if where in named and first < end
+    ]

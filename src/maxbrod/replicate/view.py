@@ -1,0 +1,211 @@
+"""One link as seen from its destination: the archive at its newest, the mirrored partitions, marks and orders.
+
+Changes nothing. `ingress`, `status`, `promote` and `verify` share it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.archive.opening import open_archive
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
+from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.model import PartitionId, TopicPartition
+from maxbrod.replicate.ingress.plan import Extent, choose_mirrors
+from maxbrod.replicate.link import Link, Order, State, read_marks, read_orders
+from maxbrod.restore.plan.rename import parse_rename
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.snapshot_document import Snapshot
+    from maxbrod.archive.snapshots import Moment
+    from maxbrod.config import Config, KafkaConfig
+    from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.replicate.ingress.plan import Mirror
+    from maxbrod.replicate.link import Mark
+
+_OPERATION: Final = "replicate"
+
+
+@dataclass(slots=True, kw_only=True)
+class MirroredPartition:
+    """One mirrored partition, and what is found out about it in one interval."""
+
+    id: PartitionId
+    where: TopicPartition
+    mirror: Mirror
+    extent: Extent
+    state: State = State.IN_STEP
+    why: str | None = None
+    bytes: int = 0
+    """Archived bytes that the destination lacks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The archive at its newest version, with the newest snapshot."""
+
+    archive: Archive
+    moment: Moment
+    snapshot: Snapshot
+    cluster: ClusterState
+    run_id: str
+
+    @property
+    def version(self) -> int:
+        return self.archive.catalog.version
+
+
+class LinkView:
+    """One archive and one destination."""
+
+    def __init__(self, config: Config, client: KafkaClient) -> None:
+        self.kafka, self._url = places_of(config)
+        self._config, self._options, self._client = config, config.replicate, client
+        self._rename = parse_rename(self._options.rename, prefix=self._options.prefix)
+        self._newest: Newest | None = None
+        self._link: Link | None = None
+        self.version = -1
+        """The highest version of the catalog that is known to exist."""
+
+    def look(self) -> Newest:
+        """The newest version of the archive that is here.
+
+        UnavailableError: the archive is copied here object by object, and something that is needed is not here yet, or
+        an older catalog has been copied over a newer one.
+        """
+        if self._newest is not None and _is_newest(self._newest.archive):
+            return self._newest
+        try:
+            archive = open_archive(self._url, self._config.storage, layout="kafka")
+            self.refuse_stale(archive.catalog.version)
+            moment = find_moment(archive.storage, archive.catalog.runs(), None)
+        except (MaxbrodError, OSError) as error:
+            if isinstance(error, MaxbrodError) and (error.retryable or isinstance(error, UsageError)):
+                raise
+            raise UnavailableError(
+                f"the catalog cannot be read yet: {error}", operation=_OPERATION, object_name=self._url
+            ) from error
+        if moment.run is None:
+            raise UnavailableError("the archive has no finished run yet", operation=_OPERATION, object_name=self._url)
+        if moment.snapshot is None or moment.cluster is None:
+            raise UnavailableError(
+                "the snapshot of the newest run is not here yet", operation=_OPERATION, object_name=moment.run.snapshot
+            )
+        self._newest = Newest(
+            archive=archive,
+            moment=moment,
+            snapshot=moment.snapshot,
+            cluster=moment.cluster,
+            run_id=moment.run.run_id,
+        )
+        self.version = archive.catalog.version
+        return self._newest
+
+    def refuse_stale(self, found: int) -> None:
+        if found < self.version:
+            self._newest = None
+            raise UnavailableError(
+                f"stale catalog: its newest version here is {found}, and version {self.version} was followed before",
+                operation=_OPERATION,
+                object_name=self._url,
+                hint="it waits until the copy of the archive has caught up, and never goes back",
+            )
+
+    def link(self) -> Link:
+        """RefusedError: the destination is the source, and would mirror to itself."""
+        if self._link is None:
+            cluster_id = self.look().cluster.cluster_id or ""
+            if not self._options.link and not cluster_id:
+                raise UsageError("the archive does not know its cluster's id", hint="name the link with --link")
+            here = self._client.metadata([], deadline=self.deadline()).cluster_id
+            if here == cluster_id and not (self._options.rename or self._options.prefix):
+                raise RefusedError(
+                    "the destination is the cluster that the archive was made from",
+                    operation=_OPERATION,
+                    object_name=cluster_id,
+                    hint="give the destination's --bootstrap, or other names with --rename or --prefix",
+                )
+            self._link = Link(name=self._options.link or cluster_id)
+        return self._link
+
+    def marks(self) -> dict[TopicPartition, Mark]:
+        """UnavailableError: they know a newer catalog than the one that is here."""
+        marks = read_marks(self._committed(self.link().group_id))
+        found = self.look().version
+        self.version = max([self.version, *(each.version for each in marks.values())])
+        self.refuse_stale(found)
+        return marks
+
+    def orders(self) -> Mapping[str, Order]:
+        return read_orders(self._committed(self.link().control_id))
+
+    def partitions(self, orders: Mapping[str, Order]) -> list[MirroredPartition]:
+        """All partitions of the selected topics, with the states that follow from orders and the source alone."""
+        newest = self.look()
+        positions = newest.archive.catalog.positions()
+        ends = newest.snapshot.ends
+        mirrors = choose_mirrors(
+            newest.cluster.topics,
+            newest.moment.lost.keys(),
+            {each.topic_id for each in positions} | {each.topic_id for each in ends},
+            include=self._options.topics,
+            exclude=self._options.exclude,
+            rename=self._rename,
+        )
+        found = []
+        for mirror in mirrors:
+            for number in range(mirror.source.partition_count):
+                partition = PartitionId(topic_id=mirror.source.topic_id, partition=number)
+                position, known_end = positions.get(partition), ends.get(partition)
+                if position is None and known_end is None:
+                    continue  # the source has just added it, and no run has read it yet
+                first = position.first_offset if position is not None else known_end or 0
+                last = position.end_offset if position is not None else known_end or 0
+                start = min(max(first, newest.snapshot.log_starts.get(partition, 0)), last)
+                each = MirroredPartition(
+                    id=partition,
+                    where=TopicPartition(topic=mirror.name, partition=number),
+                    mirror=mirror,
+                    extent=Extent(first=first, end=last, start=start),
+                )
+                each.state, each.why = _ordered_state(mirror, orders.get(mirror.name, Order.RUN))
+                found.append(each)
+        return found
+
+    def deadline(self) -> Deadline:
+        return Deadline.after(self._config.patience)
+
+    def _committed(self, group_id: str) -> tuple[CommittedOffset, ...]:
+        listed = ListedGroup(group_id=group_id, type=CLASSIC, state="", protocol_type="")
+        answers = read_offsets(self._client, [listed], {}, deadline=self.deadline())
+        for why in answers.refused.values():
+            raise UnavailableError(f"the marks of the link cannot be read: {why}", object_name=group_id)
+        return answers.found.get(group_id, ())
+
+
+def places_of(config: Config) -> tuple[KafkaConfig, str]:
+    if config.kafka is None:
+        raise UsageError("no cluster is given", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+    if config.archive is None:
+        raise UsageError("no archive is given", hint="give --archive, or archive in the configuration")
+    return config.kafka, config.archive
+
+
+def _ordered_state(mirror: Mirror, order: Order) -> tuple[State, str | None]:
+    if order is Order.PROMOTE:
+        return State.PROMOTED, None
+    if mirror.gone:
+        return State.SOURCE_GONE, "the source topic was deleted; its mirror stays"
+    return (State.PAUSED, None) if order is Order.PAUSE else (State.IN_STEP, None)
+
+
+def _is_newest(archive: Archive) -> bool:
+    return isinstance(archive.catalog, Catalog) and archive.catalog.is_newest()

@@ -1,0 +1,42 @@
+"""Replicates within one cluster, under other names, without Spark: sources and mirrors have their own topics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from backup.engine import back_up, config_of
+
+from maxbrod.replicate.egress import beat
+from maxbrod.replicate.ingress.run import Ingress
+
+if TYPE_CHECKING:
+    from maxbrod.config import Config
+    from maxbrod.replicate.report import IngressReport, PartitionStatus
+    from maxbrod.sandbox.cluster import Cluster
+
+SUFFIX = ".mirror"
+
+
+def link_config(cluster: Cluster, archive: object, *topics: str, **options: Any) -> Config:
+    """`options` are those of `replicate`; each topic is mirrored as `<topic>.mirror`."""
+    config = config_of(cluster, archive, *topics)
+    renamed = {"topics": topics, "rename": tuple(f"{each}={each}{SUFFIX}" for each in topics)}
+    chosen = replace(config.replicate, **{"link": f"link-{topics[0]}", **renamed, **options})
+    return config.model_copy(update={"replicate": chosen})
+
+
+def carry(config: Config) -> IngressReport:
+    """One interval of egress with its heartbeat, and one of a new ingress."""
+    back_up(config)
+    beat(config)
+    return take_in(config)
+
+
+def take_in(config: Config) -> IngressReport:
+    with Ingress(config) as ingress:
+        return ingress.run()
+
+
+def only(report: IngressReport, partition: int = 0) -> PartitionStatus:
+    return next(each for each in report.partitions if each.partition == partition)
