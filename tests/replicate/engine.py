@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from backup.engine import back_up, config_of
-
+from backup.engine import config_of, without_spark
+from maxbrod.backup.run import Backup
 from maxbrod.replicate.egress import beat
 from maxbrod.replicate.ingress.run import Ingress
 
@@ -28,9 +28,15 @@ def link_config(cluster: Cluster, archive: object, *topics: str, **options: Any)
 
 def carry(config: Config) -> IngressReport:
     """One interval of egress with its heartbeat, and one of a new ingress."""
-    back_up(config)
-    beat(config)
+    archive(config)
     return take_in(config)
+
+
+def archive(config: Config) -> None:
+    """One interval of egress, with its heartbeat."""
+    with without_spark(), Backup(config) as backup:
+        backup.run(demand_topics=False)
+    beat(config)
 
 
 def take_in(config: Config) -> IngressReport:

@@ -6,10 +6,6 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from backup.engine import back_up
-from replicate.engine import SUFFIX, carry, link_config, only, take_in
-from restore.engine import configs_of, joined, put, stand
-from restore.oracle import assert_restored, log_of
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import UnavailableError
@@ -20,6 +16,9 @@ from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, recreate_topic, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
+from replicate.engine import SUFFIX, archive, carry, link_config, only, take_in
+from restore.engine import configs_of, joined, put, stand
+from restore.oracle import assert_restored, log_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,10 +83,10 @@ def test_the_log_start_follows_the_source(cluster: Cluster, tmp_path: Path, topi
     assert_mirrored(cluster, topic)
 
 
-def test_a_topic_is_created_configured_and_grown_as_the_source_is(
-    cluster: Cluster, tmp_path: Path, topic: str
-) -> None:
-    create_topic(cluster, topic, config={"cleanup.policy": "compact", "segment.ms": "3600000", "retention.ms": "1000"})
+def test_a_topic_is_created_configured_and_grown_as_the_source_is(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    create_topic(
+        cluster, topic, config={"cleanup.policy": "compact", "segment.ms": "3600000", "retention.ms": "86400000"}
+    )
     config = link_config(cluster, tmp_path / "archive", topic)
     produce(cluster, topic, numbered(10))
     carry(config)
@@ -152,11 +151,11 @@ def test_a_foreign_record_in_a_mirror_stops_it(cluster: Cluster, tmp_path: Path,
     config = link_config(cluster, tmp_path / "archive", topic)
     produce(cluster, topic, numbered(10))
     with Ingress(config) as ingress:
-        back_up(config)
+        archive(config)
         ingress.run()
         produce(cluster, topic + SUFFIX, numbered(1, first=500))
         produce(cluster, topic, numbered(10, first=10))
-        back_up(config)
+        archive(config)
         assert only(ingress.run()).state is State.FAULTED
     assert only(take_in(config)).state is State.FAULTED
     assert len(log_of(cluster, topic + SUFFIX)) == 11
@@ -167,11 +166,11 @@ def test_a_segment_that_is_late_or_half_copied_is_waited_for(cluster: Cluster, t
     config = link_config(cluster, tmp_path / "archive", topic)
     copy = config.model_copy(update={"archive": str(tmp_path / "copy")})
     produce(cluster, topic, numbered(500))
-    back_up(config)
+    archive(config)
     shutil.copytree(tmp_path / "archive", tmp_path / "copy")
     produce(cluster, topic, numbered(500, first=500))
-    back_up(config)
-    objects = {path for path in _data_of(tmp_path / "archive")} - {path for path in _data_of(tmp_path / "copy")}
+    archive(config)
+    objects = set(_data_of(tmp_path / "archive")) - set(_data_of(tmp_path / "copy"))
     (late,) = objects
     shutil.copytree(tmp_path / "archive", tmp_path / "copy", dirs_exist_ok=True)
     whole = (tmp_path / "copy" / late).read_bytes()
@@ -192,10 +191,10 @@ def test_a_stale_catalog_is_waited_for_and_never_followed_back(cluster: Cluster,
     config = link_config(cluster, tmp_path / "archive", topic)
     copy = config.model_copy(update={"archive": str(tmp_path / "copy")})
     produce(cluster, topic, numbered(10))
-    back_up(config)
+    archive(config)
     shutil.copytree(tmp_path / "archive", tmp_path / "old")
     produce(cluster, topic, numbered(10, first=10))
-    back_up(config)
+    archive(config)
     shutil.copytree(tmp_path / "archive", tmp_path / "copy")
     with Ingress(copy) as ingress:
         ingress.run()
@@ -221,7 +220,7 @@ def test_groups_are_carried_forward_and_never_past_what_has_arrived(
     carry(config)
     assert stand(cluster, group)[topic + SUFFIX, 0] == 40
     put(cluster, group, {(topic, 0): 60})
-    back_up(config)
+    archive(config)
     put(cluster, group, {(topic + SUFFIX, 0): 80})  # it has been used at the destination
     take_in(config)
     assert stand(cluster, group)[topic + SUFFIX, 0] == 80

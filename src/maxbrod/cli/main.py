@@ -28,6 +28,7 @@ from maxbrod.inspect import cli_show as show
 from maxbrod.prune import cli as prune
 from maxbrod.query import cli as query
 from maxbrod.repair import cli as repair
+from maxbrod.replicate import cli as replicate
 from maxbrod.restore import cli as restore
 from maxbrod.sandbox import cli as sandbox
 from maxbrod.status import cli as status
@@ -61,6 +62,7 @@ app.command(name="repair")(repair.repair)
 app.command(name="gc")(gc.gc)
 app.command(name="prune")(prune.prune)
 app.add_typer(hold.app, name="hold")
+app.add_typer(replicate.app, name="replicate")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(bench.app, name="bench")
 app.command(name="demo")(demo.demo)

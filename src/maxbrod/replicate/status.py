@@ -80,9 +80,7 @@ def destination_ends(
     return {where: extent.end for where, extent in log_extents(client, known, patience_s).items()}
 
 
-def _measure(
-    newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapping[TopicPartition, int]
-) -> None:
+def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapping[TopicPartition, int]) -> None:
     wanted = {
         each.id: (max(ends.get(each.where, 0), each.extent.start), each.extent.end)
         for each in partitions

@@ -301,9 +301,7 @@ class StartToFill:
     first: int
 
 
-def fill_starts(
-    client: KafkaClient, wanted: Iterable[StartToFill], producer_id: int, *, patience_s: float
-) -> None:
+def fill_starts(client: KafkaClient, wanted: Iterable[StartToFill], producer_id: int, *, patience_s: float) -> None:
     """Append fillers up to the first offset of each log, and delete them. May be repeated after a crash."""
     identity = ProducerIdentity(producer_id=producer_id, epoch=0)
     starts = {each.where: each for each in wanted}

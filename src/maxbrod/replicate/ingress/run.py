@@ -16,15 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
-from maxbrod.errors import (
-    LogTruncatedError,
-    MisplacedBatchError,
-    ObjectNotFoundError,
-    SequenceGapError,
-    TruncatedDataError,
-)
+from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, MisplacedBatchError, SequenceGapError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.rights import may_write_markers
+from maxbrod.kafka.produce.refusals import OPERATION as PRODUCE
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import now_ms
 from maxbrod.replicate.heartbeat import read_heartbeats
@@ -56,8 +51,6 @@ _SPARK_FROM_BYTES: Final = 64 << 20
 """Less than this is appended by this process: a Spark job takes longer to start than to append it."""
 _MARK_AGAIN_MS: Final = 60_000
 """Marks are renewed, so that others see that ingress is alive, and brokers do not expire them."""
-_LATE: Final = frozenset({ObjectNotFoundError.__name__, TruncatedDataError.__name__})
-"""An object that the catalog names is not here yet, or not all of it."""
 _RACE: Final = frozenset({SequenceGapError.__name__, LogTruncatedError.__name__})
 """Another instance has appended the same records, or the destination has lost some: the log end tells how to go on."""
 
@@ -235,7 +228,8 @@ class Ingress:
         why = f"{message} ({failure['object_name']})" if failure.get("object_name") else message
         if failure["retryable"] or name in _RACE:
             return State.CATCHING_UP, why
-        if name in _LATE:
+        if failure["exit_code"] == EXIT_CORRUPT and failure.get("operation") != PRODUCE:
+            # While a bucket is copied here, an object that is missing or cut off may still arrive.
             return State.LATE_SEGMENT, why
         if name == MisplacedBatchError.__name__:
             self._faults[where] = why

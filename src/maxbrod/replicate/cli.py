@@ -1,0 +1,330 @@
+"""`maxbrod replicate`: a cluster mirrored to another one through an archive."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+from rich.text import Text
+
+from maxbrod.cli.commands import Call, command
+from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json, print_json_line, print_line
+from maxbrod.cli.output import table as new_table
+from maxbrod.errors import EXIT_DONE
+from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
+from maxbrod.replicate.options import ReplicateOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.backup.follow import Interval as EgressInterval
+    from maxbrod.config import Config
+    from maxbrod.replicate.ingress.follow import Interval
+    from maxbrod.replicate.promote import PromoteReport
+    from maxbrod.replicate.report import PartitionStatus
+    from maxbrod.replicate.status import LinkStatus
+
+app = typer.Typer(no_args_is_help=True, help="Mirror topics to another cluster through an archive.")
+_FAR: Final = (ClusterOptions, *PLACE)
+_LONG: Final = (SparkOptions, QuietOption, JsonOption)
+_MIRROR: Final = ("link", "rename", "prefix", "configs", "groups", "accept_gaps")
+_ROLL: Final = ("roll_bytes", "roll_records", "roll_age")
+_LOOK: Final = ("every", "once", "rate_bytes_per_s", *_ROLL)
+_RUNBOOK: Final = "docs/replication.md has runbooks: fail over, fail back, what to do about each state"
+
+
+@app.command()
+@command(
+    "replicate",
+    ReplicateOptions,
+    before=_FAR,
+    after=_LONG,
+    without=[*_MIRROR, "force", "rate_bytes_per_s", "ranges", "watch"],
+)
+def egress(call: Call[ReplicateOptions]) -> None:
+    """In the source region: archive topics continuously, with a heartbeat of the source's log ends.
+
+    It is 'maxbrod backup --follow' with a heartbeat. The section 'backup' of the file applies as well.
+
+    For example:
+
+      maxbrod replicate egress --bootstrap source1:9092 -a s3://outbox/kafka --topic 'orders-*' --every 1s --roll-age 0
+    """
+    from maxbrod.backup.cli_following import IntervalPrinter  # noqa: PLC0415 - Kafka, Arrow, Delta: not for `--help`
+    from maxbrod.cli.log import showing_log  # noqa: PLC0415
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
+    from maxbrod.replicate.egress import follow_source  # noqa: PLC0415
+
+    stop, show = threading.Event(), IntervalPrinter(quiet=call.quiet, as_json=call.as_json)
+
+    def report(interval: EgressInterval) -> None:
+        show(interval)
+
+    def beaten(error: Any) -> None:  # noqa: ANN401 - an error or None
+        if error is not None:
+            print_line_to_err(f"the heartbeat could not be written: {error}")
+
+    with ExitStack() as undo:
+        undo.enter_context(showing_log(quiet=call.quiet))
+        undo.enter_context(stopping_by_signals(stop))
+        on_progress = undo.enter_context(progress_bar(shown=not (call.quiet or call.as_json)))
+        last = follow_source(_settings(call), stop=stop, on_interval=report, on_beat=beaten, on_progress=on_progress)
+    raise typer.Exit(last.exit_code)
+
+
+@app.command()
+@command("replicate", ReplicateOptions, before=_FAR, after=_LONG, without=[*_ROLL, "force", "ranges", "watch"])
+def ingress(call: Call[ReplicateOptions]) -> None:
+    """In the destination region: follow an archive, and append what it holds to mirrors, exactly once.
+
+    Mirrors have the source's offsets. Topics are created, configured and grown as the source's are, and log starts
+    follow. Nothing is remembered but at the destination: kill it at any time, and start it again anywhere. The archive
+    may be a bucket that something else copies object by object, in any order.
+
+    For example:
+
+      maxbrod replicate ingress --bootstrap target1:9092 -a s3://inbox/kafka --every 1s --groups '*'
+
+      maxbrod replicate ingress --bootstrap target1:9092 -a s3://inbox/kafka --prefix eu. --once --json
+    """
+    from maxbrod.cli.log import showing_log  # noqa: PLC0415 - as above
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
+    from maxbrod.replicate.ingress.follow import follow_archive  # noqa: PLC0415
+
+    stop, show = threading.Event(), _IngressPrinter(quiet=call.quiet, as_json=call.as_json)
+    with ExitStack() as undo:
+        undo.enter_context(showing_log(quiet=call.quiet))
+        undo.enter_context(stopping_by_signals(stop))
+        on_progress = undo.enter_context(progress_bar(shown=not (call.quiet or call.as_json)))
+        last = follow_archive(_settings(call), stop=stop, on_interval=show, on_progress=on_progress)
+    raise typer.Exit(last.exit_code)
+
+
+@app.command()
+@command(
+    "replicate",
+    ReplicateOptions,
+    before=_FAR,
+    after=(JsonOption,),
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "ranges"],
+)
+def status(call: Call[ReplicateOptions]) -> None:
+    """At the destination: the state and the lag of every mirrored partition. The source is not asked.
+
+    States: in step, catching up, late segment, lost range, paused, promoted, source gone, faulted. The exit code is 5
+    if a partition is faulted, 3 if one waits for a segment or has lost a range.
+
+    For example:
+
+      maxbrod replicate status --bootstrap target1:9092 -a s3://inbox/kafka --watch 5s
+    """
+    options = call.options
+    if options.watch is None:
+        raise typer.Exit(_show_status(call))
+    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415 - only to watch
+
+    stop = threading.Event()
+    code = EXIT_DONE
+    with stopping_by_signals(stop):
+        while not stop.is_set():
+            if out.is_terminal and not call.as_json:
+                out.clear()
+            code = _show_status(call)
+            stop.wait(options.watch)
+    raise typer.Exit(code)
+
+
+@app.command()
+@command(
+    "replicate",
+    ReplicateOptions,
+    before=_FAR,
+    after=(JsonOption,),
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "ranges", "watch"],
+)
+def pause(call: Call[ReplicateOptions]) -> None:
+    """Pause the selected topics: ingress appends nothing to them until they are resumed."""
+    _order(call, "pause", "paused")
+
+
+@app.command()
+@command(
+    "replicate",
+    ReplicateOptions,
+    before=_FAR,
+    after=(JsonOption,),
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "ranges", "watch"],
+)
+def resume(call: Call[ReplicateOptions]) -> None:
+    """Resume paused topics where they stopped."""
+    _order(call, "run", "resumed")
+
+
+@app.command()
+@command(
+    "replicate",
+    ReplicateOptions,
+    before=_FAR,
+    after=(JsonOption,),
+    without=[*_LOOK, "accept_gaps", "ranges", "watch"],
+)
+def promote(call: Call[ReplicateOptions]) -> None:
+    """At the destination: end the link, and make the selected mirrors ordinary topics that producers may write to.
+
+    Each partition ends at a definite offset, and brokers refuse whatever an ingress may still send. Groups get the
+    offsets that the archive last recorded. The report names what had not arrived, as far as the last heartbeat tells.
+    The exit code is 3 if something had not arrived, or if that is unknown. May be repeated.
+
+    For example:
+
+      maxbrod replicate promote --bootstrap target1:9092 -a s3://inbox/kafka --groups '*'
+    """
+    from maxbrod.replicate.promote import promote as end_link  # noqa: PLC0415 - Kafka, Arrow, Delta: not for `--help`
+
+    report = end_link(_settings(call))
+    if call.as_json:
+        print_json(report.as_dict())
+    else:
+        _print_promotion(report)
+    raise typer.Exit(report.exit_code)
+
+
+@app.command()
+@command(
+    "replicate",
+    ReplicateOptions,
+    before=_FAR,
+    after=_LONG,
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "watch"],
+)
+def verify(call: Call[ReplicateOptions]) -> None:
+    """At the destination: compare mirrors with the archive, every record, while both go on.
+
+    What both have when it begins is compared: all of it, or the given ranges. The exit code is 5 if anything differs.
+
+    For example:
+
+      maxbrod replicate verify --bootstrap target1:9092 -a s3://inbox/kafka --range orders:0:1000..2000
+    """
+    from maxbrod.cli.log import showing_log  # noqa: PLC0415 - as above
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.compare.summary import print_comparison, print_differences  # noqa: PLC0415
+    from maxbrod.replicate.verify import verify as compare_mirrors  # noqa: PLC0415
+
+    with showing_log(quiet=call.quiet), progress_bar(shown=not (call.quiet or call.as_json)) as on_progress:
+        found = compare_mirrors(_settings(call), on_progress=on_progress)
+    if call.as_json:
+        print_json({"partitions": []} if found.report is None else found.report.as_dict())
+    elif found.report is None:
+        print_line("the selected mirrors have no records that the archive has")
+    elif call.quiet:
+        print_differences(found.report, err)
+    else:
+        print_comparison(found.report)
+    raise typer.Exit(EXIT_DONE if found.report is None else found.report.exit_code)
+
+
+def _settings(call: Call[ReplicateOptions]) -> Config:
+    return call.config.model_copy(update={"archive": call.archive, "replicate": call.options})
+
+
+def _order(call: Call[ReplicateOptions], order: str, done: str) -> None:
+    from maxbrod.replicate.link import Order  # noqa: PLC0415 - as above
+    from maxbrod.replicate.promote import give_order  # noqa: PLC0415
+
+    topics = give_order(_settings(call), Order(order))
+    if call.as_json:
+        print_json({"order": order, "topics": list(topics)})
+    else:
+        print_line(f"{done}: {', '.join(topics)}")
+
+
+def _show_status(call: Call[ReplicateOptions]) -> int:
+    from maxbrod.replicate.status import link_status  # noqa: PLC0415 - as above
+
+    found = link_status(_settings(call))
+    if call.as_json:
+        (print_json if call.options.watch is None else print_json_line)(found.as_dict())
+    else:
+        _print_status(found)
+    return found.exit_code
+
+
+def _print_status(status: LinkStatus) -> None:
+    if status.partitions:
+        out.print(_partitions_table(f"Link {status.link}", status.partitions))
+    print_line(f"the source's log ends are known as of {human_time(status.heartbeat_ms) or 'never: no heartbeat'}")
+    print_line(f"ingress last reported at {human_time(status.ingress_ms) or 'no time that is known'}")
+    print_line(_RUNBOOK)
+
+
+def _partitions_table(title: str, partitions: Sequence[PartitionStatus]) -> Any:  # noqa: ANN401 - rich's own
+    shown = new_table(title, "*topic", "partition", "state", "end", "lag in records", "in bytes", "in seconds", "why")
+    for each in partitions:
+        shown.add_row(
+            each.topic,
+            str(each.partition),
+            str(each.state),
+            f"{each.end:,}",
+            "unknown" if each.lag_records is None else f"{each.lag_records:,}",
+            human_bytes(each.lag_bytes),
+            "unknown" if each.lag_ms is None else f"{each.lag_ms / 1000:,.1f}",
+            each.why or "",
+        )
+    return shown
+
+
+def _print_promotion(report: PromoteReport) -> None:
+    shown = new_table(f"Promoted: link {report.link}", "*topic", "partition", "end", "not arrived")
+    for each in report.partitions:
+        missing = "unknown" if each.lag_records is None else f"{each.lag_records:,}"
+        shown.add_row(each.topic, str(each.partition), f"{each.end:,}", missing)
+    out.print(shown)
+    known = human_time(report.heartbeat_ms) or "no heartbeat"
+    missing = "it is unknown what" if report.missing is None else f"{report.missing:,} records"
+    print_line(f"{missing} had not arrived, as of the source's last heartbeat ({known})")
+    print_line(f"{report.groups:,} offsets of groups were committed")
+    if not report.fenced:
+        print_line("brokers do not refuse an ingress that still runs: stop every one of this link")
+
+
+def print_line_to_err(text: str) -> None:
+    err.print(Text(text), soft_wrap=True)
+
+
+class _IngressPrinter:
+    """A line for each interval, and each new trouble of a partition once."""
+
+    def __init__(self, *, quiet: bool, as_json: bool) -> None:
+        self._quiet, self._as_json = quiet, as_json
+        self._told: set[tuple[str, int, str]] = set()
+
+    def __call__(self, interval: Interval) -> None:
+        if self._as_json:
+            print_json_line(interval.as_dict())
+            return
+        if interval.error is not None:
+            print_error(interval.error, as_json=False)
+        report = interval.report
+        if report is None:
+            return
+        troubles = {(each.topic, each.partition, f"{each.state}: {each.why}") for each in report.partitions if each.why}
+        for topic, partition, what in sorted(troubles - self._told):
+            print_line_to_err(f"{topic}-{partition}  {what}")
+        self._told = troubles
+        if self._quiet:
+            return
+        states = ", ".join(f"{count:,} {state}" for state, count in report.states.items()) or "nothing to mirror"
+        lags = [each.lag_records for each in report.partitions if each.lag_records is not None]
+        seconds = [each.lag_ms for each in report.partitions if each.lag_ms is not None]
+        lag = f"{sum(lags):,} records" + (f", {max(seconds) / 1000:,.1f} s" if seconds else "")
+        took_s = (report.finished_at_ms - report.started_at_ms) / 1000
+        when = human_time(report.finished_at_ms)
+        out.print(
+            Text(f"{when}  {report.appended:,} offsets appended in {took_s:,.1f} s; lag {lag}; {states}"),
+            soft_wrap=True,
+        )
