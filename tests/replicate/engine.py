@@ -9,6 +9,8 @@ from backup.engine import config_of, without_spark
 from maxbrod.backup.run import Backup
 from maxbrod.replicate.egress import beat
 from maxbrod.replicate.ingress.run import Ingress
+from maxbrod.sandbox.topics import offsets
+from restore.oracle import assert_restored, log_of
 
 if TYPE_CHECKING:
     from maxbrod.config import Config
@@ -46,3 +48,11 @@ def take_in(config: Config) -> IngressReport:
 
 def only(report: IngressReport, partition: int = 0) -> PartitionStatus:
     return next(each for each in report.partitions if each.partition == partition)
+
+
+def assert_mirrored(cluster: Cluster, topic: str, partition: int = 0) -> None:
+    """The mirror has the source's offsets and records, from the same start to the same end."""
+    assert offsets(cluster, topic + SUFFIX, partition) == offsets(cluster, topic, partition)
+    start = offsets(cluster, topic, partition)[0]
+    wanted = {at: each for at, each in log_of(cluster, topic, partition).items() if at >= start}
+    assert_restored(cluster, topic + SUFFIX, wanted, partition=partition)

@@ -1,15 +1,37 @@
-"""An ingress in a process of its own, to be killed, stopped and continued. Prints a line after each interval."""
+"""An ingress in a process of its own, which keeps batches as they are, while others join them.
+
+It runs an interval for each line that it reads, and prints a line after it. With a number it stops itself (SIGSTOP)
+before it sends that many batches, in the middle of its work.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 
 from maxbrod.config import Config
 from maxbrod.replicate.ingress.run import Ingress
+from maxbrod.restore import task
+
+
+class StoppingPace(task.Pace):
+    """Counts the batches of all partitions."""
+
+    sent = 0
+    stop_at = int(sys.argv[2])
+
+    def wait(self, size: int) -> None:
+        StoppingPace.sent += 1
+        if StoppingPace.sent == self.stop_at:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        super().wait(size)
 
 
 def main() -> None:
+    task.Pace = StoppingPace  # type: ignore[misc]
+    task._RULES.clear()
     config = Config.model_validate(json.loads(sys.argv[1]))
     with Ingress(config) as ingress:
         print("ready", flush=True)

@@ -7,63 +7,48 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
-
-from replicate.engine import SUFFIX, archive, link_config, only, take_in
-from replicate.test_ingress import assert_mirrored
 
 from maxbrod.config import KafkaConfig
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.run import Ingress
-from maxbrod.replicate.link import State
+from maxbrod.replicate.lease import Lease
+from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.promote import promote
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.sandbox.waiting import wait_for
+from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only, take_in
+from restore.oracle import log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
 
-_RATE = 100_000
-
-
-def _produce_small_batches(cluster: Cluster, topic: str, count: int) -> None:
-    produce(cluster, topic, numbered(count), batch_size=400)
+_NEVER = 0
 
 
 def test_two_racing_writers_append_every_record_once(cluster: Cluster, tmp_path: Path, topic: str) -> None:
-    """Both read the same log end and send the same offsets. Batches need not be cut alike: one joins them."""
+    """Both read the same log end and send the same offsets, in batches that are cut differently.
+
+    The lease would keep one of them from working: here each takes it from the other at once.
+    """
     create_topic(cluster, topic)
-    config = link_config(cluster, tmp_path / "archive", topic, rate_bytes_per_s=_RATE)
+    config = link_config(cluster, tmp_path / "archive", topic, rate_bytes_per_s=50_000, takeover=0)
     _produce_small_batches(cluster, topic, 3000)
     archive(config)
-    failures: list[BaseException] = []
-    wrote: list[int] = []
-
-    def write(own: Config) -> None:
-        try:
-            with Ingress(own) as ingress:
-                report = ingress.run()
-                while only(report).state is State.CATCHING_UP:
-                    report = ingress.run()
-                wrote.append(report.appended)
-                assert only(report).state is State.IN_STEP, only(report)
-        except BaseException as error:  # noqa: BLE001 - the test fails with it
-            failures.append(error)
-
-    writers = [threading.Thread(target=write, args=(config,)) for _ in range(2)]
-    for each in writers:
-        each.start()
-    for each in writers:
-        each.join()
-    assert not failures
+    with _ingress(config, stop_at=_NEVER) as process, Ingress(config) as other:
+        states = {State.CATCHING_UP}
+        while states != {State.IN_STEP}:
+            _tell(process)
+            mine = only(other.run())
+            assert mine.state in {State.CATCHING_UP, State.IN_STEP}, mine
+            states = {*map(State, _told(process)), mine.state}
+            assert states <= {State.CATCHING_UP, State.IN_STEP}
     assert_mirrored(cluster, topic)
 
 
@@ -71,97 +56,115 @@ def test_an_ingress_killed_at_any_point_continues_from_the_destination(
     cluster: Cluster, tmp_path: Path, topic: str
 ) -> None:
     create_topic(cluster, topic)
-    config = link_config(cluster, tmp_path / "archive", topic, rate_bytes_per_s=_RATE)
-    _produce_small_batches(cluster, topic, 2000)
-    produce_transaction(cluster, topic, numbered(20, first=2000), transactional_id=topic, commit=False)
-    _produce_small_batches(cluster, topic, 500)
+    config = link_config(cluster, tmp_path / "archive", topic, takeover=0)
+    _produce_small_batches(cluster, topic, 400)
+    produce_transaction(cluster, topic, numbered(20, first=400), transactional_id=topic, commit=False)
+    _produce_small_batches(cluster, topic, 400)
     archive(config)
-    reached = 0
-    for _ in range(2):
-        with _ingress(config) as process:
+    reached = -1
+    for stop_at in (1, 12, 30):
+        with _ingress(config, stop_at=stop_at) as process:
             _tell(process)
-            wait_for("more records", lambda: _end(cluster, topic) > reached + 300, timeout_s=120)
+            _wait_until_stopped(process)
             process.kill()
-        reached = _end(cluster, topic)
-        assert reached < offsets(cluster, topic)[1], "it was killed too late to prove anything"
+        end = offsets(cluster, topic + SUFFIX)[1]
+        assert reached < end < 821
+        reached = end
     assert only(take_in(config)).state is State.IN_STEP
-    _assert_same(cluster, topic)
+    assert offsets(cluster, topic + SUFFIX) == offsets(cluster, topic) == (0, 821)
+    source = log_of(cluster, topic)
+    assert log_of(cluster, topic + SUFFIX) == {at: each for at, each in source.items() if not 400 <= at < 420}
 
 
 def test_a_writer_that_wakes_up_late_never_doubles_a_record(cluster: Cluster, tmp_path: Path, topic: str) -> None:
     """One is stopped in the middle of its work, another one finishes and goes on, the first one continues."""
     create_topic(cluster, topic)
-    config = link_config(cluster, tmp_path / "archive", topic, rate_bytes_per_s=_RATE)
-    _produce_small_batches(cluster, topic, 2000)
+    config = link_config(cluster, tmp_path / "archive", topic, takeover=0)
+    _produce_small_batches(cluster, topic, 500)
     archive(config)
-    with _ingress(config) as process:
+    with _ingress(config, stop_at=10) as process:
         _tell(process)
-        wait_for("some records", lambda: _end(cluster, topic) > 300, timeout_s=120)
-        os.kill(process.pid, signal.SIGSTOP)
-        assert _end(cluster, topic) < 2000
+        _wait_until_stopped(process)
+        assert offsets(cluster, topic + SUFFIX)[1] < 500
         assert only(take_in(config)).state is State.IN_STEP
-        produce(cluster, topic, numbered(100, first=2000))
+        produce(cluster, topic, numbered(100, first=500))
         archive(config)
         take_in(config)
         os.kill(process.pid, signal.SIGCONT)
-        assert process.stdout is not None
-        states = json.loads(process.stdout.readline())
-        assert set(states) == {State.CATCHING_UP}, "the broker refused what it sent"
+        assert set(_told(process)) == {State.CATCHING_UP}, "the broker refused what it sent"
         _tell(process)
-        assert set(json.loads(process.stdout.readline())) == {State.IN_STEP}
+        assert set(_told(process)) == {State.IN_STEP}
     assert_mirrored(cluster, topic)
 
 
 def test_a_promoted_mirror_takes_nothing_more_from_its_link(cluster: Cluster, tmp_path: Path, topic: str) -> None:
     """Not even from an ingress that was stopped before the promotion and continues after it."""
     create_topic(cluster, topic)
-    config = link_config(cluster, tmp_path / "archive", topic, rate_bytes_per_s=_RATE)
-    _produce_small_batches(cluster, topic, 2000)
+    config = link_config(cluster, tmp_path / "archive", topic, takeover=0)
+    _produce_small_batches(cluster, topic, 500)
     archive(config)
-    with _ingress(config) as process:
+    with _ingress(config, stop_at=10) as process:
         _tell(process)
-        wait_for("some records", lambda: _end(cluster, topic) > 300, timeout_s=120)
-        os.kill(process.pid, signal.SIGSTOP)
+        _wait_until_stopped(process)
         report = promote(config)
         (partition,) = report.partitions
         assert report.fenced
-        assert 300 < partition.end < 2000
-        assert partition.lag_records == 2000 - partition.end
+        assert 0 < partition.end < 500
+        assert partition.lag_records == 500 - partition.end
         assert report.exit_code == 3
-        end = _end(cluster, topic)
+        end = offsets(cluster, topic + SUFFIX)[1]
         os.kill(process.pid, signal.SIGCONT)
-        assert process.stdout is not None
-        assert set(json.loads(process.stdout.readline())) == {State.FAULTED}
-    assert _end(cluster, topic) == end
+        assert set(_told(process)) == {State.FAULTED}
+    assert offsets(cluster, topic + SUFFIX)[1] == end
     produce(cluster, topic + SUFFIX, numbered(1, first=9000))
     assert only(take_in(config)).state is State.PROMOTED
     assert promote(config).partitions[0].end == end + 1, "it may be repeated, and adds nothing"
+    assert len(log_of(cluster, topic + SUFFIX)) == partition.end + 1
 
 
-def _assert_same(cluster: Cluster, topic: str) -> None:
-    """As `assert_mirrored`, for a source with aborted records, which a mirror does not have."""
-    from restore.oracle import log_of
+def test_an_instance_stands_by_until_the_one_that_works_is_gone(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, takeover=3600)
+    produce(cluster, topic, numbered(10))
+    archive(config)
+    with Ingress(config) as second:
+        with Ingress(config) as first:
+            assert only(first.run()).state is State.IN_STEP
+            assert second.run().standby_for is not None
+            assert second.run().exit_code == 3
+            produce(cluster, topic, numbered(10, first=10))
+            archive(config)
+            assert first.run().appended == 10
+        assert only(second.run()).state is State.IN_STEP, "the first one has given the lease back"
 
-    assert offsets(cluster, topic + SUFFIX) == offsets(cluster, topic)
-    wanted = {at: each for at, each in log_of(cluster, topic).items() if not 2000 <= at < 2020}
-    assert log_of(cluster, topic + SUFFIX) == wanted
+
+def test_an_instance_that_lost_its_lease_never_works_on(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    create_topic(cluster, topic)
+    patient = link_config(cluster, tmp_path / "archive", topic, takeover=3600)
+    hasty = link_config(cluster, tmp_path / "archive", topic, takeover=0)
+    produce(cluster, topic, numbered(10))
+    archive(patient)
+    with Ingress(hasty) as first, Ingress(hasty) as second, Ingress(patient) as third:
+        assert first.run().standby_for is None
+        assert second.run().standby_for is None, "it has taken the lease"
+        assert third.run().standby_for is not None
+        with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+            link = Link(name=str(patient.replicate.link))
+            lease = Lease(client, link, lambda: (), takeover_s=3600, patience_s=60)
+            assert lease.hold()
+            assert Lease(client, link, lambda: (), takeover_s=3600, patience_s=60).hold(), "it saw no holder"
+            assert not lease._renew(lease._held), "its transactional id belongs to another"  # type: ignore[arg-type]
 
 
-def _end(cluster: Cluster, topic: str) -> int:
-    from maxbrod.kafka.fetch.log_ends import log_ends
-
-    where = TopicPartition(topic=topic + SUFFIX, partition=0)
-    with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
-        if where.topic not in client.metadata([where.topic]).topics:
-            return 0
-        return log_ends(client, [where])[where]
+def _produce_small_batches(cluster: Cluster, topic: str, count: int) -> None:
+    produce(cluster, topic, numbered(count), batch_size=400)
 
 
 @contextmanager
-def _ingress(config: Config) -> Iterator[subprocess.Popen[str]]:
+def _ingress(config: Config, *, stop_at: int) -> Iterator[subprocess.Popen[str]]:
     document = config.model_dump(mode="json", include={"archive", "kafka", "replicate"})
-    command = [sys.executable, "-m", "replicate.program", json.dumps(document)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "replicate.program", json.dumps(document), str(stop_at)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
@@ -177,3 +180,14 @@ def _tell(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
+
+
+def _told(process: subprocess.Popen[str]) -> dict[str, int]:
+    assert process.stdout is not None
+    states: dict[str, int] = json.loads(process.stdout.readline())
+    return states
+
+
+def _wait_until_stopped(process: subprocess.Popen[str]) -> None:
+    stat = Path(f"/proc/{process.pid}/stat")
+    wait_for("a stopped process", lambda: stat.read_text().rpartition(") ")[2].startswith("T"), timeout_s=120)

@@ -16,22 +16,14 @@ from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, recreate_topic, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from replicate.engine import SUFFIX, archive, carry, link_config, only, take_in
+from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
 from restore.engine import configs_of, joined, put, stand
-from restore.oracle import assert_restored, log_of
+from restore.oracle import log_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-
-
-def assert_mirrored(cluster: Cluster, topic: str, partition: int = 0) -> None:
-    """The mirror has the source's offsets and records, from the same start to the same end."""
-    assert offsets(cluster, topic + SUFFIX, partition) == offsets(cluster, topic, partition)
-    start = offsets(cluster, topic, partition)[0]
-    wanted = {at: each for at, each in log_of(cluster, topic, partition).items() if at >= start}
-    assert_restored(cluster, topic + SUFFIX, wanted, partition=partition)
 
 
 def test_a_mirror_follows_its_source_interval_by_interval(cluster: Cluster, tmp_path: Path, topic: str) -> None:

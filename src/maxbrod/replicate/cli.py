@@ -31,7 +31,7 @@ _FAR: Final = (ClusterOptions, *PLACE)
 _LONG: Final = (SparkOptions, QuietOption, JsonOption)
 _MIRROR: Final = ("link", "rename", "prefix", "configs", "groups", "accept_gaps")
 _ROLL: Final = ("roll_bytes", "roll_records", "roll_age")
-_LOOK: Final = ("every", "once", "rate_bytes_per_s", *_ROLL)
+_LOOK: Final = ("every", "once", "takeover", "rate_bytes_per_s", *_ROLL)
 _RUNBOOK: Final = "docs/replication.md has runbooks: fail over, fail back, what to do about each state"
 
 
@@ -41,7 +41,7 @@ _RUNBOOK: Final = "docs/replication.md has runbooks: fail over, fail back, what 
     ReplicateOptions,
     before=_FAR,
     after=_LONG,
-    without=[*_MIRROR, "force", "rate_bytes_per_s", "ranges", "watch"],
+    without=[*_MIRROR, "force", "takeover", "rate_bytes_per_s", "ranges", "watch"],
 )
 def egress(call: Call[ReplicateOptions]) -> None:
     """In the source region: archive topics continuously, with a heartbeat of the source's log ends.
@@ -317,6 +317,9 @@ class _IngressPrinter:
             print_line_to_err(f"{topic}-{partition}  {what}")
         self._told = troubles
         if self._quiet:
+            return
+        if report.standby_for is not None:
+            out.print(Text(f"{human_time(report.finished_at_ms)}  standing by: {report.standby_for} works"))
             return
         states = ", ".join(f"{count:,} {state}" for state, count in report.states.items()) or "nothing to mirror"
         lags = [each.lag_records for each in report.partitions if each.lag_records is not None]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 GROUP_PREFIX: Final = "maxbrod.replicate."
 _CONTROL_SUFFIX: Final = ".control"
+_LEASE_SUFFIX: Final = ".lease"
 _OWN_IDS: Final = 1 << 62
 """Brokers assign producer ids from 0 upwards, so they never reach these."""
 _WHY_LETTERS_MAX: Final = 500
@@ -73,6 +74,11 @@ class Link:
     def control_id(self) -> str:
         """The group by which an operator pauses, resumes and promotes topics."""
         return f"{self.group_id}{_CONTROL_SUFFIX}"
+
+    @property
+    def lease_id(self) -> str:
+        """The group whose offset says which instance works."""
+        return f"{self.group_id}{_LEASE_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,10 @@ class ReplicateOptions(Options):
     ] = None
     every: Annotated[Seconds, Option("The interval.", FOLLOWING, "TIME")] = 10.0
     once: Annotated[bool, Option("End after one interval.", FOLLOWING)] = False
+    takeover: Annotated[
+        Seconds,
+        Option("Take over the work of an instance that has not renewed its lease for this long.", FOLLOWING, "TIME"),
+    ] = 30.0
     roll_bytes: Annotated[
         Bytes, Option("Archive a partition once about this much is waiting in it.", FOLLOWING, "BYTES", low=1)
     ] = 100 << 20

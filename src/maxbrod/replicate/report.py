@@ -50,10 +50,12 @@ class IngressReport:
     """Offsets that this interval has appended."""
     groups: int
     """Offsets of groups that this interval has committed."""
+    standby_for: str | None = None
+    """The instance that holds the lease, if it is not this one: nothing was done."""
 
     @property
     def exit_code(self) -> int:
-        return exit_code_of(self.partitions)
+        return EXIT_INCOMPLETE if self.standby_for is not None else exit_code_of(self.partitions)
 
     @property
     def states(self) -> dict[str, int]:
@@ -61,6 +63,19 @@ class IngressReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "states": self.states, "exit_code": self.exit_code}
+
+
+def standing_by(link: str, holder: str | None, version: int, at_ms: int) -> IngressReport:
+    return IngressReport(
+        link=link,
+        started_at_ms=at_ms,
+        finished_at_ms=at_ms,
+        version=version,
+        partitions=(),
+        appended=0,
+        groups=0,
+        standby_for=holder or "another instance",
+    )
 
 
 def count_states(partitions: Iterable[PartitionStatus]) -> dict[str, int]:

@@ -84,6 +84,8 @@ class RestoreSettings:
     until_ms: int | None = None
     markers: bool = True
     """Whether this user may write markers into holes; if not, empty transactions fill them."""
+    marker_producer: ProducerIdentity | None = None
+    """The producer of markers; None: a new one. Brokers refuse its markers once it has written with a higher epoch."""
     rate_bytes_per_s: float | None = None
     """The limit for one task."""
     batches: BatchesMode = BatchesMode.AUTO
@@ -160,7 +162,14 @@ def _restore(
         # A request whose answer is lost may have been carried out or not. `produce_all` sends its batches again as
         # they were, and the broker answers a batch that it has as a duplicate. Only what is yielded here is in the log
         # for certain; whatever else arrived, the next attempt finds by the log end.
-        for acknowledged in produce_all(client, feeds, at_once=PARTITIONS_AT_ONCE, patience_s=settings.patience_s):
+        appended = produce_all(
+            client,
+            feeds,
+            at_once=PARTITIONS_AT_ONCE,
+            patience_s=settings.patience_s,
+            markers=settings.marker_producer,
+        )
+        for acknowledged in appended:
             known[acknowledged.where].reached = acknowledged.base_offset + acknowledged.count
         return
     for each in partitions:

@@ -61,6 +61,7 @@ def produce_all(
     request_bytes: int = REQUEST_BYTES,
     patience_s: float = PATIENCE_S,
     transactional_id: str | None = None,
+    markers: ProducerIdentity | None = None,
 ) -> Iterator[Acknowledged]:
     """Append all feeds concurrently. Yields acknowledgements, in order for each partition.
 
@@ -68,7 +69,7 @@ def produce_all(
     then. Batches are sent again with their sequence numbers until they are acknowledged, so that each is in the log
     once. Raises UnavailableError if a partition accepts nothing for `patience_s` seconds, TopicGoneError if a topic is
     deleted or recreated, RefusedError if other data is where a batch should be, and the errors of `refusals`. What was
-    yielded before is in the log. With `transactional_id` all batches are part of its open transaction, to which the
+    yielded before is in the log. `markers` is the producer of the markers in holes, a new one by default. With `transactional_id` all batches are part of its open transaction, to which the
     partitions have been added.
     """
     if not 1 <= in_flight <= IN_FLIGHT_MAX:
@@ -81,6 +82,7 @@ def produce_all(
         at_once=at_once,
         request_bytes=request_bytes,
         transactional_id=transactional_id,
+        markers=markers,
     )
     with closing(stream):
         while stream.busy:
@@ -114,6 +116,7 @@ class ProduceStream:
         at_once: int | None,
         request_bytes: int,
         transactional_id: str | None,
+        markers: ProducerIdentity | None = None,
     ) -> None:
         self._client = client
         self._waiting = iter(queues)
@@ -123,7 +126,7 @@ class ProduceStream:
         self._in_flight_max = in_flight_max
         self._request_bytes = request_bytes
         self._transactional_id = transactional_id
-        self._marker_identity: ProducerIdentity | None = None
+        self._marker_identity = markers
         self._coordinator_epoch = 0
         self._proven_at: dict[str, float] = {}
 

@@ -12,25 +12,32 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
 
 from maxbrod.errors import RefusedError, UnavailableError
 from maxbrod.kafka.produce.producer_ids import ask_transaction_coordinator, transactional_producer_id
 from maxbrod.kafka.wire.client import retry
-from maxbrod.kafka.wire.coordination import TRANSACTION, ask_coordinators
+from maxbrod.kafka.wire.coordination import GROUP, TRANSACTION, ask_coordinators, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with
-from maxbrod.kafka.wire.partitions import by_topic
+from maxbrod.kafka.wire.partitions import by_topic, each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.model import TopicPartition
 
 PATIENCE_S: Final = 120.0
+_OFFSETS: Final = "commit offsets in a transaction"
 _ONGOING: Final = "Ongoing"
 _COMMITTED: Final = frozenset({"PrepareCommit", "CompleteCommit"})
 # The answers to ending a transaction that has already ended the other way.
@@ -184,3 +191,60 @@ def end_request(transaction: Transaction, *, commit: bool) -> Message:
         producer_epoch=transaction.identity.epoch,
         committed=commit,
     )
+
+
+def commit_offsets_in(
+    client: KafkaClient,
+    transaction: Transaction,
+    group_id: str,
+    offsets: Sequence[CommittedOffset],
+    *,
+    patience_s: float = PATIENCE_S,
+) -> None:
+    """Commit offsets of a group as part of the transaction: they count once it is committed.
+
+    RefusedError: a later producer has taken over the transactional id.
+    """
+    deadline = Deadline.after(patience_s)
+    ask_transaction_coordinator(
+        client,
+        transaction.transactional_id,
+        lambda: AddOffsetsToTxnRequest(
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.identity.producer_id,
+            producer_epoch=transaction.identity.epoch,
+            group_id=group_id,
+        ),
+        lambda answer: int(answer.error_code),
+        operation=_OFFSETS,
+        deadline=deadline,
+    )
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    wanted = {
+        each.where: topic.TxnOffsetCommitRequestPartition(
+            partition_index=each.partition,
+            committed_offset=each.offset,
+            committed_leader_epoch=each.leader_epoch,
+            committed_metadata=each.metadata,
+        )
+        for each in offsets
+    }
+
+    def once(limit: Deadline) -> None:
+        node_id = find_coordinator(client, group_id, GROUP, deadline=limit)
+        request = TxnOffsetCommitRequest(
+            transactional_id=transaction.transactional_id,
+            group_id=group_id,
+            producer_id=transaction.identity.producer_id,
+            producer_epoch=transaction.identity.epoch,
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[topic(name=name, partitions=list(each.values())) for name, each in by_topic(wanted).items()],
+        )
+        answer = client.ask_broker(node_id, request, deadline=limit)
+        for _, each in each_partition(answer.topics):
+            if each.error_code:
+                raise answered_with(each.error_code, operation=_OFFSETS, object_name=group_id)
+
+    retry(once, deadline=deadline, what=f"the coordinator of the group {group_id}")

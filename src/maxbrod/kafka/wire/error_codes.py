@@ -10,7 +10,14 @@ from typing import Final
 
 from kafka.errors import for_code
 
-from maxbrod.errors import CorruptDataError, MaxbrodError, UnavailableError, UnsupportedFormatError, UsageError
+from maxbrod.errors import (
+    CorruptDataError,
+    MaxbrodError,
+    RefusedError,
+    UnavailableError,
+    UnsupportedFormatError,
+    UsageError,
+)
 
 
 class Code(IntEnum):
@@ -122,6 +129,8 @@ _FATAL: Final[dict[int, tuple[type[MaxbrodError], str]]] = {
     ),
     Code.GROUP_AUTHORIZATION_FAILED: (UsageError, "this user needs an ACL that allows it to Describe the group"),
     Code.CLUSTER_AUTHORIZATION_FAILED: (UsageError, "this user lacks an ACL on the cluster"),
+    Code.INVALID_PRODUCER_EPOCH: (RefusedError, "another producer has taken over the transactional id"),
+    Code.PRODUCER_FENCED: (RefusedError, "another producer has taken over the transactional id"),
     Code.UNSUPPORTED_VERSION: (UnsupportedFormatError, "the broker does not support this version of the request"),
 }
 

@@ -40,6 +40,7 @@ _MOST: Final[dict[int, int]] = {
     ApiKey.OffsetCommit: 9,  # the last with topics by name, as in OffsetFetch
     ApiKey.OffsetFetch: 9,  # the last with topics by name: an offset may outlive its topic, whose id is unknown then
     ApiKey.Produce: 13,  # the newest that `produce.request` supports
+    ApiKey.TxnOffsetCommit: 4,  # the last in which the producer itself adds the group to its transaction
 }
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
-from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, MisplacedBatchError, SequenceGapError
+from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, MaxbrodError, MisplacedBatchError, SequenceGapError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.rights import may_write_markers
 from maxbrod.kafka.produce.refusals import OPERATION as PRODUCE
@@ -26,8 +26,9 @@ from maxbrod.replicate.heartbeat import read_heartbeats
 from maxbrod.replicate.ingress.groups import carry_groups
 from maxbrod.replicate.ingress.plan import plan_portions
 from maxbrod.replicate.ingress.topics import MirrorTopics
+from maxbrod.replicate.lease import Lease
 from maxbrod.replicate.link import Mark, State
-from maxbrod.replicate.report import IngressReport, status_of
+from maxbrod.replicate.report import IngressReport, standing_by, status_of
 from maxbrod.replicate.view import LinkView, places_of
 from maxbrod.restore.job import run_restore_job
 from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
@@ -74,6 +75,7 @@ class Ingress:
         self._client = self._undo.enter_context(KafkaClient(kafka, stop=self.stop))
         self._view = LinkView(config, self._client)
         self._topics: MirrorTopics | None = None
+        self._lease: Lease | None = None
         self._markers: bool | None = None
         self._marks: dict[TopicPartition, Mark] = {}
         self._groups_of: str | None = None
@@ -87,12 +89,27 @@ class Ingress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._undo.close()
+        with self._undo:
+            if self._lease is not None and error is None:
+                with suppress(MaxbrodError):  # then it runs out
+                    self._lease.release()
 
     def run(self) -> IngressReport:
         """One interval. Errors of single partitions are in the report, those of archive and cluster are raised."""
         started_at_ms = now_ms()
         newest, link = self._view.look(), self._view.link()
+        if self._lease is None:
+            self._lease = Lease(
+                self._client,
+                link,
+                self._view.lease_offsets,
+                takeover_s=self._options.takeover,
+                patience_s=self._config.patience,
+            )
+        if not self._lease.hold():
+            # What it knew may be out of date when it takes over.
+            self._topics, self._groups_of = None, None
+            return standing_by(link.name, self._lease.holder, newest.version, started_at_ms)
         if self._topics is None:
             self._topics = MirrorTopics(self._client, link, self._options.configs, patience_s=self._config.patience)
             self._markers = may_write_markers(self._client, deadline=self._view.deadline())
@@ -196,6 +213,7 @@ class Ingress:
             storage=self._config.storage,
             producer_id=link.producer_id,
             markers=bool(self._markers),
+            marker_producer=None if self._lease is None else self._lease.identity,
             rate_bytes_per_s=None if rate is None else rate / len(tasks),
             patience_s=self._config.patience,
         )
