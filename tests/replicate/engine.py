@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from backup.engine import config_of, without_spark
 from maxbrod.backup.run import Backup
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.replicate.egress import beat
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.sandbox.topics import offsets
@@ -38,7 +39,9 @@ def archive(config: Config) -> None:
     """One interval of egress, with its heartbeat."""
     with without_spark(), Backup(config) as backup:
         backup.run(demand_topics=False)
-    beat(config)
+    assert config.kafka is not None
+    with KafkaClient(config.kafka) as client:
+        beat(config, client)
 
 
 def take_in(config: Config) -> IngressReport:

@@ -204,7 +204,7 @@ def promote(call: Call[ReplicateOptions]) -> None:
 def verify(call: Call[ReplicateOptions]) -> None:
     """At the destination: compare mirrors with the archive, every record, while both go on.
 
-    What both have when it begins is compared: all of it, or the given ranges. The exit code is 5 if anything differs.
+    What both have when it begins is compared: all of it, or the given ranges. The exit code is 3 if anything differs.
 
     For example:
 

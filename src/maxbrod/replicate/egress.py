@@ -7,17 +7,18 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.opening import open_native
 from maxbrod.archive.selection import select_topics
 from maxbrod.backup.follow import follow
 from maxbrod.engine.progress import silent
-from maxbrod.errors import MaxbrodError, UsageError
+from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.log_ends import log_ends
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition, now_ms, topic_id_text
 from maxbrod.replicate.heartbeat import Heartbeat, write_heartbeat
+from maxbrod.replicate.view import places_of
+from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     import threading
@@ -46,29 +47,28 @@ def follow_source(
     `on_beat` gets the error of a heartbeat that failed: the next interval writes another one.
     """
     config = backup_config(config)
-    beat_ms = 0
+    with KafkaClient(places_of(config)[0]) as client:
+        beat_ms = 0
 
-    def after(interval: Interval) -> None:
-        nonlocal beat_ms
-        if interval.error is None and now_ms() - beat_ms >= _BEAT_EVERY_MS:
-            try:
-                beat(config)
-            except MaxbrodError as error:
-                on_beat(error)
-            else:
-                beat_ms = now_ms()
-                on_beat(None)
-        on_interval(interval)
-        if config.replicate.once:
-            stop.set()
+        def after(interval: Interval) -> None:
+            nonlocal beat_ms
+            if interval.error is None and now_ms() - beat_ms >= _BEAT_EVERY_MS:
+                try:
+                    beat(config, client)
+                except MaxbrodError as error:
+                    on_beat(error)
+                else:
+                    beat_ms = now_ms()
+                    on_beat(None)
+            on_interval(interval)
+            if config.replicate.once:
+                stop.set()
 
-    return follow(config, stop=stop, on_interval=after, on_progress=on_progress, session=session)
+        return follow(config, stop=stop, on_interval=after, on_progress=on_progress, session=session)
 
 
 def backup_config(config: Config) -> Config:
     """The configuration of the backup that egress is: the options of `replicate` stand above those of `backup`."""
-    if config.kafka is None:
-        raise UsageError("no cluster is given", hint="give --bootstrap, or kafka.bootstrap in the configuration")
     options = config.replicate
     backup = replace(
         config.backup,
@@ -83,14 +83,10 @@ def backup_config(config: Config) -> Config:
     return config.model_copy(update={"backup": backup})
 
 
-def beat(config: Config) -> Heartbeat:
+def beat(config: Config, client: KafkaClient) -> Heartbeat:
     """Write a heartbeat of the source's present state into the archive."""
-    if config.kafka is None or config.archive is None:
-        raise UsageError("a heartbeat needs a cluster and an archive")
-    storage = open_native(config.archive, config.storage).storage
-    with KafkaClient(config.kafka) as client:
-        found = source_ends(client, config.backup.topics, config.backup.exclude, patience_s=config.patience)
-    write_heartbeat(storage, found)
+    found = source_ends(client, config.backup.topics, config.backup.exclude, patience_s=config.patience)
+    write_heartbeat(open_storage(places_of(config)[1], config.storage), found)
     return found
 
 

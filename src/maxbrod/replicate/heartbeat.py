@@ -8,6 +8,7 @@ out, so that few objects reach far back.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,16 +80,26 @@ def write_heartbeat(storage: Storage, beat: Heartbeat) -> None:
         storage.delete(gone)
 
 
+class Heartbeats:
+    """The heartbeats of an archive. Each object is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Heartbeat] = {}
+
+    def read(self, storage: Storage) -> list[Heartbeat]:
+        """Newest first. A copy of an archive may lack some, or have some half-copied: those are left out."""
+        paths = sorted((each.path for each in storage.list(FOLDER)), reverse=True)[:_READ_MAX]
+        self._known = {path: beat for path, beat in self._known.items() if path in paths}
+        for path in paths:
+            if path not in self._known:
+                with suppress(CorruptDataError, ObjectNotFoundError):
+                    self._known[path] = decode(bytes(storage.get(path)), storage.name_of(path))
+        return [self._known[path] for path in paths if path in self._known]
+
+
 def read_heartbeats(storage: Storage) -> list[Heartbeat]:
-    """Newest first. A copy of an archive may lack some, or have some half-copied: those are left out."""
-    paths = sorted((each.path for each in storage.list(FOLDER)), reverse=True)[:_READ_MAX]
-    found = []
-    for path in paths:
-        try:
-            found.append(decode(bytes(storage.get(path)), storage.name_of(path)))
-        except (CorruptDataError, ObjectNotFoundError):
-            continue
-    return found
+    """All of them, newest first."""
+    return Heartbeats().read(storage)
 
 
 def thinned(times_ms: Iterable[int]) -> set[int]:

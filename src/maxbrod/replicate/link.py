@@ -20,6 +20,7 @@ from maxbrod.restore.plan.rename import is_topic_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from maxbrod.kafka.state.cluster_state import Group
     from maxbrod.model import TopicPartition
 
 GROUP_PREFIX: Final = "maxbrod.replicate."
@@ -41,6 +42,8 @@ class State(StrEnum):
     PAUSED = "paused"
     PROMOTED = "promoted"
     FAULTED = "faulted"
+    OWN = "own topic"
+    """The records come from the destination itself, through other links: mirroring them back would never end."""
     SOURCE_GONE = "source gone"
     """The source topic was deleted. Its mirror stays as it is."""
 
@@ -94,6 +97,8 @@ class Mark:
     at_ms: int
     state: State
     why: str | None = None
+    origins: tuple[str, ...] = ()
+    """The ids of the clusters that the records come from, the nearest first."""
 
     def committed(self, where: TopicPartition) -> CommittedOffset:
         note = asdict(self) | {"why": None if self.why is None else self.why[:_WHY_LETTERS_MAX]}
@@ -120,9 +125,24 @@ def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]
             note = json.loads(each.metadata or "")
             if note.pop("maxbrod") == 1:
                 state = State(note.pop("state"))
-                found[each.where] = Mark(next_offset=each.offset, state=state, **note)
+                origins = tuple(map(str, note.pop("origins", ())))
+                found[each.where] = Mark(next_offset=each.offset, state=state, origins=origins, **note)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
+    return found
+
+
+def origins_of(groups: Iterable[Group]) -> dict[str, tuple[str, ...]]:
+    """For each topic of a cluster that is a mirror there, the clusters that its records come from.
+
+    `groups` are those of that cluster's snapshot: its links have left their marks there.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for group in groups:
+        if group.group_id.startswith(GROUP_PREFIX) and not group.group_id.endswith((_CONTROL_SUFFIX, _LEASE_SUFFIX)):
+            for where, mark in read_marks(group.offsets or ()).items():
+                if mark.state is not State.PROMOTED:
+                    found[where.topic] = mark.origins
     return found
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from maxbrod.replicate.heartbeat import Heartbeat
     from maxbrod.replicate.view import MirroredPartition
 
-_WELL: Final = frozenset({State.IN_STEP, State.CATCHING_UP, State.PAUSED, State.PROMOTED, State.SOURCE_GONE})
+_WELL: Final = frozenset({State.IN_STEP, State.CATCHING_UP, State.PAUSED, State.PROMOTED, State.OWN, State.SOURCE_GONE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.replicate.ingress.plan import Extent, choose_mirrors
-from maxbrod.replicate.link import Link, Order, State, read_marks, read_orders
+from maxbrod.replicate.link import Link, Order, State, origins_of, read_marks, read_orders
 from maxbrod.restore.plan.rename import parse_rename
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class MirroredPartition:
     where: TopicPartition
     mirror: Mirror
     extent: Extent
+    origins: tuple[str, ...] = ()
+    """The ids of the clusters that the records come from, the nearest first."""
     state: State = State.IN_STEP
     why: str | None = None
     bytes: int = 0
@@ -160,8 +162,11 @@ class LinkView:
             exclude=self._options.exclude,
             rename=self._rename,
         )
+        here = self._client.metadata([], deadline=self.deadline()).cluster_id or ""
+        mirrored_there = origins_of(newest.cluster.groups)
         found = []
         for mirror in mirrors:
+            origins = (newest.cluster.cluster_id or "", *mirrored_there.get(mirror.source.name, ()))
             for number in range(mirror.source.partition_count):
                 partition = PartitionId(topic_id=mirror.source.topic_id, partition=number)
                 position, known_end = positions.get(partition), ends.get(partition)
@@ -175,8 +180,11 @@ class LinkView:
                     where=TopicPartition(topic=mirror.name, partition=number),
                     mirror=mirror,
                     extent=Extent(first=first, end=last, start=start),
+                    origins=origins,
                 )
                 each.state, each.why = _ordered_state(mirror, orders.get(mirror.name, Order.RUN))
+                if here in origins[1:]:
+                    each.state, each.why = State.OWN, f"its records come from this cluster, through {origins[0]}"
                 found.append(each)
         return found
 

@@ -69,8 +69,8 @@ def produce_all(
     then. Batches are sent again with their sequence numbers until they are acknowledged, so that each is in the log
     once. Raises UnavailableError if a partition accepts nothing for `patience_s` seconds, TopicGoneError if a topic is
     deleted or recreated, RefusedError if other data is where a batch should be, and the errors of `refusals`. What was
-    yielded before is in the log. `markers` is the producer of the markers in holes, a new one by default. With `transactional_id` all batches are part of its open transaction, to which the
-    partitions have been added.
+    yielded before is in the log. `markers` is the producer of the markers in holes, a new one by default. With
+    `transactional_id` all batches are part of its open transaction, to which the partitions have been added.
     """
     if not 1 <= in_flight <= IN_FLIGHT_MAX:
         raise UsageError(f"1 to {IN_FLIGHT_MAX} requests may be in flight, not {in_flight}")

@@ -22,7 +22,7 @@ from maxbrod.kafka.admin.rights import may_write_markers
 from maxbrod.kafka.produce.refusals import OPERATION as PRODUCE
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import now_ms
-from maxbrod.replicate.heartbeat import read_heartbeats
+from maxbrod.replicate.heartbeat import Heartbeats
 from maxbrod.replicate.ingress.groups import carry_groups
 from maxbrod.replicate.ingress.plan import plan_portions
 from maxbrod.replicate.ingress.topics import MirrorTopics
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from maxbrod.engine.session import Session
     from maxbrod.model import PartitionId, TopicPartition
     from maxbrod.replicate.ingress.plan import Portion
-    from maxbrod.replicate.link import Link
+    from maxbrod.replicate.link import Link, Order
     from maxbrod.replicate.view import MirroredPartition, Newest
     from maxbrod.restore.task import Restored
 
@@ -52,6 +52,10 @@ _SPARK_FROM_BYTES: Final = 64 << 20
 """Less than this is appended by this process: a Spark job takes longer to start than to append it."""
 _MARK_AGAIN_MS: Final = 60_000
 """Marks are renewed, so that others see that ingress is alive, and brokers do not expire them."""
+_ENDED: Final = frozenset({State.PROMOTED, State.OWN, State.SOURCE_GONE})
+_QUIET: Final = _ENDED | {State.IN_STEP, State.PAUSED}
+_LOOK_AGAIN_MS: Final = 60_000
+"""How often the destination's topics are looked at although the archive has nothing new."""
 _RACE: Final = frozenset({SequenceGapError.__name__, LogTruncatedError.__name__})
 """Another instance has appended the same records, or the destination has lost some: the log end tells how to go on."""
 
@@ -80,6 +84,10 @@ class Ingress:
         self._marks: dict[TopicPartition, Mark] = {}
         self._groups_of: str | None = None
         """The run whose groups were carried last."""
+        self._beats = Heartbeats()
+        self._last: list[MirroredPartition] = []
+        self._looked: tuple[Newest, Mapping[str, Order], int] | None = None
+        """The archive, the orders and the time of the last interval that looked at everything."""
         self._faults: dict[TopicPartition, str] = {}
         """Partitions in which a batch was appended where it does not belong. Nothing more is appended to them."""
 
@@ -90,7 +98,7 @@ class Ingress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._undo:
-            if self._lease is not None and error is None:
+            if self._lease is not None:
                 with suppress(MaxbrodError):  # then it runs out
                     self._lease.release()
 
@@ -108,14 +116,17 @@ class Ingress:
             )
         if not self._lease.hold():
             # What it knew may be out of date when it takes over.
-            self._topics, self._groups_of = None, None
+            self._topics = self._groups_of = self._looked = None
             return standing_by(link.name, self._lease.holder, newest.version, started_at_ms)
         if self._topics is None:
             self._topics = MirrorTopics(self._client, link, self._options.configs, patience_s=self._config.patience)
             self._markers = may_write_markers(self._client, deadline=self._view.deadline())
             self._marks = self._view.marks()
-        topics, partitions = self._topics, self._view.partitions(self._view.orders())
-        live = [each for each in partitions if each.state not in {State.PROMOTED, State.SOURCE_GONE}]
+        topics, orders = self._topics, self._view.orders()
+        if self._is_quiet(newest, orders):
+            return self._report(newest, link, topics, self._last, started_at_ms)
+        partitions = self._view.partitions(orders)
+        live = [each for each in partitions if each.state not in _ENDED]
         mirrors = {each.mirror.name: each.mirror for each in live}
         failed = topics.prepare(list(mirrors.values()), {each.id: each.extent for each in live}, self._marks)
         for each in live:
@@ -126,7 +137,28 @@ class Ingress:
         self._follow_starts(newest, topics, partitions)
         groups = self._carry_groups(newest, topics, partitions)
         self._mark(link, topics, partitions)
-        beats = read_heartbeats(newest.archive.storage)
+        self._last, self._looked = partitions, (newest, orders, started_at_ms)
+        return self._report(newest, link, topics, partitions, started_at_ms, appended=appended, groups=groups)
+
+    def _is_quiet(self, newest: Newest, orders: Mapping[str, Order]) -> bool:
+        """Whether nothing has changed since the last interval, and nothing was left to do."""
+        if self._looked is None or not all(each.state in _QUIET for each in self._last):
+            return False
+        before, given, looked_ms = self._looked
+        return before is newest and given == orders and now_ms() - looked_ms < _LOOK_AGAIN_MS
+
+    def _report(
+        self,
+        newest: Newest,
+        link: Link,
+        topics: MirrorTopics,
+        partitions: Sequence[MirroredPartition],
+        started_at_ms: int,
+        *,
+        appended: int = 0,
+        groups: int = 0,
+    ) -> IngressReport:
+        beats = self._beats.read(newest.archive.storage)
         ends = {where: extent.end for where, extent in topics.extents.items()}
         return IngressReport(
             link=link.name,
@@ -308,6 +340,7 @@ class Ingress:
             at_ms=now_ms(),
             state=each.state,
             why=each.why,
+            origins=each.origins,
         )
 
     def _put_marks(self, link: Link, marks: Mapping[TopicPartition, Mark]) -> None:

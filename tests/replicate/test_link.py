@@ -1,0 +1,62 @@
+"""Names, marks, orders and origins of a link: values that are read by other instances, and by other releases."""
+
+from __future__ import annotations
+
+import pytest
+
+from maxbrod.errors import UsageError
+from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
+from maxbrod.model import TopicPartition
+from maxbrod.replicate.ingress.topics import filler_id
+from maxbrod.replicate.link import Link, Mark, Order, State, order_of, origins_of, read_marks, read_orders
+
+WHERE = TopicPartition(topic="orders", partition=3)
+MARK = Mark(topic_id="abc", next_offset=7, version=5, at_ms=99, state=State.FAULTED, why="x" * 9000, origins=("a", "b"))
+
+
+def test_all_instances_of_a_link_have_one_producer_id_forever() -> None:
+    assert Link(name="eu").producer_id == 7300468795381691534
+    assert Link(name="eu").producer_id != Link(name="us").producer_id
+    for name in ("eu", "us", "x" * 249):
+        link = Link(name=name)
+        assert (1 << 62) <= min(link.producer_id, filler_id(link)) < (1 << 63), "brokers never assign these"
+        assert link.producer_id != filler_id(link)
+
+
+def test_a_link_that_cannot_be_named_is_refused() -> None:
+    with pytest.raises(UsageError, match="cannot name a link"):
+        Link(name="a/b")
+
+
+def test_a_mark_is_read_as_it_was_written_but_for_an_endless_reason() -> None:
+    committed = MARK.committed(WHERE)
+    assert len((committed.metadata or "").encode()) < 4096
+    found = read_marks([committed])[WHERE]
+    assert found.why == "x" * 500
+    assert (found.topic_id, found.next_offset, found.version, found.state) == ("abc", 7, 5, State.FAULTED)
+    assert found.origins == ("a", "b")
+
+
+@pytest.mark.parametrize("metadata", [None, "", "x", "{}", "[]", '{"maxbrod": 2}', '{"maxbrod": 1, "state": "new"}'])
+def test_what_is_not_a_mark_or_an_order_is_left_out(metadata: str | None) -> None:
+    other = CommittedOffset(topic="t", topic_id=None, partition=0, offset=1, leader_epoch=-1, metadata=metadata)
+    assert read_marks([other]) == {}
+    assert read_orders([other]) == {}
+
+
+def test_the_newest_order_of_a_topic_is_obeyed() -> None:
+    assert read_orders([order_of("orders", Order.PAUSE, 5)]) == {"orders": Order.PAUSE}
+
+
+def test_origins_are_known_from_the_marks_of_links_until_a_topic_is_promoted() -> None:
+    def group(name: str, *marks: CommittedOffset) -> Group:
+        return Group(group_id=name, type="classic", state="Empty", protocol_type="", offsets=marks)
+
+    promoted = Mark(topic_id="abc", next_offset=7, version=5, at_ms=99, state=State.PROMOTED, origins=("a",))
+    elsewhere = TopicPartition(topic="payments", partition=0)
+    groups = [
+        group("maxbrod.replicate.eu", MARK.committed(WHERE), promoted.committed(elsewhere)),
+        group("maxbrod.replicate.eu.control", order_of("orders", Order.PAUSE, 5)),
+        group("consumers", MARK.committed(elsewhere)),
+    ]
+    assert origins_of(groups) == {"orders": ("a", "b")}

@@ -1,0 +1,134 @@
+"""What an operator does with a link, by the command line: status, pause, resume, verify, promote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compare.engine import without_spark as comparing_without_spark
+from maxbrod.replicate.ingress.run import Ingress
+from maxbrod.replicate.link import State
+from maxbrod.sandbox.topics import create_topic, offsets
+from maxbrod.sandbox.traffic import numbered, produce
+from replicate.engine import SUFFIX, archive, link_config, only, take_in
+from restore.engine import Command, configs_of, put, stand
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from maxbrod.sandbox.cluster import Cluster
+
+
+class LinkCommand(Command):
+    """`maxbrod replicate`, for one topic."""
+
+    def __init__(self, cluster: Cluster, archive: Path, capsys: pytest.CaptureFixture[str], topic: str) -> None:
+        super().__init__(cluster, archive, capsys)
+        self.place += ["--topic", topic, "--link", f"link-{topic}", "--rename", f"{topic}={topic}{SUFFIX}"]
+
+
+def test_status_tells_the_lag_without_the_source(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
+    produce(cluster, topic, numbered(100))
+    archive(config)
+    (found,) = command.json("replicate", "status")["partitions"]
+    assert (found["state"], found["lag_records"], found["lag_ms"]) == ("catching up", 100, None)
+    assert found["lag_bytes"] > 0
+    take_in(config)
+    status = command.json("replicate", "status")
+    (found,) = status["partitions"]
+    assert (found["state"], found["lag_records"], found["lag_bytes"]) == ("in step", 0, 0)
+    in_step_ms = found["lag_ms"]
+    assert in_step_ms >= 0
+    assert status["ingress_ms"] >= status["heartbeat_ms"]
+    produce(cluster, topic, numbered(5, first=100))
+    archive(config)
+    (found,) = command.json("replicate", "status")["partitions"]
+    assert (found["state"], found["lag_records"]) == ("catching up", 5)
+    assert found["lag_ms"] >= in_step_ms, "counted from the heartbeat whose records it has"
+    assert "in step" not in command("replicate", "status")
+
+
+def test_a_paused_topic_stands_still_until_it_is_resumed(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
+    produce(cluster, topic, numbered(10))
+    archive(config)
+    with Ingress(config) as ingress:
+        ingress.run()
+        assert command.json("replicate", "pause")["topics"] == [topic + SUFFIX]
+        produce(cluster, topic, numbered(10, first=10))
+        archive(config)
+        report = ingress.run()
+        assert (only(report).state, only(report).end, only(report).lag_records) == (State.PAUSED, 10, 10)
+        assert command.json("replicate", "status")["states"] == {"paused": 1}
+        command("replicate", "resume")
+        assert only(ingress.run()).end == 20
+
+
+def test_verify_finds_what_is_not_as_in_the_archive(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
+    produce(cluster, topic, numbered(100))
+    archive(config)
+    take_in(config)
+    produce(cluster, topic, numbered(10, first=100))
+    archive(config)
+    with comparing_without_spark():
+        (found,) = command.json("replicate", "verify")["partitions"]
+        assert (found["equal"], found["source_records"]) == (True, 100), "the ten that have not arrived do not count"
+        produce(cluster, topic + SUFFIX, numbered(10, first=500))
+        command.json("replicate", "verify", exits=3)
+        command.json("replicate", "verify", "--range", f"{topic}:0:20..90")
+        command.json("replicate", "verify", "--range", f"{topic}:7:20..90", exits=2)
+
+
+def test_promoting_ends_the_link_sets_groups_and_makes_the_topic_an_ordinary_one(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = f"group-{topic}"
+    create_topic(cluster, topic, config={"retention.ms": "86400000"})
+    config = link_config(cluster, tmp_path / "archive", topic)
+    command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
+    produce(cluster, topic, numbered(100))
+    put(cluster, group, {(topic, 0): 40})
+    archive(config)
+    take_in(config)
+    report = command.json("replicate", "promote", "--groups", group)
+    assert (report["missing"], report["fenced"], report["groups"]) == (0, True, 1)
+    assert report["partitions"][0]["end"] == 100
+    assert stand(cluster, group)[topic + SUFFIX, 0] == 40
+    assert configs_of(cluster, topic + SUFFIX) == {"retention.ms": "86400000"}
+    assert offsets(cluster, topic + SUFFIX) == (0, 101), "one marker, which no consumer sees"
+    assert produce(cluster, topic + SUFFIX, numbered(1)) == [101]
+    produce(cluster, topic, numbered(10, first=100))
+    archive(config)
+    assert only(take_in(config)).state is State.PROMOTED
+    assert offsets(cluster, topic + SUFFIX) == (0, 102)
+    command("replicate", "resume", exits=5)
+
+
+def test_records_are_never_mirrored_back_to_where_they_come_from(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    """The second link mirrors the mirror: into the cluster that the records came from in the first place."""
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "there", topic)
+    produce(cluster, topic, numbered(10))
+    archive(config)
+    take_in(config)
+    back = link_config(cluster, tmp_path / "back", topic + SUFFIX)
+    archive(back)
+    report = take_in(back)
+    assert only(report).state is State.OWN
+    assert report.appended == 0
+    assert report.exit_code == 0

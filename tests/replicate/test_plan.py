@@ -1,0 +1,119 @@
+"""What ingress appends, decided from rows and log ends alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from maxbrod.catalog.rows import Gap, Segment, encode_rows
+from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.kafka.state.cluster_state import TopicState
+from maxbrod.model import GapReason, PartitionId
+from maxbrod.replicate.ingress.plan import choose_mirrors, plan_mirror_configs, plan_portions
+from maxbrod.restore.plan.rename import parse_rename
+
+ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+ONE = PartitionId(topic_id=ID, partition=0)
+
+
+def _data(base: int, end: int) -> Segment:
+    return Segment(
+        topic="orders",
+        topic_id=ID,
+        partition=0,
+        base_offset=base,
+        end_offset=end,
+        path=f"segments/{base}",
+        position=0,
+        bytes=100,
+        raw_bytes=100,
+        codec="none",
+        records=end - base,
+        min_timestamp=0,
+        max_timestamp=0,
+        first_leader_epoch=0,
+        last_leader_epoch=0,
+        digest="x",
+        run_id="r",
+        written_at=0,
+    )
+
+
+def _gap(base: int, end: int, reason: GapReason) -> Gap:
+    return Gap(
+        topic="orders",
+        topic_id=ID,
+        partition=0,
+        base_offset=base,
+        end_offset=end,
+        reason=reason,
+        run_id="r",
+        written_at=0,
+    )
+
+
+def _topic(name: str, topic_id: str = ID, **configs: str) -> TopicState:
+    own = {"cleanup.policy": "delete", **{key.replace("_", "."): value for key, value in configs.items()}}
+    return TopicState(name=name, topic_id=topic_id, internal=False, replicas=((1, 2, 3),), configs=own, effective=own)
+
+
+def test_the_slice_that_ends_at_the_log_end_is_read_to_compare_it() -> None:
+    rows = encode_rows([_data(0, 10), _data(10, 20), _data(20, 30)])
+    portion = plan_portions(rows, {ONE: (20, 30)}, accept_gaps=False)[ONE]
+    assert [each.base_offset for each in portion.slices] == [10, 20]
+    assert (portion.end, portion.records, portion.bytes, portion.lost) == (30, 10, 100, None)
+
+
+@pytest.mark.parametrize("reason", [GapReason.COMPACTED, GapReason.RETENTION, GapReason.PRUNED, GapReason.DELETED])
+def test_gaps_with_a_reason_never_stop_a_mirror(reason: GapReason) -> None:
+    rows = encode_rows([_data(0, 10), _gap(10, 20, reason), _data(20, 30)])
+    portion = plan_portions(rows, {ONE: (5, 30)}, accept_gaps=False)[ONE]
+    assert (portion.end, portion.lost) == (30, None)
+
+
+@pytest.mark.parametrize("reason", [GapReason.CORRUPT, GapReason.UNEXPLAINED, None])
+def test_nothing_behind_a_lost_range_is_appended_unless_gaps_are_accepted(reason: GapReason | None) -> None:
+    lost = [] if reason is None else [_gap(10, 20, reason)]
+    rows = encode_rows([_data(0, 10), *lost, _data(20, 30)])
+    portion = plan_portions(rows, {ONE: (5, 30)}, accept_gaps=False)[ONE]
+    assert portion.end == 10
+    assert portion.lost is not None
+    assert portion.lost[:2] == (10, 20)
+    assert [each.base_offset for each in portion.slices] == [0]
+    accepted = plan_portions(rows, {ONE: (5, 30)}, accept_gaps=True)[ONE]
+    assert (accepted.end, accepted.lost, len(accepted.slices)) == (30, None, 2)
+
+
+def test_a_lost_range_that_the_mirror_has_passed_does_not_matter() -> None:
+    rows = encode_rows([_data(0, 10), _gap(10, 20, GapReason.CORRUPT), _data(20, 30)])
+    assert plan_portions(rows, {ONE: (20, 30)}, accept_gaps=False)[ONE].end == 30
+
+
+def test_offsets_that_two_rows_cover_are_refused() -> None:
+    rows = encode_rows([_data(0, 10), _data(5, 20)])
+    with pytest.raises(CorruptDataError, match="cover the same"):
+        plan_portions(rows, {ONE: (0, 20)}, accept_gaps=False)
+
+
+def test_two_topics_are_never_mirrored_to_one() -> None:
+    topics = [_topic("a"), _topic("b", "B")]
+    with pytest.raises(UsageError, match="two topics"):
+        choose_mirrors(topics, (), {ID, "B"}, include=(), exclude=(), rename=parse_rename(["a=c", "b=c"]))
+
+
+def test_of_a_recreated_topic_the_living_one_is_mirrored() -> None:
+    topics = [_topic("a", "OLD"), _topic("a", "NEW")]
+    for order in (topics, topics[::-1]):
+        (mirror,) = choose_mirrors(
+            order, {"OLD"}, {"OLD", "NEW"}, include=(), exclude=(), rename=parse_rename([], prefix="eu.")
+        )
+        assert (mirror.name, mirror.source.topic_id, mirror.gone) == ("eu.a", "NEW", False)
+
+
+def test_a_linked_mirror_keeps_records_and_a_promoted_one_has_the_sources_settings() -> None:
+    topic = _topic("a", cleanup_policy="compact,delete", retention_ms="1000", min_insync_replicas="3")
+    planned = plan_mirror_configs(topic, {}, replication_factor=1)
+    assert planned.linked["cleanup.policy"] == "compact,delete"
+    assert planned.linked["retention.ms"] == planned.linked["retention.bytes"] == "-1"
+    assert planned.linked["min.insync.replicas"] == "1"
+    assert planned.release.set["retention.ms"] == "1000"
+    assert "retention.bytes" in planned.release.delete
