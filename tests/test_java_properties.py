@@ -78,7 +78,7 @@ def test_a_login_line_is_read_as_java_reads_it(options: str, password: str) -> N
         ({"ssl.endpoint.identification.algorithm": SECRET}, "ssl.endpoint.identification.algorithm"),
         ({"security.protocol": SECRET}, "security.protocol"),
         ({"sasl.mechanism": "GSSAPI"}, "sasl.mechanism"),
-        ({"sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, "sasl.jaas.config"),
         ({"sasl.mechanism": "SCRAM-SHA-256"}, "sasl.jaas.config"),
         ({"sasl.jaas.config": SECRET}, "sasl.jaas.config"),
         ({"sasl.jaas.config": f'{PLAIN} required username="u" password="{SECRET}"'}, "sasl.jaas.config"),

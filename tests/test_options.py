@@ -19,7 +19,7 @@ from maxbrod.cli.main import run
 from maxbrod.cli.reference import generated, json_schema
 from maxbrod.config import Config, config_with, load_config
 from maxbrod.errors import UsageError
-from maxbrod.options import Declared, Options, StorageOptions, declared, parse_seconds
+from maxbrod.options import Declared, LogOptions, Options, StorageOptions, declared, parse_seconds
 from maxbrod.query import cli as query_cli
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ SECTIONS = {name: type(each.default) for name, each in Config.model_fields.items
 OPTIONS = [(section, each) for section, model in SECTIONS.items() for each in declared(model)]
 GENERATED = generated()
 COMMAND_LINE_ONLY = {"config", "command_config", "json", "quiet", "help", "words", "report"}
-SHARED = {"archive", "layout", "bootstrap", "patience", "master", "s3_endpoint", "s3_region", "s3_path_style"}
+SHARED = {"archive", "layout", "bootstrap", "patience", "master", "s3_endpoint", "s3_region", "s3_path_style"} | {
+    each.name for each in declared(LogOptions)
+}
 
 # Two values of each kind: for the file, and for the flag that overrides it.
 WORDS = {
@@ -52,6 +54,8 @@ WORDS = {
     "partition_counts": ({"orders": 3}, None, None),
     "configs": ({"retention.ms": 5}, ["retention.ms=6"], {"retention.ms": "6"}),
     "layout_options": ({"region": "eu"}, ["region=us"], {"region": "us"}),
+    "from_storage": ({"s3.region": "eu"}, ["s3.region=us"], {"s3.region": "us"}),
+    "to_storage": ({"s3.region": "eu"}, ["s3.region=us"], {"s3.region": "us"}),
     "from_options": ({"region": "eu"}, ["region=us"], {"region": "us"}),
 }
 

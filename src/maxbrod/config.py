@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]
 S3StorageClass = Literal["STANDARD", "STANDARD_IA", "GLACIER_IR", "GLACIER"]
 S3Encryption = Literal["AES256", "aws:kms", "aws:kms:dsse", "sse-c"]
 
+_ENDPOINT: Final = re.compile(r"https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]")
 _CALL: Final = "call maxbrod.{}"
 _SHARED: Final = frozenset({"layout", "patience"})
 """What the Python functions take besides the options of their verb."""
@@ -82,14 +83,32 @@ class SaslConfig(_Settings):
     mechanism: SaslMechanism = Field(description="The SASL mechanism.")
     username: str | None = _key("The user name, for PLAIN and SCRAM.")
     password: SecretStr | None = _key("The password, for PLAIN and SCRAM.")
-    token: SecretStr | None = _key("The token, for OAUTHBEARER.")
+    token: SecretStr | None = _key("A fixed token, for OAUTHBEARER. It is used until it expires.")
+    token_endpoint: str | None = _key("Where OAUTHBEARER gets tokens: https, or http on this machine.")
+    client_id: str | None = _key("The client at the token endpoint. Needs client_secret.")
+    client_secret: SecretStr | None = _key("The secret of the client.")
+    scope: str | None = _key("The scope to ask the token endpoint for.")
+    extensions: dict[str, str] = Field(
+        default_factory=dict, description="SASL extensions for OAUTHBEARER, such as logicalCluster and identityPoolId."
+    )
+    region: str | None = _key("The region, for AWS_MSK_IAM. By default AWS_REGION.")
 
     @model_validator(mode="after")
     def _credentials(self) -> SaslConfig:
-        if self.mechanism == "OAUTHBEARER" and self.token is None:
-            raise ValueError("OAUTHBEARER needs token")
-        if self.mechanism != "OAUTHBEARER" and (self.username is None or self.password is None):
+        if self.mechanism == "OAUTHBEARER":
+            if (self.token is None) == (self.token_endpoint is None):
+                raise ValueError("OAUTHBEARER needs token, or token_endpoint with client_id and client_secret")
+        elif self.mechanism != "AWS_MSK_IAM" and (self.username is None or self.password is None):
             raise ValueError(f"{self.mechanism} needs username and password")
+        if self.token_endpoint is not None and (self.client_id is None or self.client_secret is None):
+            raise ValueError("token_endpoint needs client_id and client_secret")
+        return self
+
+    @model_validator(mode="after")
+    def _endpoint(self) -> SaslConfig:
+        # The request carries the client's secret.
+        if self.token_endpoint is not None and not _ENDPOINT.match(self.token_endpoint):
+            raise ValueError("token_endpoint must begin with https://, or be on this machine")
         return self
 
 
@@ -113,6 +132,8 @@ class KafkaConfig(_Settings):
     def _sasl(self) -> KafkaConfig:
         if self.security_protocol.startswith("SASL") and self.sasl is None:
             raise ValueError(f"{self.security_protocol} needs a sasl section")
+        if self.sasl is not None and self.sasl.mechanism == "AWS_MSK_IAM" and self.security_protocol != "SASL_SSL":
+            raise ValueError("AWS_MSK_IAM needs SASL_SSL")
         return self
 
 
@@ -208,6 +229,14 @@ class SparkConfig(_Settings):
     conf: dict[str, str] = Field(default_factory=dict, description="Settings of Spark.")
 
 
+class LogConfig(_Settings):
+    """What is logged besides the output of a verb, and where. Every line has the id of its run."""
+
+    verbose: bool = _key("Print each step to standard error.", default=False)
+    file: Path | None = _key("Append each step, warning and error to this file. A rotated file is opened again.")
+    format: Literal["text", "json"] = _key("How lines are written, on standard error too.", default="text")
+
+
 class Config(_Settings):
     """A whole configuration file: what all verbs share, and a section for each verb."""
 
@@ -224,6 +253,7 @@ class Config(_Settings):
     kafka: KafkaConfig | None = None
     storage: StorageConfig = StorageConfig()
     spark: SparkConfig = SparkConfig()
+    log: LogConfig = LogConfig()
     backup: BackupOptions = BackupOptions()
     restore: RestoreOptions = RestoreOptions()
     groups: GroupsOptions = GroupsOptions()

@@ -22,6 +22,12 @@ _KNOWN: Final = frozenset(
         "security.protocol",
         "sasl.mechanism",
         "sasl.jaas.config",
+        "sasl.login.callback.handler.class",
+        "sasl.client.callback.handler.class",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.scope",
         "ssl.truststore.type",
         "ssl.truststore.location",
         "ssl.keystore.type",
@@ -33,6 +39,15 @@ _KNOWN: Final = frozenset(
 _MODULES: Final = {
     "org.apache.kafka.common.security.plain.PlainLoginModule": ("PLAIN",),
     "org.apache.kafka.common.security.scram.ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": ("OAUTHBEARER",),
+    "software.amazon.msk.auth.iam.IAMLoginModule": ("AWS_MSK_IAM",),
+}
+_OF_TOKENS: Final = frozenset(each for each in _KNOWN if "callback" in each or "oauthbearer" in each)
+_PASSWORDS: Final = re.compile(r"username|password")
+_ALLOWED: Final = {
+    "OAUTHBEARER": re.compile(r"clientId|clientSecret|scope|extension_\w+"),
+    # The profile and the role of IAM are those of the process: they cannot be set for one connection.
+    "AWS_MSK_IAM": re.compile(r"(?!)"),
 }
 _JAAS: Final = re.compile(
     r"\s*(?P<module>[\w.]+)\s+(?:required|requisite|sufficient|optional)(?P<options>.*?)\s*;\s*", re.DOTALL
@@ -134,8 +149,9 @@ def _sasl(properties: Mapping[str, str]) -> dict[str, Any] | None:
     mechanism = properties.get("sasl.mechanism")
     if mechanism is None:
         raise refused("sasl.mechanism", "is missing", hint="Java's default, GSSAPI, is not supported")
-    if mechanism == "OAUTHBEARER":
-        raise refused("sasl.mechanism", "cannot be OAUTHBEARER here", hint="give kafka.sasl.token in the YAML file")
+    for name in sorted(_OF_TOKENS & set(properties)):
+        if mechanism not in _ALLOWED:
+            raise refused(name, f"has no effect with {mechanism}")
     if mechanism not in {each for fitting in _MODULES.values() for each in fitting}:
         raise refused("sasl.mechanism", "is not one that is supported")
     found = _JAAS.fullmatch(properties.get("sasl.jaas.config", ""))
@@ -143,18 +159,41 @@ def _sasl(properties: Mapping[str, str]) -> dict[str, Any] | None:
         raise refused("sasl.jaas.config", "is missing, or is not one login module that ends with a semicolon")
     if mechanism not in _MODULES.get(found["module"], ()):
         raise refused("sasl.jaas.config", "names a login module that does not fit sasl.mechanism")
-    options = _options(found["options"])
+    options = _options(found["options"], _ALLOWED.get(mechanism, _PASSWORDS))
+    if mechanism == "OAUTHBEARER":
+        return _bearer(properties, options)
+    if mechanism == "AWS_MSK_IAM":
+        return {"mechanism": mechanism}
     return {"mechanism": mechanism, "username": options.get("username"), "password": options.get("password")}
 
 
-def _options(text: str) -> dict[str, str]:
+def _bearer(properties: Mapping[str, str], options: Mapping[str, str]) -> dict[str, Any]:
+    """Client credentials: Kafka 4.1 has them as properties, earlier clients inside of the login module."""
+    endpoint = properties.get("sasl.oauthbearer.token.endpoint.url")
+    if endpoint is None:
+        raise refused(
+            "sasl.oauthbearer.token.endpoint.url", "is missing", hint="or give kafka.sasl.token in the YAML file"
+        )
+    credentials = "sasl.oauthbearer.client.credentials.client."
+    start = "extension_"
+    return {
+        "mechanism": "OAUTHBEARER",
+        "token_endpoint": endpoint,
+        "client_id": options.get("clientId", properties.get(f"{credentials}id")),
+        "client_secret": options.get("clientSecret", properties.get(f"{credentials}secret")),
+        "scope": options.get("scope", properties.get("sasl.oauthbearer.scope")),
+        "extensions": {name.removeprefix(start): each for name, each in options.items() if name.startswith(start)},
+    }
+
+
+def _options(text: str, allowed: re.Pattern[str]) -> dict[str, str]:
     options: dict[str, str] = {}
     position = 0
     while position < len(text):
         found = _OPTION.match(text, position)
         if found is None:
             raise refused("sasl.jaas.config", "has an option that cannot be read")
-        if found["name"] not in {"username", "password"}:
+        if not allowed.fullmatch(found["name"]):
             raise refused("sasl.jaas.config", f"has the option {found['name']}, which is not supported")
         value = found["single"] if found["single"] is not None else found["bare"]
         options[found["name"]] = (

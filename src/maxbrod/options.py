@@ -525,6 +525,23 @@ class QuietOption(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogOptions(Options):
+    """Every verb has them; see `cli.commands`."""
+
+    verbose: Annotated[
+        bool, Option("Print each step to standard error.", OUTPUT, flags=("--verbose", "-v"), setting="log.verbose")
+    ] = False
+    log_file: Annotated[
+        Path | None,
+        Option("Append each step, warning and error to this file.", OUTPUT, "FILE", setting="log.file"),
+    ] = None
+    log_format: Annotated[
+        str | None,
+        Option("text (default) or json: how lines of the log are written.", OUTPUT, "NAME", setting="log.format"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JsonOption(Options):
     # Known from the command line before any file is read: also a mistake in the file is then told as JSON.
     json: Annotated[bool, Option("Print one JSON document instead of text.", setting=None)] = False

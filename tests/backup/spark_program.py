@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 Fate = str
-"""What happens to a task's first attempt: `in the middle`, `at the end`, `executor`."""
+"""What happens to a task's first attempt: `in the middle`, `at the end`, `executor`, `machine` (a Spark worker)."""
 
 
 def one_item_each(tasks: Sequence[Task]) -> list[Task]:
@@ -89,6 +89,11 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
             os.kill(os.getpid(), signal.SIGKILL)
         if doomed and fate == "executor":
             next(each for each in psutil.Process().parents() if each.name() == "java").kill()
+            time.sleep(60)
+        if doomed and fate == "machine":
+            # The worker first: it would start another executor.
+            for parent in reversed([each for each in psutil.Process().parents() if each.name() == "java"]):
+                parent.kill()
             time.sleep(60)
         return answer
 

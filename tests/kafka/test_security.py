@@ -13,6 +13,7 @@ import pytest
 from kafka.protocol.admin import AlterUserScramCredentialsRequest
 from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_of, read_all
 from pydantic import SecretStr
+from token_endpoint import serving_tokens
 
 from maxbrod.config import KafkaConfig, SaslConfig, TlsConfig, from_java_properties
 from maxbrod.errors import EXIT_FAILED, AccessDeniedError, MaxbrodError, UsageError
@@ -90,6 +91,22 @@ def test_a_bearer_token_opens_the_door(guarded: Cluster, listener: str) -> None:
     sasl = SaslConfig(mechanism="OAUTHBEARER", token=SecretStr(UnsecuredToken("admin").token()))
     with KafkaClient(with_sasl(config_of(guarded, listener), sasl)) as client:
         assert read_all(client, partition_of("guarded"))
+
+
+def test_a_token_from_an_endpoint_opens_the_door(guarded: Cluster) -> None:
+    answer = {"access_token": UnsecuredToken("admin").token(), "expires_in": 3600}
+    with serving_tokens(lambda: (200, answer)) as endpoint:
+        sasl = SaslConfig(
+            mechanism="OAUTHBEARER",
+            token_endpoint=endpoint.url,
+            client_id="backups",
+            client_secret=SecretStr("hunter2"),
+            extensions={"logicalCluster": "lkc-1"},
+        )
+        with KafkaClient(with_sasl(config_of(guarded, "SASL_SSL"), sasl)) as client:
+            assert read_all(client, partition_of("guarded"))
+    # One token serves the connections to the bootstrap and to the leader.
+    assert len(endpoint.asked) == 1
 
 
 def test_a_read_outlives_its_login(guarded: Cluster) -> None:

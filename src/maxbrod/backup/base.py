@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.backup.plan.starts import parse_start
+from maxbrod.engine.preflight import needs_of
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UsageError
@@ -65,7 +66,7 @@ class BackupBase:
     def _spark(self) -> Session:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            opening = open_configured(self._config.spark, self._given_session)
+            opening = open_configured(self._config.spark, self._given_session, needs=needs_of(self._config))
             self._session = self._close_session.enter_context(opening)
         return self._session
 

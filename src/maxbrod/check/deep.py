@@ -20,6 +20,7 @@ from maxbrod.cache import cache_dir
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.job import verify_slices
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
+from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UsageError
@@ -102,7 +103,7 @@ def deep_check(
     waiting = [row for row in chosen if slice_name(row) not in sound]
     check = _DeepCheck(archive, _Meter(on_progress, sum(row.raw_bytes for row in waiting)))
     if waiting:
-        with open_configured(spark, session) as working:
+        with open_configured(spark, session, needs=needs_storage(archive.url, archive.options)) as working:
             parallelism = parallelism_of(spark.master, working)
             for wave in _waves(waiting, wave_bytes):
                 if stop is not None and stop.is_set():

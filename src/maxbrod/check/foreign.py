@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from maxbrod.archive.surveyed import partitions_without_records
 from maxbrod.check.job import check_segments
 from maxbrod.check.problems import Verdict
+from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
@@ -76,7 +77,7 @@ def check_foreign(
     faults = list(layout_of(survey.layout).check(storage, survey, deep=False))
     if spark is not None:
         on_progress(Progress(phase="starting Spark"))
-        with open_configured(spark, session) as opened:
+        with open_configured(spark, session, needs=needs_storage(archive.url, archive.options)) as opened:
             described = [(each.bytes, describe(survey.layout, each)) for each in survey.segments]
             tasks = spread(described, _TASKS_PER_CORE * parallelism_of(spark.master, opened))
             total = sum(each.bytes for each in survey.segments)

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar, get_t
 
 import typer
 
+from maxbrod.cli.log import logging_to
 from maxbrod.errors import UsageError, naming
-from maxbrod.options import Declared, Options, declared
+from maxbrod.options import Declared, LogOptions, Options, declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pydantic import ValidationError
 
-    from maxbrod.config import Config, KafkaConfig, StorageConfig
+    from maxbrod.config import Config, KafkaConfig, LogConfig, StorageConfig
 
 O_co = TypeVar("O_co", bound=Options, covariant=True)
 O = TypeVar("O", bound=Options)  # noqa: E741 - of the options
@@ -70,7 +71,7 @@ def command(
     Parameters of the function besides `call` become parameters of the command.
     """
     own = [each for each in declared(model) if each.name not in {*without}]
-    shared = [[option for each in models for option in declared(each)] for models in (before, after)]
+    shared = [[option for each in models for option in declared(each)] for models in (before, (*after, LogOptions))]
     flags = [*shared[0], *own, *shared[1]]
 
     def decorate(run: Callable[..., None]) -> Callable[..., None]:
@@ -86,7 +87,9 @@ def command(
             given = {name: word for name, word in words.items() if word is not None and word != []}
             off = [name for name in given if name.startswith(_OFF)]
             given |= {name.removeprefix(_OFF): False for name in off if given.pop(name)}
-            run(call_of(section, [each.name for each in own], given), **others)
+            call = call_of(section, [each.name for each in own], given)
+            with logging_to(call.config.log, verb=section, quiet=call.quiet or call.as_json):
+                run(call, **others)
 
         shown = (each for each in flags if each.flags or each.option.argument)
         parameters = [*extra.values(), *(parameter for each in shown for parameter in _parameters(each))]
@@ -154,6 +157,9 @@ def _with_shared(config: Config, given: Mapping[str, Any]) -> Config:
             raise UsageError("--patience is not a time such as 60s, 5m or 1h", hint="see --help") from None
     if "master" in given:
         changed["spark"] = config.spark.model_copy(update={"master": given["master"]})
+    log = {name.removeprefix("log_"): given[name] for name in ("verbose", "log_file", "log_format") if name in given}
+    if log:
+        changed["log"] = _with_log(config.log, log)
     s3 = {name.removeprefix("s3_"): value for name, value in given.items() if name.startswith("s3_")}
     if s3:
         changed["storage"] = _with_s3(config.storage, s3)
@@ -172,6 +178,15 @@ def _with_s3(storage: StorageConfig, given: Mapping[str, Any]) -> StorageConfig:
     except ValidationError as error:
         raise UsageError(f"the S3 options contradict each other: {complaints(error, S3Config)}") from None
     return storage.model_copy(update={"s3": section})
+
+
+def _with_log(section: LogConfig, given: Mapping[str, Any]) -> LogConfig:
+    from pydantic import ValidationError  # noqa: PLC0415 - as above
+
+    try:
+        return type(section).model_validate({**section.model_dump(), **given})
+    except ValidationError:
+        raise UsageError("--log-format is neither text nor json", hint="see --help") from None
 
 
 def kafka_of(section: KafkaConfig | None, bootstrap: str | None, properties: Path | None) -> KafkaConfig | None:

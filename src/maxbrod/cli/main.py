@@ -12,8 +12,9 @@ from maxbrod import __version__
 from maxbrod.backup import cli as backup
 from maxbrod.bench import cli as bench
 from maxbrod.check import cli as check
-from maxbrod.cli.log import showing_log, warnings_on_stderr
+from maxbrod.cli.log import is_in_json_log, showing_log, warnings_on_stderr
 from maxbrod.cli.output import print_error, speaking
+from maxbrod.cluster import cli as cluster
 from maxbrod.compact import cli as compact
 from maxbrod.compare import cli as compare
 from maxbrod.convert import cli as convert
@@ -63,6 +64,7 @@ app.command(name="gc")(gc.gc)
 app.command(name="prune")(prune.prune)
 app.add_typer(hold.app, name="hold")
 app.add_typer(replicate.app, name="replicate")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(bench.app, name="bench")
 app.command(name="demo")(demo.demo)
@@ -102,7 +104,8 @@ def run(arguments: list[str]) -> int:
         try:
             return _run(arguments, as_json=as_json)
         except MaxbrodError as error:
-            print_error(error, as_json=as_json)
+            if as_json or not is_in_json_log(error):
+                print_error(error, as_json=as_json)
             return error.exit_code
 
 

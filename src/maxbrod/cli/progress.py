@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from maxbrod.cli.log import log_step
 from maxbrod.cli.output import err, human_bytes
-from maxbrod.engine.progress import silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +25,9 @@ _MEASURED: Final = frozenset({"reading", "restoring", "comparing", "merging"})
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[OnProgress]:
     """Yield a function to call with each step. The bar disappears when the block ends."""
+    logged = _Logged()
     if not shown or not err.is_terminal:
-        yield silent
+        yield logged
         return
     with Bar(
         SpinnerColumn(),
@@ -39,7 +40,27 @@ def progress_bar(*, shown: bool) -> Iterator[OnProgress]:
         # If standard output is a pipe, what is printed goes there, not to the terminal of the bar.
         redirect_stdout=sys.stdout.isatty(),
     ) as bar:
-        yield _Steps(bar)
+        yield _both(logged, _Steps(bar))
+
+
+class _Logged:
+    """Logs each phase when it begins."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+
+    def __call__(self, step: Progress) -> None:
+        if step.phase != self._phase:
+            self._phase = step.phase
+            log_step(step.phase)
+
+
+def _both(first: OnProgress, second: OnProgress) -> OnProgress:
+    def call(step: Progress) -> None:
+        first(step)
+        second(step)
+
+    return call
 
 
 class _Steps:

@@ -29,6 +29,7 @@ from maxbrod.compact.report import CompactFault, CompactReport, Figures
 from maxbrod.compact.settings import settings_of, tasks_of
 from maxbrod.compact.task import MergeItem, Source
 from maxbrod.compact.tree_run import compact_tree
+from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
@@ -143,7 +144,9 @@ class _Compaction:
                     records=None,
                 )
         elif plan.groups:
-            with open_configured(self._config.spark, session) as working:
+            with open_configured(
+                self._config.spark, session, needs=needs_storage(self._archive.url, self._config.storage)
+            ) as working:
                 self._merge_all(working, settings, plan)
             if self._commits and not self._recorded:
                 self._commit([], last=True)

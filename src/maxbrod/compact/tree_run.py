@@ -14,6 +14,7 @@ from maxbrod.compact.job import JobPlace, merge_folders
 from maxbrod.compact.report import CompactFault, CompactReport, Figures
 from maxbrod.compact.settings import settings_of, tasks_of
 from maxbrod.compact.tree import TreeItem, merge_folder
+from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UnavailableError
@@ -72,7 +73,7 @@ def compact_tree(
         storage = open_storage(archive.url, archive.options)
         outcomes = [merge_folder(storage, item) for item in items]
     elif items:
-        with open_configured(config.spark, session) as working:
+        with open_configured(config.spark, session, needs=needs_storage(archive.url, archive.options)) as working:
             sized = ((item.topic, sizes[item.folder], item) for item in items)
             tasks = tasks_of(sized, settings, parallelism_of(config.spark.master, working))
             total = sum(sizes[item.folder] for item in items)

@@ -29,6 +29,7 @@ from maxbrod.compare.plan.parts import (
     spread,
 )
 from maxbrod.compare.report import CompareReport, PartitionComparison
+from maxbrod.engine.preflight import needs_of
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UsageError
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from maxbrod.compare.plan.parts import Suspect, Verdict
     from maxbrod.config import Config, KafkaConfig
     from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.reach import Needs
     from maxbrod.engine.session import Session
 
 
@@ -99,7 +101,7 @@ class Comparison:
         pairs = self._pairs()
         parts = cut_parts(pairs)
         self._on_progress(Progress(phase="starting Spark"))
-        with open_configured(self._config.spark, self._session) as session:
+        with open_configured(self._config.spark, self._session, needs=self._needs()) as session:
             digested = self._digest(session, pairs, parts)
             work = _Judging(pairs, parts, digested)
             differences = self._look_closer(session, pairs, work)
@@ -123,6 +125,12 @@ class Comparison:
             raise AssertionError("the source is either an archive or a cluster")
         source = LiveCluster(self._client(self._settings.source), patience_s=self._patience_s)
         return pair_live(source, target, self._request)
+
+    def _needs(self) -> Needs:
+        settings = self._settings
+        clusters = tuple(each for each in (settings.target, settings.source) if each is not None)
+        needs = replace(needs_of(self._config), clusters=clusters)
+        return needs if self._archive is not None else replace(needs, places=())
 
     def _client(self, config: KafkaConfig) -> KafkaClient:
         return self._undo.enter_context(KafkaClient(config))

@@ -62,18 +62,22 @@ def convert(call: Call[ConvertOptions]) -> None:
 def _request(options: ConvertOptions, config: Config) -> ConvertRequest:
     from maxbrod.archive.foreign_target import TargetRequest  # noqa: PLC0415 - not for `--help`
     from maxbrod.convert.run import ConvertRequest  # noqa: PLC0415
+    from maxbrod.convert.sides import sides_of  # noqa: PLC0415
     from maxbrod.transform.plan import Transform  # noqa: PLC0415
 
     if options.source is None or options.target is None:
         raise UsageError("a conversion needs SRC and DST", hint="see 'maxbrod convert --help'")
     if options.to is None:
         raise UsageError("--to is missing", hint="see 'maxbrod convert --help'")
+    source, target = sides_of(
+        config.storage, (options.source, options.target), (options.from_storage, options.to_storage)
+    )
     transformed = options.where is not None or options.select is not None
     return ConvertRequest(
         source_url=options.source,
-        source=config.storage,
+        source=source,
         target_url=options.target,
-        target=config.storage,
+        target=target,
         source_layout=options.from_layout,
         source_extra=options.from_options,
         topics=options.topics,

@@ -41,6 +41,17 @@ class ConvertOptions(Options):
             flags=("--from-option",),
         ),
     ] = field(default_factory=dict)
+    from_storage: Annotated[
+        Pairs,
+        Option(
+            "Set a storage option for SRC alone, such as s3.endpoint=http://old:9000. Keys belong into the file. "
+            "May be repeated.",
+            metavar="K=V",
+        ),
+    ] = field(default_factory=dict)
+    to_storage: Annotated[
+        Pairs, Option("Set a storage option for DST alone, as --from-storage does. May be repeated.", metavar="K=V")
+    ] = field(default_factory=dict)
     topics: Topics = ()
     where: Annotated[
         str | None, Option("Convert only matching records, as in restore. Only with --to kafka.", SELECTION, "SQL")

@@ -22,6 +22,7 @@ from maxbrod.convert.source import ConvertSource
 from maxbrod.convert.targets import NativeTarget, OtherTarget
 from maxbrod.convert.transforming import as_transferred, refuse_layout, settings_of
 from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.reach import Needs, Place
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
@@ -285,11 +286,17 @@ class Convert:
             slices=tuple(slice_of(row) for row in part.rows if isinstance(row, Segment)),
         )
 
+    def _needs(self) -> Needs:
+        request = self._request
+        places = ((request.source_url, request.source), (self._target.url, request.target))
+        return Needs(places=tuple(Place(url=url, storage=storage) for url, storage in places))
+
     def _spark(self) -> Session:
         if self._given_session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            works = {} if self._request.transform is None else {"jvm_works": True}
-            self._given_session = self._undo.enter_context(open_configured(self._spark_config, None, **works))
+            jvm_works = self._request.transform is not None
+            opening = open_configured(self._spark_config, None, jvm_works=jvm_works, needs=self._needs())
+            self._given_session = self._undo.enter_context(opening)
         return self._given_session
 
 

@@ -26,6 +26,7 @@ from maxbrod.drill.plan import DrillRequest, Sample, draw, drill_request
 from maxbrod.drill.report import NOT_COMPARED, Covered, DrillReport, DrillVerdict, covered_of
 from maxbrod.drill.state import delete_scratch, forget, own_drill, remember, sweep
 from maxbrod.engine.jobs import cancelled_by
+from maxbrod.engine.preflight import needs_of
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured
 from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, UnavailableError, UsageError
@@ -175,7 +176,7 @@ class Drill:
         request = self._chosen(state)
         self._on_progress(Progress(phase="starting Spark"))
         with (
-            open_configured(self._config.spark, self._session) as session,
+            open_configured(self._config.spark, self._session, needs=needs_of(self._config)) as session,
             cancelled_by(session, self.stop),
         ):
             with state.timed("restore"):

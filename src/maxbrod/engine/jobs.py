@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from maxbrod.engine.worker_trouble import trouble_of
 from maxbrod.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def run_tasks(
     count = len(payloads)
     if not count:
         return []
-    with _errors_of_spark():
+    with errors_of_spark():
         job = session.range(0, count, 1, count).mapInArrow(partial(_answer, function, tuple(payloads)), _SCHEMA)
     table = collect(session, job, name=name, on_done=on_done, stop=stop)
     answers = dict(zip(table["task"].to_pylist(), table["answer"].to_pylist(), strict=True))
@@ -66,7 +67,7 @@ def collect(
     passed_on: Callable[[Exception], bool] = lambda _: False,
 ) -> pa.Table:
     """The rows of a DataFrame, watched and cancelled as above. Errors that are `passed_on` are not translated."""
-    with _errors_of_spark(passed_on), _watched(session, name, on_done, stop):
+    with errors_of_spark(passed_on), _watched(session, name, on_done, stop):
         return frame.toArrow()
 
 
@@ -76,7 +77,7 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
 
     Spark Connect cannot do this: a running job runs to its end.
     """
-    context = _context(session)
+    context = context_of(session)
     if context is None:
         yield
         return
@@ -86,7 +87,7 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
         while not over.is_set():
             if stop.wait(_POLL_S) and not over.is_set():
                 # Repeated, because the next job may be about to start.
-                with suppress(UnavailableError), _errors_of_spark():
+                with suppress(UnavailableError), errors_of_spark():
                     context.cancelAllJobs()
                 over.wait(_POLL_S)
 
@@ -120,13 +121,15 @@ def _settle() -> None:
 
 
 @contextmanager
-def _errors_of_spark(passed_on: Callable[[Exception], bool] = lambda _: False) -> Iterator[None]:
+def errors_of_spark(passed_on: Callable[[Exception], bool] = lambda _: False) -> Iterator[None]:
     """Translate what Spark raises, classic or Connect: a task failed as often as it may, or Spark has exited."""
     try:
         yield
     except Exception as error:
         if not _is_of_spark(error) or passed_on(error):
             raise
+        if trouble := trouble_of(str(error)):
+            raise trouble from error
         raise UnavailableError(
             f"Spark gave the job up: {_reason(error)}",
             operation=ON_SPARK,
@@ -171,7 +174,7 @@ def _watched(
 
 def _watch(job: _Job, on_done: TasksDone | None, stop: threading.Event | None, ended: threading.Event) -> None:
     # If Spark exits, the thread that waits for the job reports it.
-    with suppress(UnavailableError), _errors_of_spark():
+    with suppress(UnavailableError), errors_of_spark():
         while not ended.wait(_POLL_S):
             if stop is not None and stop.is_set():
                 # Repeated, because the job may not have begun yet.
@@ -183,7 +186,7 @@ def _watch(job: _Job, on_done: TasksDone | None, stop: threading.Event | None, e
 def _await_tasks(job: _Job) -> None:
     """Wait for the tasks of a cancelled job: it ends before they do, and the next step must not run beside them."""
     until = time.monotonic() + _KILL_S
-    with suppress(UnavailableError), _errors_of_spark():
+    with suppress(UnavailableError), errors_of_spark():
         while job.tasks_running() and time.monotonic() < until:
             time.sleep(_POLL_S)
 
@@ -244,11 +247,11 @@ _Job: TypeAlias = _ClassicJob | _ConnectJob
 
 
 def _job(session: SparkSession, name: str) -> _Job:
-    context = _context(session)
+    context = context_of(session)
     return _ConnectJob(session, name) if context is None else _ClassicJob(context, name)
 
 
-def _context(session: SparkSession) -> Any:  # noqa: ANN401 - a SparkContext
+def context_of(session: SparkSession) -> Any:  # noqa: ANN401 - a SparkContext
     """None: the session is one of Spark Connect."""
     try:
         return session.sparkContext

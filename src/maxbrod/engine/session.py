@@ -33,9 +33,10 @@ from maxbrod.private_files import is_private, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
+
+    from maxbrod.engine.reach import Needs
 
 Session: TypeAlias = "SparkSession"
 """For modules that pass a session on and do not import pyspark."""
@@ -142,13 +143,28 @@ def open_session(
         yield opened
 
 
+@contextmanager
 def open_configured(
-    config: SparkConfig, session: SparkSession | None = None, *, jvm_works: bool = False
-) -> AbstractContextManager[SparkSession]:
-    """The given session, or one as configured. If nothing is configured, an open session is used."""
+    config: SparkConfig,
+    session: SparkSession | None = None,
+    *,
+    jvm_works: bool = False,
+    needs: Needs | None = None,
+) -> Iterator[SparkSession]:
+    """The given session, or one as configured. If nothing is configured, an open session is used.
+
+    The workers of a cluster are tested for `needs` first; see `preflight`.
+    """
     if session is not None or config == SparkConfig():
-        return open_session(session=session, jvm_works=jvm_works)
-    return open_session(master=config.master, conf=config.conf, jvm_works=jvm_works)
+        opening = open_session(session=session, jvm_works=jvm_works)
+    else:
+        opening = open_session(master=config.master, conf=config.conf, jvm_works=jvm_works)
+    with opening as opened:
+        if needs is not None:
+            from maxbrod.engine.preflight import check_workers  # noqa: PLC0415 - it needs pyarrow, as tasks do
+
+            check_workers(opened, needs)
+        yield opened
 
 
 def parallelism_of(master: str, session: SparkSession | None = None) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pyarrow.compute as pc
 
 from maxbrod.archive.opening import open_archive
+from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured
 from maxbrod.errors import UsageError
@@ -70,7 +71,14 @@ class Query:
             self.archive: Archive = open_archive(str(config.archive), config.storage, layout=config.layout)
             self.selected: Selected = select(self.archive, self.scope, layout=config.layout)
             self._on_progress(Progress(phase="starting Spark"))
-            opened = undo.enter_context(open_configured(config.spark, self._given, jvm_works=self._is_large()))
+            opened = undo.enter_context(
+                open_configured(
+                    config.spark,
+                    self._given,
+                    jvm_works=self._is_large(),
+                    needs=needs_storage(self.archive.url, config.storage),
+                )
+            )
             # Imports pyspark, which costs nothing while the JVM starts.
             from maxbrod.query.views import Views  # noqa: PLC0415
             from maxbrod.table.views import own_session  # noqa: PLC0415

@@ -16,6 +16,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.catalog.table import no_archive
 from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
+from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import CorruptDataError, RefusedError, UnsupportedFormatError, UsageError
@@ -60,7 +61,11 @@ def repair_archive(config: Config, *, session: Session | None = None, on_progres
         def spark() -> Session:
             if not opened:
                 on_progress(Progress(phase="starting Spark"))
-                opened.append(undo.enter_context(open_configured(config.spark, None)))
+                opened.append(
+                    undo.enter_context(
+                        open_configured(config.spark, None, needs=needs_storage(storage.url, config.storage))
+                    )
+                )
             return opened[0]
 
         if problem is not None or catalog is None:

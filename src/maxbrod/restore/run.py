@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.opening import open_archive
+from maxbrod.engine.preflight import needs_of
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import CorruptDataError, IncompleteError, UnavailableError, UsageError
@@ -280,7 +281,7 @@ class Restore:
         if self.stop.is_set():
             raise UnavailableError("the restore was stopped", operation="restore")
         self._on_progress(Progress(phase="starting Spark"))
-        with open_configured(self._config.spark, self._session) as session:
+        with open_configured(self._config.spark, self._session, needs=needs_of(self._config)) as session:
             restored = self._write_once(session, plan, topics, producer_id)
             while lost := self._accepted_losses(session, plan, restored):
                 # Stored before any record that follows them is written: a resumed restore must leave out the same.

@@ -17,6 +17,7 @@ from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.plan.rows import convert_rows
+from maxbrod.engine.preflight import needs_of
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
@@ -63,7 +64,7 @@ def transform_session(
         yield None
         return
     on_progress(Progress(phase="starting Spark"))
-    with open_configured(config.spark, jvm_works=True) as opened:
+    with open_configured(config.spark, jvm_works=True, needs=needs_of(config)) as opened:
         yield opened
 
 

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from maxbrod.config import AzureConfig, GcsConfig, S3Config, StorageConfig
 from maxbrod.errors import UsageError
+from maxbrod.storage.aws_profile import ambient_s3
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -61,7 +62,7 @@ def refuse_foreign_options(location: Location, options: StorageConfig) -> None:
 def _open(location: Location, options: StorageConfig, retries: dict[str, Any]) -> ObjectStore:
     settings: dict[str, Any] = {
         "prefix": location.prefix or None,
-        "client_options": _client(options),
+        "client_options": _client(location, options),
         "retry_config": retries,
     }
     settings |= settings_of(location, options)
@@ -80,17 +81,18 @@ def settings_of(location: Location, options: StorageConfig) -> dict[str, Any]:
 
 
 def _s3(bucket: str, options: S3Config) -> dict[str, Any]:
-    endpoint = options.endpoint
+    ambient = ambient_s3(options)
+    endpoint = ambient.endpoint
     if endpoint is not None and not options.path_style:
         scheme, _, host = endpoint.partition("://")
         endpoint = f"{scheme}://{bucket}.{host}"
     return _given(
         endpoint=endpoint,
-        region=options.region,
+        region=ambient.region,
         virtual_hosted_style_request=not options.path_style,
-        access_key_id=options.access_key_id,
-        secret_access_key=options.secret_access_key,
-        session_token=options.session_token,
+        access_key_id=options.access_key_id or ambient.access_key_id,
+        secret_access_key=options.secret_access_key or ambient.secret_access_key,
+        session_token=options.session_token or ambient.session_token,
         server_side_encryption=options.encryption,
         sse_kms_key_id=options.kms_key_id,
         sse_bucket_key_enabled=options.bucket_key,
@@ -116,9 +118,9 @@ def _given(**settings: Any) -> dict[str, Any]:  # noqa: ANN401 - settings of any
     }
 
 
-def _client(options: StorageConfig) -> dict[str, Any]:
+def _client(location: Location, options: StorageConfig) -> dict[str, Any]:
     client: dict[str, Any] = {"timeout": timedelta(seconds=options.request_timeout_s)}
-    if (options.s3.endpoint or "").startswith("http://"):
+    if location.scheme == "s3" and (ambient_s3(options.s3).endpoint or "").startswith("http://"):
         client["allow_http"] = True
     if options.ca_file is not None:
         try:

@@ -31,6 +31,7 @@ from maxbrod.table.read.columns import column_names, names_in, spark_schema
 from maxbrod.table.read.options import parse_options, wanted_columns
 from maxbrod.table.stream.options import parse_stream_options
 from maxbrod.table.stream.reader import ArchiveStreamReader
+from maxbrod.table.travelling import Travelling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,7 +87,7 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
         return any(name.lower() == _TO_KAFKA for name in self.options)
 
 
-class ArchiveReader(DataSourceReader):  # type: ignore[misc]  # as above
+class ArchiveReader(Travelling, DataSourceReader):  # type: ignore[misc]  # as above
     def __init__(self, options: TableOptions, names: Sequence[str]) -> None:
         self._options = options
         self._names = tuple(names)

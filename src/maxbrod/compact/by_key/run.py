@@ -24,6 +24,7 @@ from maxbrod.compact.by_key.plan import PartitionPlan, Policy, hole_offsets_min,
 from maxbrod.compact.by_key.task import ByKeySettings, GroupItem
 from maxbrod.compact.plan.joining import IDENTITY_COLUMNS
 from maxbrod.compact.report import CompactedTopic, CompactFault, CompactReport
+from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
@@ -121,7 +122,12 @@ class _ByKey:
         waves = _waves(self._plans(policies), self._options.commit_bytes)
         first = next(waves, None)
         if first is not None:
-            with open_configured(self._config.spark, session, jvm_works=True) as working:
+            with open_configured(
+                self._config.spark,
+                session,
+                needs=needs_storage(self._archive.url, self._config.storage),
+                jvm_works=True,
+            ) as working:
                 wave: list[PartitionPlan] | None = first
                 while wave is not None and not self._is_stopped():
                     self._compact(working, wave, policies)

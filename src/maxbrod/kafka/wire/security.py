@@ -15,11 +15,11 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.net.sasl import get_sasl_mechanism
-from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from maxbrod.errors import AccessDeniedError, UsageError
 from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
+from maxbrod.kafka.wire.tokens import TokenProvider, forget_tokens, msk_message
 from maxbrod.private_files import refuse_readable_key
 
 if TYPE_CHECKING:
@@ -101,6 +101,11 @@ def tls_failure(error: ssl.SSLError, broker: str) -> UsageError | None:
 def log_in(config: SaslConfig, broker: str, ask: Callable[[Message], Any]) -> float:
     """Authenticate through `ask`, which sends one request. Returns the lifetime of the login in seconds, 0 for ever."""
     _agree(config, broker, ask)
+    if config.mechanism == "AWS_MSK_IAM":
+        answer = ask(SaslAuthenticateRequest(auth_bytes=msk_message(broker.rpartition(":")[0], config.region)))
+        if answer.error_code or not answer.auth_bytes:
+            raise _refused(config, broker, answer)
+        return float(answer.session_lifetime_ms or 0) / 1000
     mechanism = get_sasl_mechanism(config.mechanism)(**_credentials(config))
     while not mechanism.is_done():
         answer = ask(SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes()))
@@ -135,6 +140,7 @@ def _agree(config: SaslConfig, broker: str, ask: Callable[[Message], Any]) -> No
 
 
 def _refused(config: SaslConfig, broker: str, answer: Message) -> AccessDeniedError:
+    forget_tokens()
     said = str(answer.error_message or code_name(answer.error_code))
     if any(secret in said for secret in _secrets(config)):
         said = code_name(answer.error_code)
@@ -142,17 +148,21 @@ def _refused(config: SaslConfig, broker: str, answer: Message) -> AccessDeniedEr
         f"the broker refuses the login by {config.mechanism}: {said}",
         operation=_LOG_IN,
         object_name=broker,
-        hint="check kafka.sasl: mechanism, username and password, or the token",
+        hint="check kafka.sasl: mechanism, username and password, token, or client",
     )
 
 
 def _secrets(config: SaslConfig) -> list[str]:
-    return [each.get_secret_value() for each in (config.password, config.token) if each and each.get_secret_value()]
+    return [
+        each.get_secret_value()
+        for each in (config.password, config.token, config.client_secret)
+        if each and each.get_secret_value()
+    ]
 
 
 def _credentials(config: SaslConfig) -> dict[str, Any]:
-    if config.token is not None:
-        return {"sasl_oauth_token_provider": _Token(config.token.get_secret_value())}
+    if config.mechanism == "OAUTHBEARER":
+        return {"sasl_oauth_token_provider": TokenProvider(config)}
     username = config.username or ""
     if config.mechanism.startswith("SCRAM"):
         # RFC 5802, 5.1. kafka-python leaves this to the caller.
@@ -162,17 +172,6 @@ def _credentials(config: SaslConfig) -> dict[str, Any]:
         "sasl_plain_username": username,
         "sasl_plain_password": config.password.get_secret_value() if config.password else "",
     }
-
-
-class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is untyped
-    """A fixed token."""
-
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._token = token
-
-    def token(self) -> str:
-        return self._token
 
 
 def protocol_mistake(host: str, port: int, config: KafkaConfig, deadline: Deadline) -> UsageError | None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.opening import open_archive
+from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.reach import Needs
     from maxbrod.engine.session import Session
     from maxbrod.model import TopicPartition
     from maxbrod.restore.cold.items import Done
@@ -172,7 +174,7 @@ class ColdRestore:
         if not self._request.accept_gaps or not damaged.topics:
             return {}
         self.on_progress(Progress(phase="looking for damage"))
-        with open_configured(self._config.spark, self._session) as session:
+        with open_configured(self._config.spark, self._session, needs=self._needs()) as session:
             found = run_loss_job(
                 session,
                 self._archive.url,
@@ -190,6 +192,9 @@ class ColdRestore:
             )
         return unknown_losses(plan, found)
 
+    def _needs(self) -> Needs:
+        return needs_storage(self._archive.url, self._config.storage)
+
     def _items(self, plan: RestorePlan, done: Done) -> list[tuple[int, ColdItem]]:
         return cold_items(self._archive, plan, self._request, self._paths, done=done, leader_epochs=self._leader_epochs)
 
@@ -200,7 +205,7 @@ class ColdRestore:
         settings = ColdSettings(restore_id=plan.restore_id, archive_url=self._archive.url, storage=self._config.storage)
         self.on_progress(Progress(phase="starting Spark"))
         try:
-            with open_configured(spark, self._session) as session:
+            with open_configured(spark, self._session, needs=self._needs()) as session:
                 tasks = spread(items, parallelism_of(spark.master, session))
                 meter = ColdMeter(self._paths, self.on_progress, bytes_total=total, tasks=len(tasks))
                 return run_cold_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)

@@ -21,6 +21,7 @@ from maxbrod.model import now_ms
 from maxbrod.table.archive_sink.commit import commit_written, look
 from maxbrod.table.archive_sink.options import parse_sink_options
 from maxbrod.table.sink_columns import check_columns
+from maxbrod.table.travelling import Travelling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +57,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not type
     began_ms: int
 
 
-class ArchiveWriter(DataSourceArrowWriter):  # type: ignore[misc]  # as above
+class ArchiveWriter(Travelling, DataSourceArrowWriter):  # type: ignore[misc]  # as above
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
@@ -74,7 +75,7 @@ class ArchiveWriter(DataSourceArrowWriter):  # type: ignore[misc]  # as above
         """
 
 
-class ArchiveStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
+class ArchiveStreamWriter(Travelling, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 

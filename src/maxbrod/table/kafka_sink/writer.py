@@ -18,6 +18,7 @@ from maxbrod.table.kafka_sink.commit import Committer, Written
 from maxbrod.table.kafka_sink.options import no_checkpoint, parse_sink_options, sink_name
 from maxbrod.table.kafka_sink.state import Decisions, Outcome
 from maxbrod.table.sink_columns import check_columns
+from maxbrod.table.travelling import Travelling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,7 +82,7 @@ def _require_checkpoint(url: str, options: StorageConfig) -> None:
         raise no_checkpoint() from None
 
 
-class KafkaWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not typed
+class KafkaWriter(Travelling, DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not typed
     """One write, which is one batch."""
 
     def __init__(self, sink: KafkaSink) -> None:
@@ -97,7 +98,7 @@ class KafkaWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is no
         self._sink.committer().abort(messages)
 
 
-class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
+class KafkaStreamWriter(Travelling, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
     """One batch of a stream. Tasks get its number from a local property, the commit as an argument."""
 
     def __init__(self, sink: KafkaSink) -> None:

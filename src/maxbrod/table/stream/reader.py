@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from maxbrod.table.stream.positions import encode_start
+from maxbrod.table.travelling import Travelling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from maxbrod.table.stream.options import StreamOptions
 
 
-class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # not typed
+class ArchiveStreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # not typed
     def __init__(self, options: StreamOptions, names: Sequence[str]) -> None:
         self._options = options
         self._names = tuple(names)

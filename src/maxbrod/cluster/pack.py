@@ -1,0 +1,168 @@
+"""Packs the packages that maxbrod's tasks need into one archive for `spark.archives`.
+
+A virtual environment cannot be moved: its scripts and its Python contain its own path. So the archive has the packages
+and a small launcher that runs the machine's own Python, of the driver's version, with them. Spark brings its pyspark.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import platform
+import re
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import EnvironmentMissingError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+NAME: Final = "environment"
+"""The folder that Spark unpacks it into."""
+_ROOT: Final = "maxbrod"
+_OWN: Final = ("maxbrod", "pyspark_maxbrod")
+_OF_SPARK: Final = frozenset({"pyspark", "py4j"})
+_LEFT_OUT: Final = frozenset({"__pycache__", "tests", "include"})
+_LEVEL: Final = 6
+_LAUNCHER: Final = """\
+#!/bin/sh
+# Runs this machine's Python {version} with the packages beside this file. Written by 'maxbrod cluster pack'.
+here=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd) || exit 1
+PYTHONPATH="$here/packages${{PYTHONPATH:+:$PYTHONPATH}}"
+export PYTHONPATH
+for python in "${{MAXBROD_PYTHON:-}}" {executable} python{version} /usr/local/bin/python{version} python3; do
+  if [ -n "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info[:2] != {pair})' 2>/dev/null; then
+    exec "$python" "$@"
+  fi
+done
+echo "maxbrod: there is no Python {version} on $(hostname); install it, or name it in MAXBROD_PYTHON" >&2
+exit 127
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    path: Path
+    bytes: int
+    packages: dict[str, str]
+    """Name and version of each."""
+    python: str
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What Spark must be told."""
+        return {
+            "spark.archives": f"{self.path}#{NAME}",
+            "spark.pyspark.python": f"./{NAME}/bin/python",
+        }
+
+
+def default_name() -> str:
+    major, minor = sys.version_info[:2]
+    machine = f"{platform.system()}-{platform.machine()}".lower()
+    return f"maxbrod-{metadata.version(_ROOT)}-py{major}{minor}-{machine}.tar.gz"
+
+
+def pack(path: Path, *, level: int = _LEVEL, on_package: Callable[[str], None] = lambda _: None) -> Packed:
+    """Write the archive. A file of that name is replaced when the new one is complete."""
+    distributions = _closure()
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError("there is no such folder", operation="pack", object_name=str(folder))
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", level, raw, mtime=0) as packed:
+            _write(packed, distributions, on_package)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    versions = {name: found.version for name, found in sorted(distributions.items())}
+    return Packed(path=path.absolute(), bytes=path.stat().st_size, packages=versions, python=_version())
+
+
+def _write(
+    packed: gzip.GzipFile, distributions: dict[str, metadata.Distribution], on_package: Callable[[str], None]
+) -> None:
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        pair = tuple(sys.version_info[:2])
+        executable = getattr(sys, "_base_executable", sys.executable)
+        launcher = _LAUNCHER.format(version=_version(), executable=_quoted(executable), pair=pair).encode()
+        archive.addfile(_entry("bin/python", len(launcher), 0o755), io.BytesIO(launcher))
+        for name, found in sorted(distributions.items()):
+            on_package(name)
+            for inside, file in sorted(_files(name, found)):
+                with file.open("rb") as content:
+                    size = os.fstat(content.fileno()).st_size
+                    archive.addfile(_entry(f"packages/{inside}", size, 0o644), content)
+
+
+def _entry(name: str, size: int, mode: int) -> tarfile.TarInfo:
+    """Without user and time, so that the same packages make the same archive."""
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = size, mode
+    return entry
+
+
+def _closure() -> dict[str, metadata.Distribution]:
+    """Collect maxbrod and everything that it requires without an extra, as installed here, without Spark's own."""
+    found: dict[str, metadata.Distribution] = {}
+    waiting = [_ROOT]
+    while waiting:
+        name = waiting.pop()
+        if name in found or name in _OF_SPARK:
+            continue
+        try:
+            found[name] = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            # For another system or Python, or not needed: the preflight names what workers lack.
+            continue
+        waiting += [_name(each) for each in found[name].requires or () if "extra ==" not in each]
+    if _ROOT not in found:
+        raise EnvironmentMissingError(
+            "maxbrod is not installed as a package here", operation="pack", hint="install it with pip or uv"
+        )
+    return found
+
+
+def _name(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]).lower()
+
+
+def _files(name: str, found: metadata.Distribution) -> Iterator[tuple[str, Path]]:
+    own = _source_files() if name == _ROOT else ()
+    listed = ((str(each), Path(str(found.locate_file(each)))) for each in found.files or ())
+    for inside, file in {**dict(listed), **dict(own)}.items():
+        parts = PurePosixPath(inside).parts
+        # Scripts lie outside of the packages, and contain the path of this environment.
+        unwanted = ".." in parts or _LEFT_OUT.intersection(parts[:-1]) or inside.endswith(".pth")
+        if not unwanted and file.is_file():
+            yield inside, file
+
+
+def _source_files() -> Iterable[tuple[str, Path]]:
+    """List the modules of maxbrod itself, which an editable installation does not list."""
+    for package in _OWN:
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            continue
+        folder = Path(spec.origin).parent
+        for file in folder.rglob("*"):
+            yield (PurePosixPath(package) / file.relative_to(folder).as_posix()).as_posix(), file
+
+
+def _version() -> str:
+    return ".".join(map(str, sys.version_info[:2]))
+
+
+def _quoted(path: str) -> str:
+    return "'" + path.replace("'", "'\\''") + "'"

@@ -1,0 +1,161 @@
+"""Tests the workers of a Spark cluster before the first task: their Python, and what they reach.
+
+Without it, a missing package or key is reported once for each task, by whatever fails first, and without a host. The
+workers of a local session are this very Python on this very machine, so nothing is tested there.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import uuid
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.engine.jobs import context_of, errors_of_spark
+from maxbrod.engine.probe import prober
+from maxbrod.engine.reach import Needs, Place, is_folder
+from maxbrod.errors import EnvironmentMissingError, MaxbrodError, error_of
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from maxbrod.config import Config, KafkaConfig, StorageConfig
+
+_ROUNDS_MAX: Final = 5
+_TASKS_MAX: Final = 512
+_TASKS_UNKNOWN: Final = 16
+"""For Spark Connect, which does not tell the size of its cluster."""
+_HOSTS_NAMED_MAX: Final = 5
+_DRIVER_ONLY: Final = frozenset({"cryptography", "prometheus-client", "pyspark", "rich", "typer"})
+"""Spark brings its own pyspark into workers; the others serve the command line and the sandbox."""
+PAGE: Final = "docs/cluster.md says how"
+
+_passed: set[tuple[str, bytes]] = set()
+
+
+def needs_of(config: Config, *clusters: KafkaConfig) -> Needs:
+    """What most verbs need: the archive and the cluster of the configuration."""
+    known = clusters or ((config.kafka,) if config.kafka is not None else ())
+    places = () if config.archive is None else (Place(url=config.archive, storage=config.storage),)
+    return Needs(clusters=known, places=places, patience_s=config.patience)
+
+
+def needs_storage(url: str, storage: StorageConfig) -> Needs:
+    return Needs(places=(Place(url=url, storage=storage),))
+
+
+def is_local(master: str) -> bool:
+    """Whether the workers of this master run on this machine, from this Python."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def check_workers(session: SparkSession, needs: Needs) -> None:
+    """EnvironmentMissingError: the workers' Python lacks something. Other errors: what they cannot reach, and where.
+
+    A session is tested once for the same needs. Executors that start later are not covered.
+    """
+    context = context_of(session)
+    if context is not None and is_local(str(context.master)):
+        return
+    key = (str(session.session_id) if context is None else str(context.applicationId), pickle.dumps(needs))
+    if key in _passed:
+        return
+    with _witnessed(needs) as witnessed:
+        found = _probe(session, context, witnessed)
+    _judge(found)
+    _passed.add(key)
+
+
+def _probe(session: SparkSession, context: Any, needs: Needs) -> list[dict[str, Any]]:  # noqa: ANN401 - a SparkContext
+    found: list[dict[str, Any]] = []
+    slots = 0
+    for _ in range(_ROUNDS_MAX):
+        # Executors register while the session starts. One task for each core reaches all that have.
+        now = _TASKS_UNKNOWN if context is None else min(int(context.defaultParallelism), _TASKS_MAX)
+        if now <= slots:
+            break
+        slots = now
+        found += _run(session, needs, tasks=now)
+    return found
+
+
+def _run(session: SparkSession, needs: Needs, *, tasks: int) -> list[dict[str, Any]]:
+    from pyspark.sql.functions import udf  # noqa: PLC0415 - after the session has started
+
+    # Not with Arrow, which the Python of a worker may lack as well.
+    function = udf(prober(_version(), _packages(), pickle.dumps(needs)), "string", useArrow=False)
+    with errors_of_spark():
+        rows = session.range(0, tasks, 1, tasks).select(function("id").alias("found")).collect()
+    return [json.loads(row["found"]) for row in rows]
+
+
+def _judge(found: Sequence[dict[str, Any]]) -> None:
+    lacking = [each for each in found if each["lacks"]]
+    if lacking:
+        what = ", ".join(sorted({name for each in lacking for name in each["lacks"]}))
+        pythons = ", ".join(sorted({each["python"] for each in lacking}))
+        raise EnvironmentMissingError(
+            f"the Python of the Spark workers on {_hosts(lacking)} lacks {what}",
+            operation="preflight",
+            object_name=pythons,
+            hint=f"install the driver's versions there, or send an environment ('maxbrod cluster pack'); {PAGE}",
+        )
+    for each in found:
+        if each["errors"]:
+            raise _located(each["errors"][0], found)
+
+
+def _located(document: dict[str, Any], found: Sequence[dict[str, Any]]) -> MaxbrodError:
+    same = [each for each in found if document["message"] in {error["message"] for error in each["errors"]}]
+    error = error_of(document)
+    error.message = f"from the Spark workers on {_hosts(same)}: {error.message}"
+    error.args = (error.message,)
+    own = f"{error.hint}; " if error.hint else ""
+    error.hint = f"{own}workers have neither the driver's environment nor its files; {PAGE}"
+    error.operation = "preflight"
+    return error
+
+
+def _hosts(found: Sequence[dict[str, Any]]) -> str:
+    hosts = sorted({each["host"] for each in found})
+    more = len(hosts) - _HOSTS_NAMED_MAX
+    return ", ".join(hosts[:_HOSTS_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+@contextmanager
+def _witnessed(needs: Needs) -> Iterator[Needs]:
+    """The same needs, each place with an object that workers must see. An empty folder gets one for the time being."""
+    places: list[Place] = []
+    made: list[Place] = []
+    try:
+        for place in needs.places:
+            storage = open_storage(place.url, place.storage)
+            seen = next((each for each in storage.list() if each.size), None)
+            witness = None if seen is None else seen.path
+            if witness is None and is_folder(place.url):
+                witness = f"probes/{uuid.uuid4().hex}"
+                storage.put(witness, b"preflight")
+                made.append(replace(place, witness=witness))
+            places.append(replace(place, witness=witness))
+        yield replace(needs, places=tuple(places))
+    finally:
+        for place in made:
+            open_storage(place.url, place.storage).delete([str(place.witness)])
+
+
+def _version() -> str:
+    return metadata.version("maxbrod")
+
+
+def _packages() -> tuple[str, ...]:
+    """List maxbrod and what it requires in a worker."""
+    required = [each for each in metadata.requires("maxbrod") or () if "extra ==" not in each]
+    names = [re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0] for each in required]
+    return ("maxbrod", *(name for name in names if name not in _DRIVER_ONLY))

@@ -1,0 +1,101 @@
+"""Tests whether this process reaches clusters and storage. The preflight calls it in Spark's workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.errors import MaxbrodError, ObjectNotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from maxbrod.config import KafkaConfig, StorageConfig
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.deadline import Deadline
+
+_PATIENCE_S: Final = 30.0
+"""At most. A broker that restarts during a preflight must not fail the run."""
+_STORE_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """An archive. `witness` is an object in it that the driver sees, which tells a shared folder from another one."""
+
+    url: str
+    storage: StorageConfig
+    witness: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What the tasks of a verb will use."""
+
+    clusters: tuple[KafkaConfig, ...] = ()
+    places: tuple[Place, ...] = ()
+    patience_s: float = _PATIENCE_S
+
+
+def reach(needs: Needs) -> list[dict[str, Any]]:
+    """What cannot be reached: an error each, as `as_dict` gives it."""
+    errors: list[dict[str, Any]] = []
+    for cluster in needs.clusters:
+        try:
+            _ask(cluster, min(needs.patience_s, _PATIENCE_S))
+        except MaxbrodError as error:
+            errors.append(error.as_dict())
+    for place in needs.places:
+        try:
+            _look(place)
+        except MaxbrodError as error:
+            errors.append(error.as_dict())
+    return errors
+
+
+def _ask(config: KafkaConfig, patience_s: float) -> None:
+    """Log in at every broker: leaders are reached under the names that brokers advertise, not by the bootstrap's."""
+    from maxbrod.kafka.wire.client import KafkaClient, retry  # noqa: PLC0415 - only where there is a cluster
+    from maxbrod.kafka.wire.deadline import Deadline  # noqa: PLC0415
+
+    with KafkaClient(config) as client:
+        deadline = Deadline.after(patience_s)
+        for node in client.metadata([], deadline=deadline).brokers:
+            retry(partial(_connect, client, node), deadline=deadline, what=f"broker {node}")
+
+
+def _connect(client: KafkaClient, node: int, deadline: Deadline) -> None:
+    client.connection(node, deadline=deadline)
+
+
+def is_folder(url: str) -> bool:
+    """Whether each machine could have a folder of its own under this URL."""
+    from maxbrod.storage.joined import is_joined  # noqa: PLC0415 - only where there is an archive
+    from maxbrod.storage.urls import parse_url  # noqa: PLC0415
+
+    return not is_joined(url) and parse_url(url).scheme in {"file", "memory"}
+
+
+def _look(place: Place) -> None:
+    from maxbrod.storage.opening import open_storage  # noqa: PLC0415 - only where there is an archive
+
+    # Keys that are missing are searched for at the machine's metadata service, which may not exist.
+    hasty = {"deadline_s": _STORE_S, "request_timeout_s": min(place.storage.request_timeout_s, _STORE_S)}
+    storage = open_storage(place.url, place.storage.model_copy(update=hasty))
+    next(iter(storage.list()), None)
+    if place.witness is None:
+        return
+    try:
+        # One byte, because a right to list need not include a right to read.
+        storage.get_range(place.witness, 0, 1)
+    except ObjectNotFoundError as error:
+        # In a store, another writer may have deleted it meanwhile.
+        if is_folder(place.url):
+            raise _not_shared(place) from error
+
+
+def _not_shared(place: Place) -> UsageError:
+    return UsageError(
+        "the worker sees another folder than the driver",
+        object_name=place.url,
+        hint="on a cluster an archive must be in object storage, or in a folder that all machines mount",
+    )

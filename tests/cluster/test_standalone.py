@@ -1,0 +1,107 @@
+"""A master and two workers on loopback: what a session on one machine cannot prove. One run serves all tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from backup.ledger import Ledger
+from backup.oracle import read_archive
+from maxbrod.sandbox.s3 import S3Server
+from maxbrod.sandbox.topics import create_topic
+from support.spark_cluster import spark_cluster
+
+if TYPE_CHECKING:
+    from maxbrod.sandbox.cluster import Cluster
+
+pytestmark = pytest.mark.full
+
+RECORDS, PARTITIONS = 300, 3
+
+
+class Run:
+    def __init__(self, said: dict[str, Any], archive: Path, ledger: Ledger) -> None:
+        self.said, self.archive, self.ledger = said, archive, ledger
+
+
+@pytest.fixture(scope="module")
+def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("standalone")
+    topic, ledger = "on-a-spark-cluster", Ledger()
+    create_topic(cluster, topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
+    for partition in range(PARTITIONS):
+        ledger.write(cluster, topic, RECORDS, partition=partition)
+    with spark_cluster(folder, env={}) as spark, S3Server.start(folder / "s3") as s3:
+        server = {key: s3.store_options()[key] for key in ("bucket", "endpoint", "access_key_id", "secret_access_key")}
+        python = folder / "python"
+        # The driver's Python outside of its environment: of the same version, without a package.
+        python.write_text(f'#!/bin/sh\nexec "{getattr(sys, "_base_executable", sys.executable)}" -S "$@"\n')
+        python.chmod(0o755)
+        ended = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "cluster.program",
+                spark.url,
+                cluster.bootstrap,
+                topic,
+                folder,
+                json.dumps(server),
+                python,
+            ],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 0, ended.stderr
+    return Run(json.loads(ended.stdout), folder / "archive", ledger)
+
+
+def test_a_backup_survives_a_machine_of_the_cluster(run: Run) -> None:
+    assert {"0-0-wrote", "0-1-wrote"} <= set(run.said["marks"])
+    assert run.said["backup"] == [0, RECORDS * PARTITIONS]
+    read_archive(str(run.archive)).assert_equals(run.ledger)
+
+
+def test_restore_and_compare_work_on_the_workers_that_are_left(run: Run) -> None:
+    assert run.said["restore"] == 0
+    assert run.said["compare"] == [0, RECORDS * PARTITIONS]
+
+
+def test_checks_conversions_queries_and_the_table_work_there_too(run: Run) -> None:
+    assert (run.said["check"], run.said["convert"]) == (0, 0)
+    assert run.said["query"] == [{"n": RECORDS * PARTITIONS}]
+    assert run.said["table"] == (RECORDS - 10) * PARTITIONS
+
+
+def test_a_broker_that_workers_cannot_reach_is_named_with_their_host(run: Run) -> None:
+    kind, message, _ = run.said["reach"][0]
+    assert kind == "UnavailableError"
+    assert message.startswith(f"from the Spark workers on {socket.gethostname()}: ")
+    assert "127.0.0.1:1" in message
+
+
+def test_keys_that_only_the_driver_has_are_missed_with_the_host_before_the_first_task(run: Run) -> None:
+    _, message, hint = run.said["reach"][1]
+    assert message.startswith(f"from the Spark workers on {socket.gethostname()}: no credentials were found")
+    assert "docs/cluster.md" in hint
+
+
+def test_keys_in_the_configuration_travel_to_the_workers(run: Run) -> None:
+    assert run.said["reach"][2] == []
+
+
+def test_a_python_without_maxbrod_is_named_with_what_to_do(run: Run) -> None:
+    kind, message, hint = run.said["bare"]
+    assert kind == "EnvironmentMissingError"
+    assert message.startswith(f"the Python of the Spark workers on {socket.gethostname()} lacks ")
+    assert "maxbrod" in message
+    assert "maxbrod cluster pack" in hint
