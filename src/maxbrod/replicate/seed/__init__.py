@@ -1,0 +1,1 @@
+"""Ingress from the tree of Parquet segments of kafka-replicator, with its topics of checkpoints and segment events."""
