@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -53,3 +55,24 @@ def test_a_job_that_is_stopped_ends_with_its_tasks(spark: Any, tmp_path: Path) -
     # The very worker that ran it is gone, or does other work: in either case it writes no more.
     assert run_tasks(spark, str.upper, ["still there"], name="after") == ["STILL THERE"]
     assert (tmp_path / "alive").read_text() == before
+
+
+@pytest.mark.parametrize("job", ["backup", "restore"])
+def test_workers_that_move_batches_load_no_pandas(job: str) -> None:
+    """It would take 52 MB of each worker, and half a second."""
+    code = (
+        "import importlib, sys\n"
+        "import numpy as np\n"
+        "import pyarrow as pa\n"
+        "from maxbrod.batch.columns import number_array\n"
+        "from maxbrod.engine.jobs import _answer\n"
+        "importlib.import_module(f'maxbrod.{sys.argv[1]}.job')\n"
+        "numbers = pa.RecordBatch.from_arrays([number_array(np.arange(2))], names=['id'])\n"
+        "answers = list(_answer(str.upper, ['one', 'zwölf'], [numbers]))\n"
+        "loaded = 'pandas' in sys.modules\n"
+        "assert [each.to_pylist() for each in answers] == [\n"
+        "    [{'task': 0, 'answer': 'ONE'}], [{'task': 1, 'answer': 'ZWÖLF'}]\n"
+        "]\n"
+        "sys.exit(loaded)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, job], check=False).returncode == 0

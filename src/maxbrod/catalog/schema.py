@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.batch.columns import text_array
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import GapReason
 
@@ -81,7 +82,7 @@ def _at_least(least: int) -> Holds:
 
 
 def _one_of(names: type[StrEnum]) -> Holds:
-    known = pa.array([str(each) for each in names], pa.string())
+    known = text_array(map(str, names))
     return lambda values, _: pc.is_in(values, value_set=known)
 
 

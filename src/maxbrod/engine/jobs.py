@@ -13,8 +13,10 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
+from maxbrod.batch.columns import number_array, text_array
 from maxbrod.engine.worker_trouble import trouble_of
 from maxbrod.errors import UnavailableError
 
@@ -105,8 +107,8 @@ def _answer(
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            answer = {"task": number, "answer": function(payloads[number])}
-            yield pa.RecordBatch.from_pylist([answer], schema=_ANSWERS)
+            answer = [number_array(np.array([number])), text_array([function(payloads[number])])]
+            yield pa.RecordBatch.from_arrays(answer, schema=_ANSWERS)
     _settle()
 
 
