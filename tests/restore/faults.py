@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
 KEEP = {"retention.ms": "-1"}
-IN_PAIRS = {"batch": 10, "in_a_row": 2}
-"""How a ledger writes what is restored in joined batches."""
 
 
 class CrashError(BaseException):
@@ -61,9 +59,9 @@ def archive(
     create_topic(cluster, topic, partitions=partitions, config=KEEP)
     ledger = Ledger()
     for partition in range(partitions):
-        ledger.write(cluster, topic, records // 2, partition=partition, **IN_PAIRS)
+        ledger.write(cluster, topic, records // 2, partition=partition, batch=10, in_a_row=2)
         ledger.transact(cluster, topic, numbered(3), partition=partition, commit=False)
-        ledger.write(cluster, topic, records // 2, partition=partition, **IN_PAIRS)
+        ledger.write(cluster, topic, records // 2, partition=partition, batch=10, in_a_row=2)
     config = config_of(cluster, place, topic, **options)
     assert back_up(config).complete
     return config, [dict(ledger.of(cluster, topic, partition)) for partition in range(partitions)]

@@ -13,7 +13,7 @@ from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered
 from restore.engine import put, stand
-from restore.faults import IN_PAIRS, KEEP, archive, lost_answers, renamed, restore, when_acknowledged
+from restore.faults import KEEP, archive, lost_answers, renamed, restore, when_acknowledged
 from restore.oracle import assert_restored
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def replicated(cluster: Cluster, topic: str, place: Path, *, min_in_sync: int) -
     config = {**KEEP, "min.insync.replicas": str(min_in_sync)}
     create_topic(cluster, topic, replication_factor=3, config=config)
     ledger = Ledger()
-    ledger.write(cluster, topic, 600, **IN_PAIRS)
+    ledger.write(cluster, topic, 600, batch=10, in_a_row=2)
     put(cluster, topic, {(topic, 0): 250})
     settings = config_of(cluster, place, topic)
     assert back_up(settings).complete
@@ -97,11 +97,11 @@ def test_answers_that_get_lost_when_all_was_done_cost_nothing(
     """One answer of every kind of request that changes something."""
     create_topic(cluster, topic, config=KEEP)
     ledger = Ledger()
-    ledger.write(cluster, topic, 60, **IN_PAIRS)
+    ledger.write(cluster, topic, 60, batch=10, in_a_row=2)
     delete_records(cluster, topic, before_offset=20)
     ledger.forget(next(iter(ledger.records)), range(20))
     ledger.transact(cluster, topic, numbered(3), commit=False)
-    ledger.write(cluster, topic, 200, **IN_PAIRS)
+    ledger.write(cluster, topic, 200, batch=10, in_a_row=2)
     put(cluster, topic, {(topic, 0): 64})
     config = config_of(cluster, tmp_path, topic)
     assert back_up(config).complete

@@ -10,7 +10,7 @@ from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
-from restore.faults import IN_PAIRS, KEEP, CrashError, Wire, archive, renamed, restore
+from restore.faults import KEEP, CrashError, Wire, archive, renamed, restore
 from restore.oracle import assert_restored
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_fillers_of_a_killed_restore_that_arrive_late_are_never_there_twice(
 ) -> None:
     create_topic(cluster, topic, config=KEEP)
     ledger = Ledger()
-    ledger.write(cluster, topic, 100, **IN_PAIRS)
+    ledger.write(cluster, topic, 100, batch=10, in_a_row=2)
     delete_records(cluster, topic, before_offset=50)
     ledger.forget(next(iter(ledger.records)), range(50))
     config = config_of(cluster, tmp_path, topic)

@@ -90,7 +90,7 @@ class KafkaClient:
     def metadata(self, topics: Iterable[str] | None = None, *, deadline: Deadline | None = None) -> Metadata:
         """Request metadata of these topics or of all. `leader` uses it from now on."""
         wanted = None if topics is None else sorted(set(topics))
-        fresh = self.ask_any(lambda: metadata_request(wanted), read_metadata, deadline=deadline)
+        fresh: Metadata = self.ask_any(lambda: metadata_request(wanted), read_metadata, deadline=deadline)
         kept = {} if wanted is None else {k: v for k, v in self._known.topics.items() if k not in wanted}
         self._known = replace(fresh, topics={**kept, **fresh.topics})
         return fresh
