@@ -12,6 +12,7 @@ from maxbrod.errors import UnavailableError
 from maxbrod.kafka.state.known_configs import read_known_configs
 from maxbrod.kafka.state.topics import read_defaults
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.restore.target import look_at_target
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:
@@ -91,3 +92,12 @@ def test_brokers_before_3_6_do_not_know_the_newer_limits_of_timestamps() -> None
 def test_whoever_may_not_read_settings_does_not_know_them() -> None:
     denied = _Answers({}, error_code=29)
     assert read_known_configs(denied, ["orders"], deadline=Deadline.after(30)) is None  # type: ignore[arg-type]
+
+
+def test_a_restore_plans_with_the_settings_that_the_brokers_know(cluster: Cluster, topic: str) -> None:
+    create_topic(cluster, topic)
+    with client_of(cluster) as client:
+        known = look_at_target(client, ["not-there-yet"], patience_s=30).known_configs
+    assert known is not None
+    assert {"retention.ms", "message.timestamp.before.max.ms"} <= known
+    assert "message.timestamp.difference.max.ms" not in known

@@ -56,6 +56,13 @@ class ApiVersions:
         key = int(request_class.API_KEY)
         least, most = _LEAST.get(key, 0), min(_MOST.get(key, 1 << 15), int(request_class.max_version))
         oldest, newest = self.ranges.get(key, (-1, -1))
+        if key not in self.ranges:
+            raise UnsupportedFormatError(
+                f"the broker is too old: it does not know {request_class.name}",
+                operation="connect",
+                object_name=self.broker,
+                hint="upgrade the broker",
+            )
         if newest < least:
             raise too_old(self.broker, f"{request_class.name} up to version {newest}, but at least {least} is required")
         if oldest > most:
