@@ -143,7 +143,7 @@ def test_however_a_command_ends_there_is_one_json_document(
     def work(*_: object, **__: object) -> None:
         print_line("for people")
         if printed:
-            print_json({"exit_code": code})
+            print_json({"error": "any", "message": "", "exit_code": code, "retryable": False})
         raise ending
 
     monkeypatch.setattr("maxbrod.cli.commands.call_of", work)

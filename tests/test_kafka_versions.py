@@ -21,7 +21,7 @@ from maxbrod.sandbox.traffic import numbered, produce, produce_transaction, read
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 VERSIONS = os.environ.get("MAXBROD_KAFKA_VERSIONS", "4.3.1 4.0.2 3.9.2 3.3.1").split()
 GROUP = "readers"

@@ -65,7 +65,7 @@ def run_loss_job_here(*arguments: Any, **options: Any) -> loss.Losses:
 @contextmanager
 def without_spark(job: Callable[..., list[Restored]] = run_job_here) -> Iterator[None]:
     @contextmanager
-    def nothing(*_: object) -> Iterator[None]:
+    def nothing(*_: object, **__: object) -> Iterator[None]:
         yield None
 
     with (

@@ -36,7 +36,7 @@ def run_job_here(
 @contextmanager
 def without_spark(job: Callable[..., list[ColdWritten]] = run_job_here) -> Iterator[None]:
     @contextmanager
-    def nothing(*_: object) -> Iterator[None]:
+    def nothing(*_: object, **__: object) -> Iterator[None]:
         yield None
 
     with (
