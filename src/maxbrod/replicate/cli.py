@@ -15,6 +15,7 @@ from maxbrod.cli.output import table as new_table
 from maxbrod.errors import EXIT_DONE
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
 from maxbrod.replicate.options import ReplicateOptions
+from maxbrod.replicate.seed.cli import ingress_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -226,6 +227,9 @@ def verify(call: Call[ReplicateOptions]) -> None:
     else:
         print_comparison(found.report)
     raise typer.Exit(EXIT_DONE if found.report is None else found.report.exit_code)
+
+
+app.command(name="ingress-tree")(ingress_tree)
 
 
 def _settings(call: Call[ReplicateOptions]) -> Config:

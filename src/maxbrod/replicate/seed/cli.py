@@ -1,0 +1,94 @@
+"""`maxbrod replicate ingress-tree`: follows a tree of kafka-replicator, and produces its records."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import typer
+
+from maxbrod.cli.commands import Call, command
+from maxbrod.cli.output import out, print_json, print_line, table
+from maxbrod.cli.signals import stopping_by_signals
+from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, QuietOption, StorageOptions
+from maxbrod.replicate.seed.options import IngressTreeOptions
+
+if TYPE_CHECKING:
+    from maxbrod.replicate.seed.report import IngressReport, PartitionStatus
+    from maxbrod.replicate.seed.run import TreeIngress
+
+
+@command(
+    "ingress_tree", IngressTreeOptions, after=(ClusterOptions, ArchiveOptions, StorageOptions, QuietOption, JsonOption)
+)
+def ingress_tree(call: Call[IngressTreeOptions]) -> None:
+    """Produce the records of a tree of Parquet segments, as kafka-replicator writes it, to topics of a cluster.
+
+    Runs until SIGTERM or Ctrl-C. Segments may arrive late, twice, in any order, or never. Progress is in the checkpoint
+    topic, in the format of kafka-replicator. A record is produced exactly once, unless --delivery says otherwise.
+
+    For example:
+
+      maxbrod replicate ingress-tree -a s3://bucket --source us-east-1/orders=orders --bootstrap broker:9092
+
+      maxbrod replicate ingress-tree -a s3://bucket --source us-east-1/orders --queue segments --events-topic segments
+    """
+    from contextlib import ExitStack  # noqa: PLC0415 - Arrow and Kafka: not for `--help`
+
+    from maxbrod.replicate.seed.metrics import serving  # noqa: PLC0415
+    from maxbrod.replicate.seed.run import TreeIngress  # noqa: PLC0415
+
+    stop = threading.Event()
+    show = _silent if call.as_json or call.quiet else _Changes()
+    with ExitStack() as stack:
+        stack.enter_context(stopping_by_signals(stop, what="running batches are finished first"))
+        ingress = stack.enter_context(TreeIngress(call.config, stop=stop))
+        if call.options.metrics_port is not None:
+            port = stack.enter_context(serving(ingress, call.options.metrics_port, call.options.metrics_host))
+            if not (call.as_json or call.quiet):
+                print_line(f"metrics: http://{call.options.metrics_host}:{port}/metrics")
+        report = ingress.run(show)
+    if call.as_json:
+        print_json(report.as_dict())
+    else:
+        _print(report, quiet=call.quiet)
+    raise typer.Exit(report.exit_code)
+
+
+def _silent(_: TreeIngress) -> None:
+    pass
+
+
+class _Changes:
+    """Prints a line for each partition whose state has changed."""
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[str, str, int], str] = {}
+
+    def __call__(self, ingress: TreeIngress) -> None:
+        for each in ingress.statuses():
+            name, state = (each.region, each.topic, each.partition), _state(each)
+            if self._states.get(name) != state:
+                self._states[name] = state
+                print_line(f"{each.region}/{each.topic}-{each.partition}: {state}, checkpoint {_offset(each)}")
+
+
+def _print(report: IngressReport, *, quiet: bool) -> None:
+    shown = table("Partitions", "*source", "destination", "state", "checkpoint", "records", "lost")
+    for each in report.partitions:
+        if not quiet or each.lost or each.fault is not None:
+            lost = ", ".join(f"{first} to {last}" for first, last in each.lost)
+            name = f"{each.region}/{each.topic}-{each.partition}"
+            shown.add_row(name, each.destination, _state(each), _offset(each), f"{each.records:,}", lost)
+    if shown.row_count:
+        out.print(shown)
+    if not quiet:
+        print_line(f"{report.records:,} records were produced, {report.delivery}")
+
+
+def _state(each: PartitionStatus) -> str:
+    return each.state if each.fault is None else f"faulted: {each.fault}"
+
+
+def _offset(each: PartitionStatus) -> str:
+    return "none" if each.checkpoint is None else str(each.checkpoint)

@@ -1,0 +1,161 @@
+"""Appends the records of one source partition to its destination, together with the checkpoint.
+
+Exactly once: a batch of records and its checkpoint are one transaction. Each partition has a transactional id. Opening
+it fences the owner before, and the checkpoint is read only then. So no two instances ever append the same record,
+however long one of them was stopped. Consumers must read committed records.
+
+At least once, as the original does it: the records first, then the checkpoint. After a crash in between, the batch is
+appended again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch.columns import number_array
+from maxbrod.batch.encode import encode
+from maxbrod.batch.headers import walk
+from maxbrod.errors import MaxbrodError, RefusedError, UsageError
+from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.transactions import Transaction, add_partitions, begin, end
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.model import Codec, TopicPartition
+from maxbrod.replicate.seed.checkpoints import checkpoint_partition
+from maxbrod.replicate.seed.control_topics import feed_of, record_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.metadata import Topic
+    from maxbrod.layouts.parquet.events import Checkpoint
+    from maxbrod.replicate.seed.checkpoints import Checkpoints, Source
+
+_FENCED: Final = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+_COLUMNS: Final = ("timestamp_ms", "key", "value", "headers")
+
+
+class FencedError(RefusedError):
+    """Another instance has taken the partition over, or this one was stopped for longer than a transaction lasts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationSettings:
+    checkpoint_topic: str
+    group: str
+    exactly_once: bool
+    codec: Codec
+    patience_s: float
+    transaction_timeout_ms: int = 60_000
+
+
+class Destination:
+    """The destination of one source partition. Each call may come from another thread, with that thread's client."""
+
+    def __init__(self, source: Source, topic: str, settings: DestinationSettings) -> None:
+        self.source = source
+        self.where = TopicPartition(topic=topic, partition=source.partition)
+        self._settings = settings
+        self._transaction: Transaction | None = None
+        self._identity: ProducerIdentity | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+        self._topics: tuple[Topic, Topic] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._identity is not None
+
+    def open(self, client: KafkaClient, checkpoints: Checkpoints) -> int | None:
+        """Take the partition over, then read how far it is. What the owner before has not committed is aborted."""
+        settings = self._settings
+        deadline = Deadline.after(settings.patience_s)
+        target = client.topic(self.where.topic, deadline=deadline)
+        if self.where.partition not in target.partitions:
+            raise UsageError(
+                f"the destination has {len(target.partitions)} partitions, and the source has at least "
+                f"{self.where.partition + 1}",
+                object_name=self.where.topic,
+                hint=f"kafka-topics --alter --topic {self.where.topic} --partitions {self.where.partition + 1}",
+            )
+        self._topics = target, client.topic(settings.checkpoint_topic, deadline=deadline)
+        self._sequences = {}
+        if settings.exactly_once:
+            name = f"{settings.group}.{self.source.region}:{self.source.topic}:{self.source.partition}"
+            self._transaction = begin(client, name, timeout_ms=settings.transaction_timeout_ms)
+            self._identity = self._transaction.identity
+        else:
+            self._identity = new_producer_id(client, deadline=deadline)
+        try:
+            checkpoints.refresh(settled=settings.exactly_once)
+        except BaseException:
+            self.close()
+            raise
+        return checkpoints.offset(self.source)
+
+    def close(self) -> None:
+        """Forget the producer: the next append needs another `open`."""
+        self._identity = self._transaction = None
+
+    def append(self, client: KafkaClient, records: pa.RecordBatch, checkpoint: Checkpoint) -> None:
+        """Append records and checkpoint. When this returns, both are durable; if it raises, `open` tells what is."""
+        try:
+            if self._transaction is None:
+                self._produce(client, self._records(records))
+                self._produce(client, self._checkpoint(checkpoint))
+            else:
+                feeds = [*self._records(records), *self._checkpoint(checkpoint)]
+                add_partitions(client, self._transaction, [feed.where for feed in feeds])
+                self._produce(client, feeds)
+                end(client, self._transaction, commit=True, patience_s=self._settings.patience_s)
+        except MaxbrodError as error:
+            self.close()
+            if any(code in error.message for code in _FENCED):
+                raise FencedError(
+                    "another instance has taken this partition over", object_name=str(self.source)
+                ) from error
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _records(self, records: pa.RecordBatch) -> list[Feed]:
+        """Offsets without holes, as a broker demands of a client, and create times whatever they were."""
+        offsets = number_array(np.arange(records.num_rows, dtype=np.int64))
+        columns = [offsets, *(records.column(name) for name in _COLUMNS)]
+        data = encode(pa.RecordBatch.from_arrays(columns, names=["offset", *_COLUMNS]), codec=self._settings.codec)
+        target, identity, transactional = self._opened()
+        batches = stamped(
+            data,
+            walk(data),
+            identity,
+            first_sequence=self._sequences.get(self.where, 0),
+            transactional=transactional,
+        )
+        first = records.column("offset")[0].as_py()
+        appends = [Batch(each.data, each.count, first + each.source_offset) for each in batches]
+        return [Feed(where=self.where, topic_id=target[0].topic_id, first_offset=None, appends=appends)]
+
+    def _checkpoint(self, checkpoint: Checkpoint) -> list[Feed]:
+        topics, identity, transactional = self._opened()
+        partition = checkpoint_partition(checkpoint.key, len(topics[1].partitions))
+        where = TopicPartition(topic=topics[1].name, partition=partition)
+        batch = record_batch(checkpoint.key, checkpoint.encode())
+        first = self._sequences.get(where, 0)
+        return [feed_of(topics[1], partition, [batch], identity, first_sequence=first, transactional=transactional)]
+
+    def _opened(self) -> tuple[tuple[Topic, Topic], ProducerIdentity, bool]:
+        if self._topics is None or self._identity is None:
+            raise RuntimeError("the destination is not open")
+        return self._topics, self._identity, self._transaction is not None
+
+    def _produce(self, client: KafkaClient, feeds: Sequence[Feed]) -> None:
+        name = None if self._transaction is None else self._transaction.transactional_id
+        for done in produce_all(client, feeds, transactional_id=name, patience_s=self._settings.patience_s):
+            self._sequences[done.where] = sequence_after(self._sequences.get(done.where, 0), done.count)

@@ -1,0 +1,59 @@
+"""What an ingress from a tree has done, and the state of each partition."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
+
+if TYPE_CHECKING:
+    from maxbrod.replicate.notify.queue import QueueCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    region: str
+    topic: str
+    partition: int
+    destination: str
+    state: str
+    """`starting`, `first segment`, `catching up`, `in step`, `late segment`, `standby` or `faulted`."""
+    fault: str | None
+    checkpoint: int | None
+    """The last source offset at the destination."""
+    segments_waiting: int
+    segments_read: int
+    records: int
+    """Produced by this process."""
+    lost: tuple[tuple[int, int], ...]
+    """Ranges of offsets, both inclusive, that were given up."""
+    lag_ms: int | None
+    """How old the oldest record of the last batch was when it was produced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressReport:
+    archive: str
+    delivery: str
+    started_at_ms: int
+    finished_at_ms: int
+    partitions: tuple[PartitionStatus, ...]
+    notifications: QueueCounts | None = None
+
+    @property
+    def records(self) -> int:
+        return sum(each.records for each in self.partitions)
+
+    @property
+    def exit_code(self) -> int:
+        """Offsets that are lost, or that are still waited for, are incomplete."""
+        if any(each.fault is not None for each in self.partitions):
+            return EXIT_FAILED
+        behind = {"first segment", "late segment", "standby"}
+        if any(each.lost or each.state in behind for each in self.partitions):
+            return EXIT_INCOMPLETE
+        return EXIT_DONE
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "records": self.records, "exit_code": self.exit_code}

@@ -1,0 +1,440 @@
+"""Ingress from a tree: follows the tree of Parquet segments and produces its records to the destination topics.
+
+One loop decides, by `machine`, what each partition does next; a pool of threads carries it out. The loop lists the
+tree, reads the events that instances share, and never waits for a segment. A thread of its own receives notifications.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from maxbrod.errors import MaxbrodError, UsageError
+from maxbrod.kafka.admin.topics import NewTopic
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.layouts.parquet.events import EventType
+from maxbrod.model import Codec, now_ms
+from maxbrod.replicate.notify.queue import QueueCounts, pump
+from maxbrod.replicate.notify.sqs import SqsQueue, SqsSettings
+from maxbrod.replicate.seed import machine
+from maxbrod.replicate.seed.backoff import doubling_waits, jittered
+from maxbrod.replicate.seed.checkpoints import Checkpoints, Source
+from maxbrod.replicate.seed.control_topics import POLICY, ControlTopic, ensure_topic
+from maxbrod.replicate.seed.destination import Destination, DestinationSettings
+from maxbrod.replicate.seed.machine import List, Phase, Process, Settings
+from maxbrod.replicate.seed.partition import Partition
+from maxbrod.replicate.seed.report import IngressReport, PartitionStatus
+from maxbrod.replicate.seed.segment_events import EventPublisher, SegmentEvents
+from maxbrod.replicate.seed.tree import Tree
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from maxbrod.config import Config, KafkaConfig
+    from maxbrod.layouts.parquet.events import SegmentEvent
+    from maxbrod.replicate.notify.queue import Queue
+    from maxbrod.replicate.notify.s3_events import ObjectEvent
+    from maxbrod.replicate.seed.options import IngressTreeOptions
+    from maxbrod.replicate.seed.partition import Outcome
+
+_LOG: Final = logging.getLogger(__name__)
+_SECOND: Final = 1_000_000_000
+_TICK_S: Final = 0.1
+_EVENTS_EVERY_NS: Final = _SECOND
+_AGAIN_NS: Final = 5 * _SECOND
+_QUEUE_PAUSE_S: Final = 5.0
+_QUEUE_WAIT_S: Final = 5  # a stop waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTopic:
+    region: str
+    topic: str
+
+
+def sources_of(options: IngressTreeOptions) -> dict[SourceTopic, str]:
+    """The destination topic of each source. UsageError: one is wrong, or two are the same."""
+    found: dict[SourceTopic, str] = {}
+    for word in options.sources:
+        named, _, destination = word.partition("=")
+        region, slash, topic = named.partition("/")
+        if not (region and slash and topic) or "/" in topic:
+            raise UsageError(f"the source {word!r} is not of the form REGION/TOPIC or REGION/TOPIC=DESTINATION")
+        if region == options.local_region:
+            raise UsageError(f"the source {word!r} is of the local region", hint="it would replicate in a circle")
+        source = SourceTopic(region, topic)
+        if source in found:
+            raise UsageError(f"the source {named} is given twice")
+        try:
+            found[source] = destination or options.destination.format(region=region, topic=topic)
+        except (KeyError, IndexError, ValueError) as error:
+            raise UsageError(
+                f"{options.destination!r} cannot be the name of destination topics",
+                hint="{region} and {topic} are known",
+            ) from error
+    if not found:
+        raise UsageError("no source is named", hint="give --source REGION/TOPIC")
+    return found
+
+
+def ingress_from_tree(
+    config: Config,
+    *,
+    stop: threading.Event | None = None,
+    on_change: Callable[[TreeIngress], None] = lambda _: None,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> IngressReport:
+    """Follow the tree until `stop` is set, or with `once` until everything in it is at the destination.
+
+    Delivery is exactly once by default: consumers that read committed records see each record once, in order, whatever
+    was killed or stopped. With `at-least-once` the last batch of a partition can be doubled by a crash.
+    """
+    with TreeIngress(config, stop=stop, clock_ns=clock_ns) as ingress:
+        return ingress.run(on_change)
+
+
+class TreeIngress:
+    """Call `tick` again and again. All state that must survive a crash is at the destination."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        stop: threading.Event | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+        queue: Queue | None = None,
+    ) -> None:
+        if config.archive is None or config.kafka is None:
+            raise UsageError("the archive or the cluster is missing", hint="give --archive and --bootstrap")
+        options: IngressTreeOptions = config.ingress_tree
+        self.archive = config.archive
+        self.options = options
+        self.stop = stop or threading.Event()
+        self._sources = sources_of(options)
+        self._settings = _machine_settings(options)
+        self._kafka: KafkaConfig = config.kafka
+        self._patience_s = config.patience
+        self._clock_ns = clock_ns
+        self._started_at_ms = now_ms()
+        self._tree = Tree(open_storage(config.archive, config.storage), options.key_prefix)
+        self._partitions: dict[Source, Partition] = {}
+        self._listed_ns = dict.fromkeys(self._sources, 0)
+        self._events_ns = 0
+        self._wake = threading.Event()
+        self._queue_error: MaxbrodError | None = None
+        self.counts: QueueCounts | None = None
+        self._stack = ExitStack()
+        with ExitStack() as opening:
+            self._open(opening, config, queue)
+            self._stack = opening.pop_all()
+
+    def _open(self, stack: ExitStack, config: Config, queue: Queue | None) -> None:
+        options = self.options
+        client = stack.enter_context(KafkaClient(self._kafka, stop=self.stop))
+        deadline = Deadline.after(self._patience_s)
+        ensure_topic(client, NewTopic(name=options.checkpoint_topic, configs={POLICY: "compact"}), deadline=deadline)
+        self._clients = stack.enter_context(_Clients(self._kafka))
+        self._checkpoints = Checkpoints(ControlTopic(client, options.checkpoint_topic, patience_s=self._patience_s))
+        self._events: SegmentEvents | None = None
+        if options.events_topic is not None:
+            retention = {POLICY: "delete", "retention.ms": str(round(options.events_retention * 1000))}
+            ensure_topic(client, NewTopic(name=options.events_topic, configs=retention), deadline=deadline)
+            # Readers of their own: a client belongs to one thread at a time.
+            reading = stack.enter_context(KafkaClient(self._kafka, stop=self.stop))
+            writing = stack.enter_context(KafkaClient(self._kafka, stop=self.stop))
+            self._events = SegmentEvents(
+                ControlTopic(reading, options.events_topic, patience_s=self._patience_s),
+                EventPublisher(writing, options.events_topic, patience_s=self._patience_s),
+                retention_ns=round(options.events_retention * _SECOND),
+            )
+        self._pool = stack.enter_context(ThreadPoolExecutor(options.parallelism, "ingress"))
+        if queue is None and options.queue is not None:
+            settings = SqsSettings(queue=options.queue, endpoint=options.sqs_endpoint, wait_s=_QUEUE_WAIT_S)
+            queue = SqsQueue(settings, config.storage.s3)
+        if queue is not None:
+            self.counts = QueueCounts()
+            thread = threading.Thread(target=self._pump, args=(queue, self.counts), name="notifications", daemon=True)
+            thread.start()
+            stack.callback(thread.join)
+        stack.callback(self.stop.set)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def run(self, on_change: Callable[[TreeIngress], None] = lambda _: None) -> IngressReport:
+        """Tick until the end."""
+        while not self.finished:
+            if self.tick():
+                on_change(self)
+            self.rest()
+        return self.report()
+
+    @property
+    def finished(self) -> bool:
+        if self.stop.is_set():
+            return not any(each.running for each in self._partitions.values())
+        return (
+            self.options.once
+            and all(self._listed_ns.values())
+            and all(each.settled for each in self._partitions.values())
+        )
+
+    def statuses(self) -> tuple[PartitionStatus, ...]:
+        return tuple(each.status() for _, each in sorted(self._partitions.items()))
+
+    def report(self) -> IngressReport:
+        return IngressReport(
+            archive=self.archive,
+            delivery=self.options.delivery,
+            started_at_ms=self._started_at_ms,
+            finished_at_ms=now_ms(),
+            partitions=self.statuses(),
+            notifications=self.counts,
+        )
+
+    def rest(self) -> None:
+        """Sleep until something happens, at most for a moment."""
+        self._wake.wait(_TICK_S)
+        self._wake.clear()
+
+    # The loop
+
+    def tick(self) -> bool:
+        """Do what is due. Whether any partition has changed."""
+        now_ns = self._clock_ns()
+        changed = self._collect(now_ns)
+        if self.stop.is_set():
+            return changed
+        if self._queue_error is not None:
+            raise self._queue_error
+        if self._events is not None and now_ns >= self._events_ns:
+            self._events_ns = now_ns + _EVENTS_EVERY_NS
+            self._hear(self._events, now_ns)
+        for topic, listed_ns in self._listed_ns.items():
+            if not listed_ns or now_ns >= listed_ns + self._settings.poll_ns:
+                self._list(topic, now_ns)
+        starting = [each for each in self._due(now_ns) if each.worker.phase is Phase.INIT]
+        if any(now_ns >= each.worker.due_ns for each in starting):
+            self._guarded(self._checkpoints.refresh, starting, now_ns)
+        for partition in self._due(now_ns):
+            changed |= self._advance(partition, now_ns)
+        return changed
+
+    def _due(self, now_ns: int) -> Sequence[Partition]:
+        return [
+            each
+            for each in self._partitions.values()
+            if each.due_ns <= now_ns and each.running is None and not each.gone
+        ]
+
+    def _advance(self, partition: Partition, now_ns: int) -> bool:
+        if partition.standby_until_ns and not self._take_back(partition, now_ns):
+            return False
+        before = partition.worker.phase
+        partition.worker, action = machine.decide(partition.worker, now_ns, self._settings)
+        if isinstance(action, List):
+            source = partition.source
+            self._list(SourceTopic(source.region, source.topic), now_ns)
+        elif isinstance(action, Process):
+            self._submit(partition, action)
+        else:
+            partition.due_ns, partition.waits = action.until_ns, True
+        return partition.worker.phase is not before
+
+    def _submit(self, partition: Partition, action: Process) -> None:
+        partition.process = action
+        partition.running = self._pool.submit(
+            lambda: partition.work(
+                action,
+                self._clients.mine(),
+                self._tree,
+                self._checkpoints,
+                records_max=self.options.batch_size,
+                clock_ns=self._clock_ns,
+                stop=self.stop,
+            )
+        )
+        partition.running.add_done_callback(self._awake)
+
+    def _awake(self, _: Future[Outcome]) -> None:
+        self._wake.set()
+
+    def _collect(self, now_ns: int) -> bool:
+        changed = False
+        for partition in self._partitions.values():
+            if partition.running is not None and partition.running.done():
+                outcome = partition.running.result()
+                takeover_ns = round(self.options.takeover * _SECOND)
+                partition.settle(outcome, now_ns, self._settings, takeover_ns=takeover_ns)
+                changed = True
+        return changed
+
+    def _take_back(self, partition: Partition, now_ns: int) -> bool:
+        """Whether this instance works on a partition that another one has taken over: if that one makes no progress."""
+        self._guarded(self._checkpoints.refresh, [partition], now_ns)
+        partition.due_ns = max(partition.due_ns, now_ns + min(self._settings.poll_ns, _AGAIN_NS))
+        found, known = self._checkpoints.offset(partition.source), partition.worker.checkpoint
+        if found is not None and (known is None or found > known):
+            partition.worker = machine.interrupted(partition.worker, found)
+            partition.standby_until_ns = now_ns + round(self.options.takeover * _SECOND)
+            return False
+        if now_ns < partition.standby_until_ns:
+            return False
+        partition.standby_until_ns = 0
+        return True
+
+    # The tree, events and notifications
+
+    def _list(self, topic: SourceTopic, now_ns: int) -> None:
+        """List a topic, for all of its partitions. New ones begin."""
+        mine = [each for each in self._partitions.values() if _is_of(each.source, topic)]
+        listings: Mapping[int, machine.Listing] = {}
+
+        def read() -> None:
+            nonlocal listings
+            listings = self._tree.listing(topic.region, topic.topic)
+
+        if not self._guarded(read, mine, now_ns):
+            self._listed_ns[topic] = now_ns + _AGAIN_NS - self._settings.poll_ns
+            return
+        self._listed_ns[topic] = now_ns
+        for number in listings:
+            self._partition(Source(topic.region, topic.topic, number), now_ns)
+        for each in mine:
+            starts = each.worker.phase is Phase.INIT and now_ns < each.worker.due_ns
+            if each.running is None and not starts:
+                found = listings.get(each.source.partition, machine.Listing())
+                checkpoint = self._checkpoints.offset(each.source)
+                each.worker = machine.listed(each.worker, found, checkpoint, now_ns, self._settings)
+                _look_at(each, now_ns)
+
+    def _guarded(self, read: Callable[[], None], partitions: Sequence[Partition], now_ns: int) -> bool:
+        """False if a store or a broker does not answer: the partitions say so, and the next tick tries again."""
+        try:
+            read()
+        except MaxbrodError as error:
+            if not error.retryable:
+                raise
+            _LOG.warning("%s", error)
+            for each in partitions:
+                each.unreachable, each.due_ns = str(error), now_ns + _AGAIN_NS
+            return False
+        for each in partitions:
+            each.unreachable = None
+        return True
+
+    def _partition(self, source: Source, now_ns: int) -> Partition:
+        found = self._partitions.get(source)
+        if found is None:
+            delay_ns = jittered(round(self.options.worker_init_delay * _SECOND), random.uniform)
+            settings = DestinationSettings(
+                checkpoint_topic=self.options.checkpoint_topic,
+                group=self.options.group,
+                exactly_once=self.options.delivery == "exactly-once",
+                codec=Codec[self.options.codec.upper()],
+                patience_s=self._patience_s,
+            )
+            topic = self._sources[SourceTopic(source.region, source.topic)]
+            worker = machine.started(now_ns, delay_ns)
+            found = Partition(source, Destination(source, topic, settings), worker)
+            self._partitions[source] = found
+        return found
+
+    def _hear(self, events: SegmentEvents, now_ns: int) -> None:
+        found: list[SegmentEvent] = []
+
+        def read() -> None:
+            found.extend(events.poll(now_ns=now_ns))
+
+        self._guarded(read, (), now_ns)
+        for event in found:
+            named = event.segment
+            if SourceTopic(named.region, named.topic) not in self._sources:
+                continue
+            partition = self._partition(Source(named.region, named.topic, named.partition), now_ns)
+            segment = self._tree.segment_of(event)
+            if event.type is EventType.CREATED:
+                partition.worker = machine.arrived(partition.worker, segment)
+            else:
+                partition.worker = machine.removed(partition.worker, segment.path)
+            _look_at(partition, now_ns)
+
+    def _pump(self, queue: Queue, counts: QueueCounts) -> None:
+        """Receive notifications until the end. What cannot be kept stays in the queue."""
+        while not self.stop.is_set():
+            try:
+                pump(queue, self._keep, counts)
+            except MaxbrodError as error:
+                if not error.retryable:
+                    self._queue_error = error
+                    return
+                _LOG.warning("notifications: %s", error)
+                self._pause()
+
+    def _pause(self) -> None:
+        until = time.monotonic() + _QUEUE_PAUSE_S
+        while time.monotonic() < until and not self.stop.is_set():
+            time.sleep(_TICK_S)
+
+    def _keep(self, events: Sequence[ObjectEvent]) -> None:
+        found = [each for each in map(self._tree.event_of, events) if each is not None]
+        wanted = [each for each in found if each.segment.region != self.options.local_region]
+        if self._events is not None and wanted:
+            self._events.keep(wanted)
+
+
+class _Clients:
+    """A client for each thread of the pool."""
+
+    def __init__(self, kafka: KafkaConfig) -> None:
+        self._kafka = kafka
+        self._local = threading.local()
+        self._all: list[KafkaClient] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._all:
+            each.close()
+
+    def mine(self) -> KafkaClient:
+        found: KafkaClient | None = getattr(self._local, "client", None)
+        if found is None:
+            found = self._local.client = KafkaClient(self._kafka)
+            self._all.append(found)
+        return found
+
+
+def _machine_settings(options: IngressTreeOptions) -> Settings:
+    return Settings(
+        waits_ns=doubling_waits(round(options.lost_segment_timeout * _SECOND), options.late_segment_retries),
+        first_delay_ns=round(options.first_segment_delay * _SECOND),
+        poll_ns=round(options.poll_every * _SECOND),
+    )
+
+
+def _is_of(source: Source, topic: SourceTopic) -> bool:
+    return (source.region, source.topic) == (topic.region, topic.topic)
+
+
+def _look_at(partition: Partition, now_ns: int) -> None:
+    """Something has changed: decide again, unless the destination has failed and is tried again later."""
+    partition.waits = False
+    if partition.fault is None:
+        partition.due_ns = min(partition.due_ns, now_ns)

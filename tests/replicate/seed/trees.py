@@ -1,0 +1,99 @@
+"""Trees of segments, ingresses that end by themselves, and what a destination holds then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from parquet.archives import rows, write
+
+from maxbrod.batch.decode import decode
+from maxbrod.batch.transactions import committed_batches, from_fetch
+from maxbrod.config import Config, KafkaConfig
+from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
+from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.layouts.parquet.events import Checkpoint, decode_checkpoint
+from maxbrod.model import TopicPartition
+from maxbrod.replicate.seed.control_topics import ControlTopic
+from maxbrod.replicate.seed.options import IngressTreeOptions
+from maxbrod.replicate.seed.run import ingress_from_tree
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from maxbrod.layouts.foreign import ForeignSegment
+    from maxbrod.replicate.seed.report import IngressReport
+    from maxbrod.sandbox.cluster import Cluster
+
+REGION = "us-east-1"
+KEPT = ("timestamp_ms", "key", "value", "headers")
+
+
+class Link:
+    """A tree, a cluster, and the options of an ingress from one to the other."""
+
+    def __init__(self, cluster: Cluster, topic: str, tree: Path | str, **options: Any) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.tree = str(tree)
+        given = {
+            "sources": (f"{REGION}/{topic}",),
+            "checkpoint_topic": f"{topic}.checkpoints",
+            "group": f"{topic}.link",
+            "first_segment_delay": 0.0,
+            "worker_init_delay": 0.0,
+            "poll_every": 0.2,
+            "once": True,
+            **options,
+        }
+        self.config = Config(
+            archive=self.tree,
+            kafka=KafkaConfig(bootstrap=cluster.bootstrap),
+            ingress_tree=IngressTreeOptions(**given),
+            patience=60.0,
+        )
+
+    @property
+    def destination(self) -> str:
+        return f"{self.topic}.ingress"
+
+    def created(self, partitions: int = 1) -> Link:
+        create_topic(self.cluster, self.destination, partitions=partitions)
+        return self
+
+    def add(self, start: int, count: int, *, partition: int = 0, batch: pa.RecordBatch | None = None) -> ForeignSegment:
+        """One more segment, published as our egress publishes it."""
+        where = TopicPartition(topic=self.topic, partition=partition)
+        records = rows(count, start=start) if batch is None else batch
+        storage = open_storage(self.tree)
+        return write(storage, [records], where=where, extra={"region": REGION})[0]
+
+    def run(self) -> IngressReport:
+        return ingress_from_tree(self.config)
+
+    def arrived(self, partition: int = 0) -> pa.Table:
+        """The committed records of the destination."""
+        where = TopicPartition(topic=self.destination, partition=partition)
+        with KafkaClient(KafkaConfig(bootstrap=self.cluster.bootstrap)) as client:
+            end = list_offsets(client, {where: LATEST}, read_committed=True)[where].offset
+            found = []
+            for chunk in read_range(client, where, 0, end) if end else ():
+                aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted)
+                headers = chunk.headers.take(committed_batches(chunk.headers, aborted))
+                found.append(decode(chunk.data, headers, columns=list(KEPT)))
+        return pa.Table.from_batches(found, schema=found[0].schema) if found else pa.table({name: [] for name in KEPT})
+
+    def numbers(self, partition: int = 0) -> list[int]:
+        """The source offsets of the records of `rows`, as their values tell them."""
+        return [int(value[1:]) for value in self.arrived(partition).column("value").to_pylist()]
+
+    def checkpoints(self) -> list[Checkpoint]:
+        with KafkaClient(KafkaConfig(bootstrap=self.cluster.bootstrap)) as client:
+            records = ControlTopic(client, self.config.ingress_tree.checkpoint_topic).new_records()
+        for record in records:
+            assert record.value is not None
+            assert decode_checkpoint(record.value).key == record.key
+        return [decode_checkpoint(record.value) for record in records if record.value is not None]
