@@ -64,9 +64,12 @@ class Link:
         create_topic(self.cluster, self.destination, partitions=partitions)
         return self
 
+    def where(self, partition: int = 0) -> TopicPartition:
+        return TopicPartition(topic=self.topic, partition=partition)
+
     def add(self, start: int, count: int, *, partition: int = 0, batch: pa.RecordBatch | None = None) -> ForeignSegment:
         """One more segment, published as our egress publishes it."""
-        where = TopicPartition(topic=self.topic, partition=partition)
+        where = self.where(partition)
         records = rows(count, start=start) if batch is None else batch
         storage = open_storage(self.tree)
         return write(storage, [records], where=where, extra={"region": REGION})[0]

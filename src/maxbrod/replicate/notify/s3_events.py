@@ -136,7 +136,7 @@ def _guarded(read: Any, document: dict[str, Any]) -> Notification:  # noqa: ANN4
     return found
 
 
-def _key(key: str) -> str:
+def _key(key: Any) -> str:  # noqa: ANN401 - JSON
     if not isinstance(key, str) or not key:
         raise ValueError("an object has no key")
     return key
