@@ -44,8 +44,10 @@ def test_what_is_not_a_mark_or_an_order_is_left_out(metadata: str | None) -> Non
     assert read_orders([other]) == {}
 
 
-def test_the_newest_order_of_a_topic_is_obeyed() -> None:
-    assert read_orders([order_of("orders", Order.PAUSE, 5)]) == {"orders": Order.PAUSE}
+def test_an_order_is_read_as_it_was_given() -> None:
+    assert read_orders([order_of(TopicPartition(topic="orders", partition=0), Order.PAUSE)]) == {
+        TopicPartition(topic="orders", partition=0): (Order.PAUSE, 0)
+    }
 
 
 def test_origins_are_known_from_the_marks_of_links_until_a_topic_is_promoted() -> None:
@@ -56,7 +58,7 @@ def test_origins_are_known_from_the_marks_of_links_until_a_topic_is_promoted() -
     elsewhere = TopicPartition(topic="payments", partition=0)
     groups = [
         group("maxbrod.replicate.eu", MARK.committed(WHERE), promoted.committed(elsewhere)),
-        group("maxbrod.replicate.eu.control", order_of("orders", Order.PAUSE, 5)),
+        group("maxbrod.replicate.eu.control", order_of(TopicPartition(topic="orders", partition=0), Order.PAUSE)),
         group("consumers", MARK.committed(elsewhere)),
     ]
     assert origins_of(groups) == {"orders": ("a", "b")}

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compare.engine import without_spark as comparing_without_spark
+from maxbrod.replicate.fail_back import fail_back
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
+from maxbrod.replicate.promote import promote
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from replicate.engine import SUFFIX, archive, link_config, only, take_in
 from restore.engine import Command, configs_of, put, stand
+from restore.oracle import log_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,3 +135,44 @@ def test_records_are_never_mirrored_back_to_where_they_come_from(cluster: Cluste
     assert only(report).state is State.OWN
     assert report.appended == 0
     assert report.exit_code == 0
+
+
+def test_failing_back_continues_the_old_source_at_the_same_offsets(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    create_topic(cluster, topic)
+    there = link_config(cluster, tmp_path / "there", topic)
+    produce(cluster, topic, numbered(20), batch_size=200)
+    archive(there)
+    take_in(there)
+    promote(there)
+    produce(cluster, topic + SUFFIX, numbered(15, first=100), batch_size=200)
+    rename = (f"{topic}{SUFFIX}={topic}",)
+    back = link_config(cluster, tmp_path / "back", topic + SUFFIX, rename=rename)
+    archive(back)
+    assert only(take_in(back)).state is State.FAULTED, "not without an order"
+    with comparing_without_spark():
+        report = fail_back(back)
+    assert report.ready
+    assert [(each.promoted_at, each.new, each.diverged) for each in report.partitions] == [(20, 15, None)]
+    assert only(take_in(back)).state is State.IN_STEP
+    assert only(take_in(back)).state is State.IN_STEP
+    assert log_of(cluster, topic) == log_of(cluster, topic + SUFFIX)
+    assert offsets(cluster, topic) == offsets(cluster, topic + SUFFIX) == (0, 36)
+
+
+def test_failing_back_names_what_diverged_and_changes_nothing(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    create_topic(cluster, topic)
+    there = link_config(cluster, tmp_path / "there", topic)
+    produce(cluster, topic, numbered(20))
+    archive(there)
+    take_in(there)
+    produce(cluster, topic, numbered(5, first=20))  # these never arrive
+    promote(there)
+    back = link_config(cluster, tmp_path / "back", topic + SUFFIX, rename=(f"{topic}{SUFFIX}={topic}",))
+    archive(back)
+    report = fail_back(back)
+    assert (report.ready, report.exit_code) == (False, 5)
+    assert report.partitions[0].diverged == (20, 25)
+    assert only(take_in(back)).state is State.FAULTED
+    assert offsets(cluster, topic) == (0, 25)

@@ -194,6 +194,46 @@ def promote(call: Call[ReplicateOptions]) -> None:
     raise typer.Exit(report.exit_code)
 
 
+@app.command(name="fail-back")
+@command(
+    "replicate",
+    ReplicateOptions,
+    before=_FAR,
+    after=_LONG,
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "ranges", "watch"],
+)
+def fail_back(call: Call[ReplicateOptions]) -> None:
+    """At the old source: let it become the mirror of what was promoted, at the same offsets.
+
+    The archive is one that 'replicate egress' makes of the promoted cluster. Records that never arrived there have
+    diverged: they are named, the exit code is 5, and nothing is changed. Otherwise 'replicate ingress' with the same
+    options continues the topics, exactly once.
+
+    For example:
+
+      maxbrod replicate fail-back --bootstrap source1:9092 -a s3://wayback/kafka --topic orders
+    """
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415 - as above
+    from maxbrod.replicate.fail_back import fail_back as prepare  # noqa: PLC0415
+
+    with progress_bar(shown=not (call.quiet or call.as_json)) as on_progress:
+        report = prepare(_settings(call), on_progress=on_progress)
+    if call.as_json:
+        print_json(report.as_dict())
+        raise typer.Exit(report.exit_code)
+    headings = ("*topic", "partition", "end", "to come", "diverged", "why not")
+    shown = new_table(f"The way back: link {report.link}", *headings)
+    for each in report.partitions:
+        diverged = "" if each.diverged is None else f"{each.diverged[0]:,} to {each.diverged[1]:,}"
+        shown.add_row(each.topic, str(each.partition), f"{each.end:,}", f"{each.new:,}", diverged, each.why or "")
+    out.print(shown)
+    if not report.equal:
+        print_line("records before the promotion differ: see 'maxbrod replicate verify'")
+    ready = "ready: start 'maxbrod replicate ingress' with the same options"
+    print_line(ready if report.ready else f"nothing was changed; {_RUNBOOK}")
+    raise typer.Exit(report.exit_code)
+
+
 @app.command()
 @command(
     "replicate",

@@ -18,7 +18,7 @@ from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.restore.plan.rename import is_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from maxbrod.kafka.state.cluster_state import Group
     from maxbrod.model import TopicPartition
@@ -152,22 +152,29 @@ class Order(StrEnum):
     RUN = "run"
     PAUSE = "pause"
     PROMOTE = "promote"
+    ADOPT = "adopt"
+    """Continue a topic whose records are known to be those of the source, although others have written them."""
 
 
-def order_of(topic: str, order: Order, at_ms: int) -> CommittedOffset:
-    """An order for one destination topic, as a committed offset of the control group."""
+def order_of(where: TopicPartition, order: Order, offset: int = 0) -> CommittedOffset:
+    """An order, as a committed offset of the control group. Those for a topic stand at its partition 0.
+
+    `offset`: for ADOPT, the end of the log that is known to be right.
+    """
     note = json.dumps({"maxbrod": 1, "order": str(order)})
-    return CommittedOffset(topic=topic, topic_id=None, partition=0, offset=at_ms, leader_epoch=-1, metadata=note)
+    return CommittedOffset(
+        topic=where.topic, topic_id=None, partition=where.partition, offset=offset, leader_epoch=-1, metadata=note
+    )
 
 
-def read_orders(offsets: Iterable[CommittedOffset]) -> Mapping[str, Order]:
-    """The orders by destination topic."""
+def read_orders(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, tuple[Order, int]]:
+    """The orders and their offsets."""
     found = {}
     for each in offsets:
         try:
             note = json.loads(each.metadata or "")
             if note["maxbrod"] == 1:
-                found[each.topic] = Order(note["order"])
+                found[each.where] = (Order(note["order"]), each.offset)
         except (ValueError, KeyError, TypeError):
             continue
     return found

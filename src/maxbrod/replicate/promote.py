@@ -30,9 +30,10 @@ from maxbrod.replicate.view import LinkView, places_of
 from maxbrod.restore.target import log_extents
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.config import Config
+    from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.kafka.wire.client import Leader
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.replicate.link import Link
@@ -87,7 +88,7 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
                 object_name=promoted[0],
                 hint="to mirror it again, delete the destination topic first",
             )
-        _put_orders(client, view.link(), topics, order, view)
+        put_orders(client, view.link(), _for_topics(topics, order), view)
     return tuple(topics)
 
 
@@ -109,7 +110,7 @@ def promote(config: Config) -> PromoteReport:
                 operation=_OPERATION,
                 hint="allow ClusterAction on the cluster; or stop every ingress of this link and give --force",
             )
-        _put_orders(client, link, sorted({each.where.topic for each in chosen}), Order.PROMOTE, view)
+        put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
         if can_fence:
             known = view.marks()
             fresh = [each.where for each in chosen if _not_yet(known.get(each.where))]
@@ -168,11 +169,14 @@ def _not_yet(mark: Mark | None) -> bool:
     return mark is None or mark.state is not State.PROMOTED
 
 
-def _put_orders(client: KafkaClient, link: Link, topics: Sequence[str], order: Order, view: LinkView) -> None:
-    offsets = [order_of(topic, order, now_ms()) for topic in topics]
-    for where, outcome in commit_offsets(client, link.control_id, offsets, deadline=view.deadline()).items():
+def put_orders(client: KafkaClient, link: Link, orders: Iterable[CommittedOffset], view: LinkView) -> None:
+    for where, outcome in commit_offsets(client, link.control_id, orders, deadline=view.deadline()).items():
         if not outcome.done:
             raise RefusedError(f"the order cannot be given: {outcome.reason}", object_name=str(where))
+
+
+def _for_topics(topics: Iterable[str], order: Order) -> list[CommittedOffset]:
+    return [order_of(TopicPartition(topic=topic, partition=0), order) for topic in topics]
 
 
 def _carry_groups(

@@ -6,7 +6,7 @@ Changes nothing. `ingress`, `status`, `promote` and `verify` share it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from maxbrod.replicate.link import Mark
 
 _OPERATION: Final = "replicate"
+Orders: TypeAlias = "Mapping[TopicPartition, tuple[Order, int]]"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,10 +45,16 @@ class MirroredPartition:
     extent: Extent
     origins: tuple[str, ...] = ()
     """The ids of the clusters that the records come from, the nearest first."""
+    adopted_end: int | None = None
+    """The end of a log that others have written and that is known to have the source's records."""
     state: State = State.IN_STEP
     why: str | None = None
     bytes: int = 0
     """Archived bytes that the destination lacks."""
+
+    @property
+    def source_where(self) -> TopicPartition:
+        return TopicPartition(topic=self.mirror.source.name, partition=self.where.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +153,10 @@ class LinkView:
         self.refuse_stale(found)
         return marks
 
-    def orders(self) -> Mapping[str, Order]:
+    def orders(self) -> Orders:
         return read_orders(self._committed(self.link().control_id))
 
-    def partitions(self, orders: Mapping[str, Order]) -> list[MirroredPartition]:
+    def partitions(self, orders: Orders) -> list[MirroredPartition]:
         """All partitions of the selected topics, with the states that follow from orders and the source alone."""
         newest = self.look()
         positions = newest.archive.catalog.positions()
@@ -182,7 +189,10 @@ class LinkView:
                     extent=Extent(first=first, end=last, start=start),
                     origins=origins,
                 )
-                each.state, each.why = _ordered_state(mirror, orders.get(mirror.name, Order.RUN))
+                order, _ = orders.get(TopicPartition(topic=mirror.name, partition=0), (Order.RUN, 0))
+                each.state, each.why = _ordered_state(mirror, order)
+                if orders.get(each.where, (order, 0))[0] is Order.ADOPT:
+                    each.adopted_end = orders[each.where][1]
                 if here in origins[1:]:
                     each.state, each.why = State.OWN, f"its records come from this cluster, through {origins[0]}"
                 found.append(each)

@@ -112,6 +112,8 @@ class RestoreItem:
     """The source that every record names in its headers."""
     lossy: bool = False
     """Whether slices are left out because they cannot be read. An earlier attempt may have read and restored them."""
+    adopted: bool = False
+    """Whether the log is known to have the right records up to its end, whoever has written them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +315,8 @@ class _Partition:
         if self.item.exact:
             self._skip_restored(end)
         self._present = end - self.item.base
-        if not self._present and self._tail is not None and not self._tail.control and not self._is_lost(self._tail):
+        alien = self._tail is not None and not self._tail.control and not self._is_lost(self._tail)
+        if not self._present and alien and not self.item.adopted:
             raise self._foreign()  # a record at an offset where the archive has none
 
     def _is_lost(self, tail: LogTail) -> bool:
@@ -324,7 +327,7 @@ class _Partition:
         """Appended records fill every offset, so their number is the sequence number. Exact logs also hold markers."""
         if not self.item.exact:
             return sequence_after(0, end - self.item.base)
-        if self._tail is not None and not self._tail.control:
+        if self._tail is not None and not self._tail.control and self._is_own(self._tail):
             return self._tail.next_sequence
         return next_sequence(client, self.item.where, self._identity.producer_id, deadline=deadline)
 
@@ -466,7 +469,7 @@ class _Partition:
             return False
         if self._present < before + count:
             raise self._refused("the log ends within a batch of this restore: somebody else has written to it")
-        if self._tail is None:
+        if self._tail is None or self.item.adopted:
             return True
         if self._present - before <= self._tail.count:
             self._tail_batches.append(batch.data)
@@ -476,13 +479,16 @@ class _Partition:
 
     def _is_ours(self, tail: LogTail) -> bool:
         """Whether the last batch in the log has the records of the batches that end there."""
-        if tail.control or tail.producer_id != self._identity.producer_id or not self._tail_batches:
+        if tail.control or not self._is_own(tail) or not self._tail_batches:
             return False
         data = np.concatenate(self._tail_batches)
         headers = walk(data, check_crc=False)
         zeros = np.zeros(len(headers), np.int64)
         batches = Batches(data=data, headers=headers, source_offset=zeros, hole=zeros)
         return int(headers["count"].sum()) == tail.count and same_records(tail.records, Codec(tail.codec), batches)
+
+    def _is_own(self, tail: LogTail) -> bool:
+        return tail.producer_id == self._identity.producer_id
 
     def _foreign(self) -> RefusedError:
         return self._refused("the log is longer than this restore makes it: somebody else has written to it")

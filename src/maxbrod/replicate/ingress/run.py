@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from maxbrod.engine.session import Session
     from maxbrod.model import PartitionId, TopicPartition
     from maxbrod.replicate.ingress.plan import Portion
-    from maxbrod.replicate.link import Link, Order
-    from maxbrod.replicate.view import MirroredPartition, Newest
+    from maxbrod.replicate.link import Link
+    from maxbrod.replicate.view import MirroredPartition, Newest, Orders
     from maxbrod.restore.task import Restored
 
 _SPARK_FROM_BYTES: Final = 64 << 20
@@ -86,7 +86,7 @@ class Ingress:
         """The run whose groups were carried last."""
         self._beats = Heartbeats()
         self._last: list[MirroredPartition] = []
-        self._looked: tuple[Newest, Mapping[str, Order], int] | None = None
+        self._looked: tuple[Newest, Orders, int] | None = None
         """The archive, the orders and the time of the last interval that looked at everything."""
         self._faults: dict[TopicPartition, str] = {}
         """Partitions in which a batch was appended where it does not belong. Nothing more is appended to them."""
@@ -128,7 +128,9 @@ class Ingress:
         partitions = self._view.partitions(orders)
         live = [each for each in partitions if each.state not in _ENDED]
         mirrors = {each.mirror.name: each.mirror for each in live}
-        failed = topics.prepare(list(mirrors.values()), {each.id: each.extent for each in live}, self._marks)
+        extents = {each.id: each.extent for each in live}
+        adopted = {each.mirror.name for each in live if each.adopted_end is not None}
+        failed = topics.prepare(list(mirrors.values()), extents, self._marks, adopted)
         for each in live:
             if each.mirror.name in failed:
                 each.state, each.why = State.FAULTED, str(failed[each.mirror.name])
@@ -140,7 +142,7 @@ class Ingress:
         self._last, self._looked = partitions, (newest, orders, started_at_ms)
         return self._report(newest, link, topics, partitions, started_at_ms, appended=appended, groups=groups)
 
-    def _is_quiet(self, newest: Newest, orders: Mapping[str, Order]) -> bool:
+    def _is_quiet(self, newest: Newest, orders: Orders) -> bool:
         """Whether nothing has changed since the last interval, and nothing was left to do."""
         if self._looked is None or not all(each.state in _QUIET for each in self._last):
             return False
@@ -228,6 +230,7 @@ class Ingress:
             end_offset=portion.end,
             batch_bytes_max=max(int(configs.get("max.message.bytes", 0)), MESSAGE_BYTES_DEFAULT),
             slices=portion.slices,
+            adopted=each.adopted_end == extent.end,
         )
 
     def _write(self, archive: Archive, link: Link, items: Sequence[tuple[int, RestoreItem]]) -> list[Restored]:
@@ -332,7 +335,8 @@ class Ingress:
 
     def _mark_of(self, each: MirroredPartition, topics: MirrorTopics) -> Mark:
         known, extent = self._marks.get(each.where), topics.extents.get(each.where)
-        faulted = known is not None and known.topic_id != each.id.topic_id  # keep naming the incarnation that is there
+        # Keep naming the incarnation that is there.
+        faulted = known is not None and known.topic_id != each.id.topic_id and each.adopted_end is None
         return Mark(
             topic_id=known.topic_id if faulted and known is not None else each.id.topic_id,
             next_offset=extent.end if extent is not None else known.next_offset if known is not None else 0,

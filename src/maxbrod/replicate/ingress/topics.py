@@ -52,6 +52,7 @@ class MirrorTopics:
         mirrors: Sequence[Mirror],
         extents: Mapping[PartitionId, Extent],
         marks: Mapping[TopicPartition, Mark],
+        adopted: Collection[str] = (),
     ) -> dict[str, MaxbrodError]:
         """Make every destination topic ready to be appended to. Returns why some are not, by name."""
         wanted = {each.name: each for each in mirrors if not each.gone}
@@ -63,7 +64,7 @@ class MirrorTopics:
         for name, mirror in wanted.items():
             if name not in failed:
                 try:
-                    self._begin(mirror, extents, marks)
+                    self._begin(mirror, extents, marks, adopted=name in adopted)
                 except MaxbrodError as error:
                     failed[name] = error
         self._configure([each for name, each in wanted.items() if name not in failed], failed)
@@ -162,9 +163,17 @@ class MirrorTopics:
     # The beginning of logs
 
     def _begin(
-        self, mirror: Mirror, extents: Mapping[PartitionId, Extent], marks: Mapping[TopicPartition, Mark]
+        self,
+        mirror: Mirror,
+        extents: Mapping[PartitionId, Extent],
+        marks: Mapping[TopicPartition, Mark],
+        *,
+        adopted: bool,
     ) -> None:
-        """Prove that the topic is ours, and move logs without records to the source's log start."""
+        """Prove that the topic is ours, and move logs without records to the source's log start.
+
+        An adopted topic has records of others. Whether they are the source's is seen when it is appended to.
+        """
         numbers = range(mirror.source.partition_count)
         fresh = {
             TopicPartition(topic=mirror.name, partition=number): number
@@ -178,13 +187,13 @@ class MirrorTopics:
         for where, number in fresh.items():
             extent = extents.get(PartitionId(topic_id=mirror.source.topic_id, partition=number))
             mark, end = marks.get(where), self.extents[where].end
-            if mark is not None and mark.topic_id != mirror.source.topic_id and end:
+            if mark is not None and mark.topic_id != mirror.source.topic_id and end and not adopted:
                 raise _other_incarnation(where, mark.next_offset)
             start = 0 if extent is None else extent.start
             if not end:
                 if start:
                     to_fill.append(self._fill(where, start))
-            elif mark is None and self._is_filled(where, end) and end <= start:
+            elif mark is None and not adopted and self._is_filled(where, end) and end <= start:
                 to_fill.append(self._fill(where, start))
         if to_fill:
             fill_starts(self._client, to_fill, filler_id(self._link), patience_s=self._patience_s)

@@ -1,0 +1,134 @@
+"""Prepares the way back: a topic that was the source becomes the mirror of what was its mirror.
+
+After a promotion the mirror's log is the source's log up to the promotion, one marker, and what was written since. So
+the old source can be continued at the same offsets, if it has nothing behind the promotion. What it has there has
+diverged: it never arrived at the mirror, and a log cannot be cut. That is named, and nothing is changed. Before a topic
+is continued, all that it has is compared with the archive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.engine.progress import silent
+from maxbrod.errors import EXIT_DONE, EXIT_REFUSED, UsageError
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.replicate.link import GROUP_PREFIX, Order, State, order_of, read_marks
+from maxbrod.replicate.promote import put_orders
+from maxbrod.replicate.status import destination_ends
+from maxbrod.replicate.verify import verify
+from maxbrod.replicate.view import LinkView, places_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from maxbrod.config import Config
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+    from maxbrod.kafka.state.cluster_state import Group
+    from maxbrod.model import TopicPartition
+    from maxbrod.replicate.view import MirroredPartition
+
+_OPERATION: Final = "fail back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayBack:
+    """One partition of the old source."""
+
+    topic: str
+    partition: int
+    end: int
+    """Its log end."""
+    promoted_at: int | None
+    """The offset up to which the mirror had the same log; None: the archive has no record of a promotion."""
+    new: int
+    """Offsets that were written to the promoted mirror since, and that the archive has."""
+    diverged: tuple[int, int] | None
+    """Offsets [first, end) that the mirror never got."""
+    why: str | None = None
+    """Why it cannot be continued, if it cannot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailBackReport:
+    link: str
+    partitions: tuple[WayBack, ...]
+    equal: bool
+    """False: records before the promotion differ. 'maxbrod replicate verify' shows them."""
+    ready: bool
+    """Whether ingress may continue the topics now."""
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_DONE if self.ready else EXIT_REFUSED
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "exit_code": self.exit_code}
+
+
+def fail_back(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> FailBackReport:
+    """Let ingress continue the selected topics, if none of them has diverged. Changes nothing otherwise."""
+    kafka, _ = places_of(config)
+    with KafkaClient(kafka) as client:
+        view = LinkView(config, client)
+        newest, link = view.look(), view.link()
+        partitions = view.partitions(view.orders())
+        ends = destination_ends(client, partitions, patience_s=config.patience)
+        there = [each for each in partitions if each.where in ends]
+        if not there:
+            raise UsageError(
+                "none of the selected topics exists here, so there is nothing to continue",
+                operation=_OPERATION,
+                hint="start 'maxbrod replicate ingress', which creates them",
+            )
+        found = ways_back(there, ends, promotions_in(newest.cluster.groups))
+        equal = True
+        if all(each.why is None for each in found):
+            compared = verify(config, session=session, on_progress=on_progress).report
+            equal = compared is None or compared.equal
+        ready = equal and all(each.why is None for each in found)
+        if ready:
+            orders = [order_of(each.where, Order.ADOPT, ends[each.where]) for each in there]
+            put_orders(client, link, orders, view)
+    return FailBackReport(link=link.name, partitions=tuple(found), equal=equal, ready=ready)
+
+
+def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
+    """Where the mirrors of a cluster were promoted, from the marks in its snapshot."""
+    found = {}
+    for group in groups:
+        if group.group_id.startswith(GROUP_PREFIX):
+            for where, mark in read_marks(group.offsets or ()).items():
+                if mark.state is State.PROMOTED:
+                    found[where] = mark.next_offset - 1  # the marker that ended the link took an offset
+    return found
+
+
+def ways_back(
+    partitions: Sequence[MirroredPartition],
+    ends: Mapping[TopicPartition, int],
+    promotions: Mapping[TopicPartition, int],
+) -> list[WayBack]:
+    found = []
+    for each in partitions:
+        end, promoted_at = ends[each.where], promotions.get(each.source_where)
+        diverged = None if promoted_at is None or end <= promoted_at else (promoted_at, end)
+        why = None
+        if promoted_at is None and end:
+            why = "the archive does not say where the mirror was promoted"
+        elif diverged is not None:
+            why = f"the offsets {diverged[0]} to {diverged[1]} never arrived at the mirror"
+        found.append(
+            WayBack(
+                topic=each.where.topic,
+                partition=each.where.partition,
+                end=end,
+                promoted_at=promoted_at,
+                new=max(each.extent.end - max(end, (promoted_at or 0) + 1), 0),
+                diverged=diverged,
+                why=why,
+            )
+        )
+    return found
