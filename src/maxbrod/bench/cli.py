@@ -175,6 +175,20 @@ def spark_table(
 
 
 @app.command()
+def replicate(
+    scale: Annotated[float, typer.Option(min=0.001, help="Multiplies the size of the backlog.")] = 1.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 3,
+    latency_seconds: Annotated[float, typer.Option(min=1, help="How long records travel.")] = 60.0,
+    json: JsonFlag = False,
+) -> None:
+    """Replication: a backlog beside a backup and a restore of it, the latency of a record, quiet partitions."""
+    from maxbrod.bench.replicate import measure  # noqa: PLC0415 - as above
+
+    figures = measure(scale=scale, rounds=rounds, latency_s=latency_seconds, on_stage=_print_stage)
+    _print_figures("Replication, measured", figures, json=json)
+
+
+@app.command()
 def lifecycle(
     scale: Annotated[float, typer.Option(min=0.0001, help="Multiplies the size of the data.")] = 1.0,
     rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 3,
