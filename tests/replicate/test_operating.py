@@ -154,7 +154,7 @@ def test_failing_back_continues_the_old_source_at_the_same_offsets(
     with comparing_without_spark():
         report = fail_back(back)
     assert report.ready
-    assert [(each.promoted_at, each.new, each.diverged) for each in report.partitions] == [(20, 15, None)]
+    assert [(each.promoted_at, each.new, each.diverged) for each in report.partitions] == [(20, 16, None)]
     assert only(take_in(back)).state is State.IN_STEP
     assert only(take_in(back)).state is State.IN_STEP
     assert log_of(cluster, topic) == log_of(cluster, topic + SUFFIX)

@@ -102,7 +102,7 @@ def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
         if group.group_id.startswith(GROUP_PREFIX):
             for where, mark in read_marks(group.offsets or ()).items():
                 if mark.state is State.PROMOTED:
-                    found[where] = mark.next_offset - 1  # the marker that ended the link took an offset
+                    found[where] = mark.next_offset
     return found
 
 
@@ -126,7 +126,7 @@ def ways_back(
                 partition=each.where.partition,
                 end=end,
                 promoted_at=promoted_at,
-                new=max(each.extent.end - max(end, (promoted_at or 0) + 1), 0),
+                new=max(each.extent.end - max(end, promoted_at or 0), 0),
                 diverged=diverged,
                 why=why,
             )

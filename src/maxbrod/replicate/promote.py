@@ -51,7 +51,7 @@ class PromoteReport:
     heartbeat_ms: int | None
     """The source's state at this time is what `partitions` compare with; what was written later is unknown here."""
     partitions: tuple[PartitionStatus, ...]
-    """`end` is the first offset for new records, `lag_records` what had not arrived."""
+    """`end` is where the mirror ended, `lag_records` what had not arrived."""
     fenced: bool
     """Whether brokers refuse whatever an ingress may still send."""
     groups: int
@@ -111,18 +111,19 @@ def promote(config: Config) -> PromoteReport:
                 hint="allow ClusterAction on the cluster; or stop every ingress of this link and give --force",
             )
         put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
+        known = view.marks()
+        fresh = [each for each in chosen if _not_yet(known.get(each.where))]
         if can_fence:
-            known = view.marks()
-            fresh = [each.where for each in chosen if _not_yet(known.get(each.where))]
-            ends = destination_ends(client, chosen, patience_s=config.patience)
-            fence(client, link, fresh, view)
-        else:
-            ends = destination_ends(client, chosen, patience_s=config.patience)
+            fence(client, link, [each.where for each in fresh], view)
+        ends = destination_ends(client, fresh, patience_s=config.patience)
+        # The marker has taken an offset behind the end of the mirror.
+        ends = {where: end - 1 if can_fence else end for where, end in ends.items()}
         groups = _carry_groups(client, config, newest.cluster.groups, chosen)
         _release(client, config, chosen, view)
         for each in chosen:
             each.state = State.PROMOTED
-        _put_marks(client, link, chosen, view, config)
+        _put_marks(client, link, fresh, ends, view)
+        ends |= {each.where: known[each.where].next_offset for each in chosen if each.where not in ends}
     beats = read_heartbeats(newest.archive.storage)
     return PromoteReport(
         link=link.name,
@@ -208,9 +209,13 @@ def _release(client: KafkaClient, config: Config, chosen: Sequence[MirroredParti
 
 
 def _put_marks(
-    client: KafkaClient, link: Link, chosen: Sequence[MirroredPartition], view: LinkView, config: Config
+    client: KafkaClient,
+    link: Link,
+    fresh: Sequence[MirroredPartition],
+    ends: Mapping[TopicPartition, int],
+    view: LinkView,
 ) -> None:
-    ends = destination_ends(client, chosen, patience_s=config.patience)
+    """Record where each mirror ended. This is done once: it is what a fail-back compares with."""
     marks = [
         Mark(
             topic_id=each.id.topic_id,
@@ -218,7 +223,8 @@ def _put_marks(
             version=view.version,
             at_ms=now_ms(),
             state=State.PROMOTED,
+            origins=each.origins,
         ).committed(each.where)
-        for each in chosen
+        for each in fresh
     ]
     commit_offsets(client, link.group_id, marks, deadline=view.deadline())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.engine.progress import silent
-from maxbrod.errors import EXIT_DONE, MaxbrodError
+from maxbrod.errors import EXIT_DONE, CorruptDataError, MaxbrodError, ObjectNotFoundError
 from maxbrod.replicate.ingress.run import Ingress
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def follow_archive(
             try:
                 report = ingress.run()
             except MaxbrodError as failure:
-                if not failure.retryable:
+                # While a bucket is copied here, parts of the catalog may be missing or cut off for a while.
+                if not failure.retryable and not isinstance(failure, (CorruptDataError, ObjectNotFoundError)):
                     raise
                 error = failure
             failures = 0 if error is None else 1 + (0 if last is None else last.failures)

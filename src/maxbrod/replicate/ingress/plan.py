@@ -6,7 +6,7 @@ records keep their offsets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.model import MENDABLE, PartitionId
 from maxbrod.restore.plan.columns import read_columns
-from maxbrod.restore.plan.configs import CLEANUP_POLICY, ConfigChange, plan_new_configs
+from maxbrod.restore.plan.configs import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT, ConfigChange, plan_new_configs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.rename import Rename
 
 _BATCH_BYTES: Final = 1 << 20
+_MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,12 @@ def plan_mirror_configs(topic: TopicState, overrides: Mapping[str, str], *, repl
     effective = {**(topic.effective or {}), **planned.final}
     linked = dict(planned.create)
     linked[CLEANUP_POLICY] = effective.get(CLEANUP_POLICY, "delete")
-    return MirrorConfigs(linked=linked, release=planned.release)
+    # The source's brokers may allow larger batches by their own default.
+    linked.setdefault(_MAX_MESSAGE_BYTES, effective.get(_MAX_MESSAGE_BYTES, str(MESSAGE_BYTES_DEFAULT)))
+    release = planned.release
+    if _MAX_MESSAGE_BYTES not in {*planned.final, *release.delete}:
+        release = replace(release, delete=(*release.delete, _MAX_MESSAGE_BYTES))
+    return MirrorConfigs(linked=linked, release=release)
 
 
 def plan_portions(
