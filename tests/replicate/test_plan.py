@@ -8,7 +8,7 @@ from maxbrod.catalog.rows import Gap, Segment, encode_rows
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.model import GapReason, PartitionId
-from maxbrod.replicate.ingress.plan import choose_mirrors, plan_mirror_configs, plan_portions
+from maxbrod.replicate.ingress.plan import choose_mirrors, plan_mirror_configs, plan_portions, why_longer
 from maxbrod.restore.plan.rename import parse_rename
 
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -117,3 +117,10 @@ def test_a_linked_mirror_keeps_records_and_a_promoted_one_has_the_sources_settin
     assert planned.linked["min.insync.replicas"] == "1"
     assert planned.release.set["retention.ms"] == "1000"
     assert "retention.bytes" in planned.release.delete
+
+
+def test_a_mirror_that_is_longer_than_the_archive_is_never_appended_to() -> None:
+    """A truncated source, or a foreign writer: a stale catalog has been ruled out before."""
+    assert why_longer(10, 10) is None
+    assert why_longer(9, 10) is None
+    assert "truncated" in (why_longer(11, 10) or "")

@@ -97,10 +97,9 @@ def promote(config: Config) -> PromoteReport:
     kafka, _ = places_of(config)
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
-        newest, link, orders = view.look(), view.link(), view.orders()
-        partitions = view.partitions(orders)
-        present = destination_ends(client, partitions, patience_s=config.patience)
-        chosen = [each for each in partitions if each.where in present]
+        newest, link, known = view.look(), view.link(), view.marks()
+        # A topic without marks was never a mirror of this link, whatever its name.
+        chosen = [each for each in view.partitions(view.orders()) if each.where in known]
         if not chosen:
             raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
         can_fence = may_write_markers(client, deadline=view.deadline())
@@ -111,8 +110,7 @@ def promote(config: Config) -> PromoteReport:
                 hint="allow ClusterAction on the cluster; or stop every ingress of this link and give --force",
             )
         put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
-        known = view.marks()
-        fresh = [each for each in chosen if _not_yet(known.get(each.where))]
+        fresh = [each for each in chosen if known[each.where].state is not State.PROMOTED]
         if can_fence:
             fence(client, link, [each.where for each in fresh], view)
         ends = destination_ends(client, fresh, patience_s=config.patience)
@@ -164,10 +162,6 @@ def fence(client: KafkaClient, link: Link, partitions: Collection[TopicPartition
     wanted: dict[TopicPartition, None] = dict.fromkeys(partitions)
     if wanted:
         ask_leaders(client, wanted, request, read, operation=_OPERATION, deadline=view.deadline())
-
-
-def _not_yet(mark: Mark | None) -> bool:
-    return mark is None or mark.state is not State.PROMOTED
 
 
 def put_orders(client: KafkaClient, link: Link, orders: Iterable[CommittedOffset], view: LinkView) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.heartbeat import read_heartbeats
-from maxbrod.replicate.ingress.plan import plan_portions
+from maxbrod.replicate.ingress.plan import plan_portions, why_longer
 from maxbrod.replicate.link import State
 from maxbrod.replicate.report import PartitionStatus, count_states, exit_code_of, status_of
 from maxbrod.replicate.view import LinkView, places_of
@@ -100,6 +100,6 @@ def _state_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> tu
         return mark.state, mark.why
     if end is None:
         return State.CATCHING_UP, "the destination topic does not exist yet"
-    if end > each.extent.end:
-        return State.FAULTED, f"the destination ends at {end}, behind the archive's end {each.extent.end}"
+    if (why := why_longer(end, each.extent.end)) is not None:
+        return State.FAULTED, why
     return (State.IN_STEP if end == each.extent.end else State.CATCHING_UP), None

@@ -131,6 +131,16 @@ def plan_mirror_configs(topic: TopicState, overrides: Mapping[str, str], *, repl
     return MirrorConfigs(linked=linked, release=release)
 
 
+def why_longer(end: int, archive_end: int) -> str | None:
+    """Why a mirror that ends at `end` cannot be appended to; None: it is not longer than what is archived."""
+    if end <= archive_end:
+        return None
+    return (
+        f"the destination ends at {end}, behind the archive's end {archive_end}: the source's log was truncated, or "
+        "somebody else has written to the destination"
+    )
+
+
 def plan_portions(
     rows: pa.Table, wanted: Mapping[PartitionId, tuple[int, int]], *, accept_gaps: bool
 ) -> dict[PartitionId, Portion]:

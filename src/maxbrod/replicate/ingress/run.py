@@ -24,7 +24,7 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import now_ms
 from maxbrod.replicate.heartbeat import Heartbeats
 from maxbrod.replicate.ingress.groups import carry_groups
-from maxbrod.replicate.ingress.plan import plan_portions
+from maxbrod.replicate.ingress.plan import plan_portions, why_longer
 from maxbrod.replicate.ingress.topics import MirrorTopics
 from maxbrod.replicate.lease import Lease
 from maxbrod.replicate.link import Mark, State
@@ -201,12 +201,8 @@ class Ingress:
 
     def _is_behind(self, each: MirroredPartition, topics: MirrorTopics) -> bool:
         end = topics.extents[each.where].end
-        if end > each.extent.end:
-            each.state = State.FAULTED
-            each.why = (
-                f"the destination ends at {end}, behind the archive's end {each.extent.end}: the source's log was "
-                "truncated, or somebody else has written to the destination"
-            )
+        if (why := why_longer(end, each.extent.end)) is not None:
+            each.state, each.why = State.FAULTED, why
         return end < each.extent.end
 
     def _portions(
