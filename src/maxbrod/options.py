@@ -21,6 +21,7 @@ SELECTION: Final = "Selection"
 TARGET: Final = "Target topics"
 BEHAVIOR: Final = "Behavior"
 OUTPUT: Final = "Output"
+METRICS: Final = "Metrics"
 OTHER_LAYOUTS: Final = "Other layouts"
 SPARK: Final = "Spark"
 
@@ -383,6 +384,29 @@ LayoutOptions = Annotated[
 AcceptLoss = Annotated[bool, Option("Continue if the target layout cannot hold everything.", OTHER_LAYOUTS)]
 SegmentRecords = Annotated[
     int | None, Option("Write at most about this many records to a segment.", BEHAVIOR, "N", low=1)
+]
+
+
+MetricsPort = Annotated[
+    int | None,
+    Option(
+        "While the command runs, serve /metrics for Prometheus, /healthz and /readyz on this port.",
+        METRICS,
+        "PORT",
+        low=0,
+        high=65535,
+        python=False,
+    ),
+]
+MetricsHost = Annotated[str, Option("Serve metrics on this address.", METRICS, "ADDRESS", python=False)]
+MetricsFile = Annotated[
+    Path | None,
+    Option(
+        "When the command has ended, write metrics to this file, for Prometheus' textfile collector.",
+        METRICS,
+        "FILE",
+        python=False,
+    ),
 ]
 
 

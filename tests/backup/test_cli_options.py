@@ -46,7 +46,9 @@ def properties(tmp_path: Path) -> Path:
         (["--start", "orders:0:1", "--start", "latest"], "latest"),
         (["--topic", "/(/"], "/(/"),
         (["--roll-bytes", "1MiB", "--follow"], "--roll-age"),
-        (["--metrics-port", "1"], "--metrics-port"),
+        (["--metrics-port", "70000"], "--metrics-port"),
+        (["--metrics-file", "/nonexistent/x/m.prom"], "m.prom"),
+        (["--rate", "fast"], "--rate"),
         (["--bootstrap", "host:port"], "host:port"),
     ],
 )

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from maxbrod.backup.follow import Interval
-from maxbrod.backup.metrics import BackupMetrics, serving
+from maxbrod.backup.metrics import BackupMetrics
 from maxbrod.backup.report import BackupReport, TopicReport
+from maxbrod.cli.health import Health, serving
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.notices import Notice
 
@@ -88,13 +89,16 @@ def test_what_nobody_knows_is_never_shown_as_good(metrics: BackupMetrics) -> Non
 
 
 def test_they_are_served_on_loopback_for_as_long_as_asked(metrics: BackupMetrics) -> None:
-    with serving(metrics, 0, "127.0.0.1") as port:
+    with serving(metrics.registry, Health(), 0, "127.0.0.1") as port:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             text = answer.read().decode()
         assert "maxbrod_backup_records_total 20.0" in text
         # A registry of its own: nothing about the process.
         assert "python_gc" not in text
-        with pytest.raises(UsageError, match="cannot be served"), serving(metrics, port, "127.0.0.1"):
+        with (
+            pytest.raises(UsageError, match="cannot be served"),
+            serving(metrics.registry, Health(), port, "127.0.0.1"),
+        ):
             pass
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics")

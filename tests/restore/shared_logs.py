@@ -14,11 +14,11 @@ from maxbrod.batch.schema import project
 from maxbrod.batch.sharing import CONTENT_COLUMNS
 from maxbrod.kafka.produce.appends import LATER, Acknowledged, Batch
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.restore.repartition.source import SourceRecords
 from maxbrod.restore.repartition.split import SharedTarget, Splitter
 from maxbrod.restore.repartition.task import Feeding
-from maxbrod.restore.task import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -13,11 +13,12 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.kafka.produce.appends import Append
+from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import TopicPartition
 from maxbrod.restore import task
-from maxbrod.restore.task import Pace, RestoreItem, RestoreSettings
+from maxbrod.restore.task import RestoreItem, RestoreSettings
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:

@@ -10,12 +10,14 @@ import typer
 
 from maxbrod.backup.options import BackupOptions
 from maxbrod.cli.commands import Call, command
+from maxbrod.cli.metrics import report_figures
 from maxbrod.cli.output import err, print_json, print_line
-from maxbrod.errors import UsageError
+from maxbrod.errors import EXIT_DONE, UsageError
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
 
 if TYPE_CHECKING:
     from maxbrod.backup.choosing import AnyBackup
+    from maxbrod.backup.follow import Interval
     from maxbrod.config import Config
 
 
@@ -50,8 +52,6 @@ def backup(call: Call[BackupOptions]) -> None:
         raise UsageError("--uncommitted-tail needs --from-logdir")
     elif options.follow:
         _follow(request, quiet=quiet, as_json=as_json)
-    elif "metrics_port" in call.given:
-        raise UsageError("--metrics-port needs --follow", hint="--json has the figures of a single run")
     else:
         _run_once(request, quiet=quiet, as_json=as_json)
 
@@ -72,6 +72,13 @@ def _run_once(request: Config, *, quiet: bool, as_json: bool) -> None:
     ):
         _print_losses(work, quiet=quiet or as_json)
         report = work.run()
+    point = report.recovery_point_ms
+    report_figures(
+        recovery_point_timestamp_seconds=0 if point is None else point / 1000,
+        last_records=report.records,
+        last_read_bytes=report.raw_bytes,
+        last_stored_bytes=report.bytes,
+    )
     if as_json:
         print_json(report.as_dict())
     elif quiet:
@@ -92,27 +99,46 @@ def _print_losses(work: AnyBackup, *, quiet: bool) -> None:
 
 def _follow(request: Config, *, quiet: bool, as_json: bool) -> None:
     from maxbrod.backup.cli_following import IntervalPrinter  # noqa: PLC0415
-    from maxbrod.backup.follow import Interval, follow  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
-    from maxbrod.backup.metrics import BackupMetrics, serving  # noqa: PLC0415
+    from maxbrod.backup.follow import follow  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
+    from maxbrod.backup.metrics import BackupMetrics  # noqa: PLC0415
+    from maxbrod.cli.health import STALL_S, Health, serving, watched_by_systemd  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.cli.metrics import check_writable, write_textfile  # noqa: PLC0415
+    from maxbrod.cli.progress import observing, progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
 
     stop = threading.Event()
     metrics, show = BackupMetrics(), IntervalPrinter(quiet=quiet, as_json=as_json)
+    options = request.backup
+    if options.metrics_file is not None:
+        check_writable(options.metrics_file)
+    # Between two intervals nothing moves.
+    health = Health(stall_s=STALL_S + options.every)
 
     def report(interval: Interval) -> None:
         metrics.observe(interval)
+        health.ended(_problem(interval))
+        if options.metrics_file is not None:
+            write_textfile(options.metrics_file, metrics.registry)
         show(interval)
 
     with ExitStack() as undo:
         undo.enter_context(showing_log(quiet=quiet))
         undo.enter_context(stopping_by_signals(stop))
-        if request.backup.metrics_port is not None:
-            undo.enter_context(serving(metrics, request.backup.metrics_port, request.backup.metrics_host))
+        undo.enter_context(observing(lambda _: health.beat()))
+        undo.enter_context(watched_by_systemd(health))
+        if options.metrics_port is not None:
+            undo.enter_context(serving(metrics.registry, health, options.metrics_port, options.metrics_host))
         on_progress = undo.enter_context(progress_bar(shown=not quiet))
         last = follow(request, stop=stop, on_interval=report, on_progress=on_progress)
     raise typer.Exit(last.exit_code)
+
+
+def _problem(interval: Interval) -> str | None:
+    """Why the last interval was not complete; None if it was."""
+    if interval.error is not None:
+        return str(interval.error)
+    return None if interval.exit_code == EXIT_DONE else f"the last run is {interval.verdict}"
 
 
 def _back_up_logdirs(request: Config, *, quiet: bool, as_json: bool) -> None:

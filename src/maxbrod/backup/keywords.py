@@ -19,6 +19,7 @@ class BackupKeywords(TypedDict, total=False):
     compression: str
     segment_bytes: int | str | None
     segment_records: int | None
+    rate_bytes_per_s: int | str | None
     exact_timestamps: bool
     single_writer: bool
     commit_bytes: int | str
@@ -32,5 +33,3 @@ class BackupKeywords(TypedDict, total=False):
     roll_age: float | str
     generation_every: float | str | None
     generation_bytes: int | str
-    metrics_port: int | None
-    metrics_host: str

@@ -6,15 +6,14 @@ The names are documented in docs/operations.md, and users' alerts depend on them
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from maxbrod.errors import EXIT_DONE, UsageError
+from maxbrod.errors import EXIT_DONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from maxbrod.backup.follow import Interval
     from maxbrod.backup.report import BackupReport
@@ -81,20 +80,3 @@ class BackupMetrics:
         self._stored.inc(report.bytes)
         for notice in report.notices:
             self._notices.labels(notice.kind).inc()
-
-
-@contextmanager
-def serving(metrics: BackupMetrics, port: int, host: str) -> Iterator[int]:
-    """Serve the metrics within the block; yields the port, which differs from `port` if that is 0."""
-    try:
-        server, thread = start_http_server(port, addr=host, registry=metrics.registry)
-    except (OSError, OverflowError) as error:
-        raise UsageError(
-            f"metrics cannot be served: {error}", object_name=f"{host}:{port}", hint="choose another --metrics-port"
-        ) from error
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -12,9 +12,13 @@ from maxbrod.options import (
     Codec,
     Exclude,
     LayoutOptions,
+    MetricsFile,
+    MetricsHost,
+    MetricsPort,
     Option,
     Options,
     Paths,
+    Rate,
     Reads,
     Seconds,
     SegmentRecords,
@@ -114,6 +118,16 @@ class BackupOptions(Options):
         ),
     ] = None
     segment_records: SegmentRecords = None
+    rate_bytes_per_s: Annotated[
+        Rate | None,
+        Option(
+            "Limit the rate to this many bytes a second, such as 50MB. Only for maxbrod's own layout.",
+            BEHAVIOR,
+            "BYTES",
+            ("--rate",),
+            low=1,
+        ),
+    ] = None
     exact_timestamps: Annotated[
         bool,
         Option(
@@ -165,10 +179,9 @@ class BackupOptions(Options):
             low=1,
         ),
     ] = 256 << 20
-    metrics_port: Annotated[
-        int | None, Option("Serve Prometheus metrics on this port.", FOLLOWING, "PORT", low=0, high=65535)
-    ] = None
-    metrics_host: Annotated[str, Option("Serve metrics on this address.", FOLLOWING, "ADDRESS")] = "127.0.0.1"
+    metrics_port: MetricsPort = None
+    metrics_host: MetricsHost = "127.0.0.1"
+    metrics_file: MetricsFile = None
 
     def __post_init__(self) -> None:
         if not self.roll_age and (self.roll_bytes is not None or self.roll_records is not None):

@@ -289,7 +289,7 @@ class Backup(GenerationalBackup):
 
     def _read_wave(self, wave: Sequence[Task], plans: Plans, held: Held, meter: Meter) -> Proved:
         watch = BrokerWatch(self._kafka, self._client.brokers, then=meter.tasks_done)
-        outcomes = run_backup_job(self._spark(), self._settings(), wave, on_done=watch.tasks_done)
+        outcomes = run_backup_job(self._spark(), self._settings(len(wave)), wave, on_done=watch.tasks_done)
         # A log that was cut while it was read must not become one history: it is planned again.
         mixed = find_mixed(self._client, held, outcomes, patience_s=self._config.patience)
         outcomes = [outcome for outcome in outcomes if outcome.item.id not in mixed]
@@ -308,7 +308,9 @@ class Backup(GenerationalBackup):
             self._run = replace(self._run, suspect=self._run.suspect.union(retry.partition for retry in retries))
             return
         waves = plan_tasks([retry.range for retry in retries], parallelism=self._parallelism())
-        outcomes = [outcome for wave in waves for outcome in run_backup_job(self._spark(), self._settings(), wave)]
+        outcomes = [
+            outcome for wave in waves for outcome in run_backup_job(self._spark(), self._settings(len(wave)), wave)
+        ]
         self._accept(prove_mended(outcomes, retries, self._run.plans, run_id=self._run.run_id))
 
     def _accept(self, proved: Proved) -> None:
@@ -316,8 +318,9 @@ class Backup(GenerationalBackup):
         self._known = self._known.with_held(proved.held)
         self._run = self._run.with_proved(proved)
 
-    def _settings(self) -> TaskSettings:
+    def _settings(self, tasks: int) -> TaskSettings:
         request = self._request
+        rate = request.rate_bytes_per_s
         return TaskSettings(
             run_id=self._run.run_id,
             archive_url=self._archive_url,
@@ -329,6 +332,7 @@ class Backup(GenerationalBackup):
                 bytes_max=request.segment_bytes or SegmentLimits().bytes_max, records_max=request.segment_records
             ),
             patience_s=self._config.patience,
+            rate_bytes_per_s=None if rate is None else rate / max(min(tasks, self._parallelism()), 1),
         )
 
     # Committing

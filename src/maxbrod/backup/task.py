@@ -24,6 +24,7 @@ from maxbrod.errors import (
 from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
 from maxbrod.kafka.fetch.small_ranges import SmallRange, read_small_ranges
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
+from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import topic_id_of
 from maxbrod.storage.opening import open_storage
@@ -66,6 +67,8 @@ class TaskSettings:
     """Whether every record is examined for the lowest timestamp; otherwise only those that cost almost nothing."""
     fetch_bytes: int = FETCH_BYTES
     patience_s: float = PATIENCE_S
+    rate_bytes_per_s: float | None = None
+    """Of one task."""
 
 
 @dataclass(slots=True)
@@ -102,9 +105,10 @@ def run_backup_task(settings: TaskSettings, task: Task) -> tuple[Outcome, ...]:
             exact_timestamps=settings.exact_timestamps,
             look=look_into(task.bytes_estimate),
         )
+        pace = Pace(settings.rate_bytes_per_s)
         with KafkaClient(settings.kafka) as client, writer as archive:
             readings = [
-                _archive(client, archive, item, settings, chunk)
+                _archive(client, archive, item, settings, chunk, pace)
                 for group in _groups(task.items)
                 for item, chunk in _gathered(client, group)
             ]
@@ -147,7 +151,12 @@ def _gathered(client: KafkaClient, group: Sequence[RangeItem]) -> Iterator[tuple
 
 
 def _archive(
-    client: KafkaClient, archive: ArchiveWriter, item: RangeItem, settings: TaskSettings, chunk: Chunk | None
+    client: KafkaClient,
+    archive: ArchiveWriter,
+    item: RangeItem,
+    settings: TaskSettings,
+    chunk: Chunk | None,
+    pace: Pace,
 ) -> _Reading:
     part = archive.partition(
         topic=item.topic,
@@ -158,15 +167,15 @@ def _archive(
     )
     reading = _Reading(item, part, item.start)
     if chunk is not None:
-        _append(reading, chunk)
+        _append(reading, chunk, pace)
     with naming(str(item.where)):
         while reading.reached < item.end and reading.failure is None:
-            _read_on(client, reading, settings)
+            _read_on(client, reading, settings, pace)
         part.close()
     return reading
 
 
-def _read_on(client: KafkaClient, reading: _Reading, settings: TaskSettings) -> None:
+def _read_on(client: KafkaClient, reading: _Reading, settings: TaskSettings, pace: Pace) -> None:
     """Read to the end of the range, past the next damaged batch, or until an error."""
     item = reading.item
     chunks = read_range(
@@ -196,10 +205,11 @@ def _read_on(client: KafkaClient, reading: _Reading, settings: TaskSettings) -> 
         if chunk is None:
             return
         # Errors from here on come from the storage, and end the task.
-        _append(reading, chunk)
+        _append(reading, chunk, pace)
 
 
-def _append(reading: _Reading, chunk: Chunk) -> None:
+def _append(reading: _Reading, chunk: Chunk, pace: Pace) -> None:
+    pace.wait(len(chunk.data))
     if len(chunk.headers):
         reading.part.append(chunk.data, chunk.headers, chunk.aborted)
     elif chunk.start < chunk.log_start_offset:

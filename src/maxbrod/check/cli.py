@@ -14,6 +14,7 @@ import typer
 from maxbrod.check.options import CheckOptions
 from maxbrod.check.problems import Problem, Verdict
 from maxbrod.cli.commands import Call, command
+from maxbrod.cli.metrics import report_figures
 from maxbrod.cli.output import ending, human_bytes, human_time, print_json, print_json_with, print_line
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.model import now_ms
@@ -80,6 +81,8 @@ def check(call: Call[CheckOptions]) -> None:
         verdict = quick.verdict if found is None else found.verdict_with(quick.problem_counts)
         whole = not options.topics and verdict is not Verdict.STOPPED
         unrecorded = _record(opened, verdict, found, started_at) if whole else None
+        wrong = sum(quick.problem_counts.values()) + (len(found.problems) if found else 0)
+        report_figures(last_problems=wrong, last_deep=int(deep and part is None))
         if verdict is Verdict.DAMAGED:
             quick = replace(quick, recovery_point=None)
         if as_json:
@@ -181,6 +184,7 @@ def _check_foreign(archive: Archive, config: Config, patterns: Sequence[str], *,
             f"{report.segments:,} segments with {report.records:,} records and {human_bytes(report.bytes)}"
         )
         print_line(_foreign_words(report))
+    report_figures(last_problems=sum(each.fatal for each in report.faults), last_deep=int(deep))
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from maxbrod.options import Option, Options, TopicWords
+from maxbrod.options import MetricsFile, MetricsHost, MetricsPort, Option, Options, TopicWords
 
 DEEP: Final = "Deep check"
 
@@ -26,3 +26,6 @@ class CheckOptions(Options):
         ),
     ] = False
     yes: Annotated[bool, Option("With --repair: do not ask for confirmation.", flags=("--yes", "-y"))] = False
+    metrics_port: MetricsPort = None
+    metrics_host: MetricsHost = "127.0.0.1"
+    metrics_file: MetricsFile = None

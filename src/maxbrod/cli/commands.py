@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar, get_t
 import typer
 
 from maxbrod.cli.log import logging_to
+from maxbrod.cli.metrics import measuring
 from maxbrod.errors import UsageError, naming
 from maxbrod.options import Declared, LogOptions, Options, declared
 
@@ -88,7 +89,10 @@ def command(
             off = [name for name in given if name.startswith(_OFF)]
             given |= {name.removeprefix(_OFF): False for name in off if given.pop(name)}
             call = call_of(section, [each.name for each in own], given)
-            with logging_to(call.config.log, verb=section, quiet=call.quiet or call.as_json):
+            with (
+                logging_to(call.config.log, verb=section, quiet=call.quiet or call.as_json),
+                measuring(section, call.options, archive=call.config.archive),
+            ):
                 run(call, **others)
 
         shown = (each for each in flags if each.flags or each.option.argument)

@@ -22,6 +22,19 @@ if TYPE_CHECKING:
 _MEASURED: Final = frozenset({"reading", "restoring", "comparing", "merging"})
 
 
+_observers: list[OnProgress] = []
+
+
+@contextmanager
+def observing(observer: OnProgress) -> Iterator[None]:
+    """Within the block, call `observer` with each step of every bar, shown or not."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[OnProgress]:
     """Yield a function to call with each step. The bar disappears when the block ends."""
@@ -44,12 +57,14 @@ def progress_bar(*, shown: bool) -> Iterator[OnProgress]:
 
 
 class _Logged:
-    """Logs each phase when it begins."""
+    """Logs each phase when it begins, and calls those who observe."""
 
     def __init__(self) -> None:
         self._phase = ""
 
     def __call__(self, step: Progress) -> None:
+        for observer in _observers:
+            observer(step)
         if step.phase != self._phase:
             self._phase = step.phase
             log_step(step.phase)

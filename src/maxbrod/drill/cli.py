@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from maxbrod.cli.commands import Call, command
+from maxbrod.cli.metrics import report_figures
 from maxbrod.cli.output import err, print_json, print_line
 from maxbrod.drill.options import KEY_VARIABLE, DrillOptions
 from maxbrod.errors import UsageError
@@ -66,6 +67,11 @@ def drill(call: Call[DrillOptions], context: typer.Context) -> None:
     )
     key = _key(options.key_file)
     report = _run(settings, request, quiet=call.quiet)
+    report_figures(
+        last_recovery_seconds=report.durations_s.get("restore"),
+        last_records=report.records,
+        last_partitions=len(report.covered),
+    )
     _print(report, options.report_dir, key, quiet=call.quiet, as_json=call.as_json)
     raise typer.Exit(report.exit_code)
 

@@ -4,7 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from maxbrod.options import CLUSTER, SELECTION, AsOf, Exclude, Option, Options, Topics
+from maxbrod.options import (
+    CLUSTER,
+    SELECTION,
+    AsOf,
+    Exclude,
+    MetricsFile,
+    MetricsHost,
+    MetricsPort,
+    Option,
+    Options,
+    Topics,
+)
 
 KEY_VARIABLE: Final = "MAXBROD_DRILL_KEY"
 REPORT: Final = "Report"
@@ -31,3 +42,6 @@ class DrillOptions(Options):
         Path | None,
         Option(f"A secret, or an Ed25519 key in PEM form, that signs reports. Else ${KEY_VARIABLE}.", REPORT, "FILE"),
     ] = None
+    metrics_port: MetricsPort = None
+    metrics_host: MetricsHost = "127.0.0.1"
+    metrics_file: MetricsFile = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from maxbrod.cli.commands import Call, command
+from maxbrod.cli.metrics import report_figures
 from maxbrod.cli.output import err, print_json
 from maxbrod.errors import UsageError
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
@@ -83,6 +84,7 @@ def _run(settings: Config, request: RestoreRequest, options: RestoreOptions, *, 
             Restore(settings, request, session=session, on_progress=on_progress, stop=stop) as work,
         ):
             report = work.run(plan)
+    report_figures(last_records=report.records)
     _show_report(report, quiet=quiet, as_json=as_json)
     return report.exit_code
 

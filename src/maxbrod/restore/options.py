@@ -3,7 +3,21 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from maxbrod.options import BEHAVIOR, SELECTION, TARGET, Counts, Option, Pairs, Paths, Rate, SelectionOptions, Words
+from maxbrod.options import (
+    BEHAVIOR,
+    SELECTION,
+    TARGET,
+    Counts,
+    MetricsFile,
+    MetricsHost,
+    MetricsPort,
+    Option,
+    Pairs,
+    Paths,
+    Rate,
+    SelectionOptions,
+    Words,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,3 +149,6 @@ class RestoreOptions(SelectionOptions):
         False
     )
     yes: Annotated[bool, Option("Do not ask for confirmation.", BEHAVIOR, flags=("--yes", "-y"), python=False)] = False
+    metrics_port: MetricsPort = None
+    metrics_host: MetricsHost = "127.0.0.1"
+    metrics_file: MetricsFile = None

@@ -34,6 +34,7 @@ from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.producing import produce_all, prove_topic
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 _OPERATION: Final = "restore"
-_PAUSE_S: Final = 0.05
 PARTITIONS_AT_ONCE: Final = 64
 """Partitions that are written at the same time. The others wait, and hold no memory."""
 _READ_BYTES: Final = 24 << 20
@@ -501,19 +501,3 @@ class _Partition:
             offset=self.next_offset,
             hint="nothing more was written; restore under another name, or delete the topic and run this again",
         )
-
-
-class Pace:
-    """Limits the bytes per second."""
-
-    def __init__(self, bytes_per_s: float | None) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._free_at = time.monotonic()
-
-    def wait(self, size: int) -> None:
-        if self._bytes_per_s is None:
-            return
-        now = time.monotonic()
-        if self._free_at > now + _PAUSE_S:
-            time.sleep(self._free_at - now)
-        self._free_at = max(self._free_at, now) + size / self._bytes_per_s

@@ -26,12 +26,13 @@ from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.repartition.shares import encode_shares
 from maxbrod.restore.repartition.source import read_in_order
 from maxbrod.restore.repartition.split import FOREIGN, SharedTarget, Splitter
-from maxbrod.restore.task import Pace, Restored
+from maxbrod.restore.task import Restored
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:

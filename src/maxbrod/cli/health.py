@@ -1,0 +1,149 @@
+"""Whether a command is alive and whether its last run was good, as HTTP endpoints and for systemd's watchdog.
+
+`/healthz` fails if nothing has moved for a while: a supervisor should then restart the command. `/readyz` fails until
+a run has ended complete, and whenever the last one did not: a restart would not help. Both say why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Final
+
+from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import CollectorRegistry
+
+STALL_S: Final = 900.0
+"""Longer than any single wait of ours: each has a deadline, and deadlines are minutes."""
+_NEVER: Final = "no run has ended yet"
+
+
+class Health:
+    """Thread-safe. `beat` when something moves, `ended` when a run ends."""
+
+    def __init__(self, *, stall_s: float = STALL_S) -> None:
+        self._stall_s = stall_s
+        self._moved_at = time.monotonic()
+        self._problem: str | None = _NEVER
+        self._ended_at: float | None = None
+
+    def beat(self) -> None:
+        self._moved_at = time.monotonic()
+
+    def ended(self, problem: str | None) -> None:
+        """A run has ended: complete, or with a problem."""
+        self.beat()
+        self._problem, self._ended_at = problem, time.time()
+
+    def live(self) -> tuple[bool, dict[str, Any]]:
+        idle = time.monotonic() - self._moved_at
+        alive = idle < self._stall_s
+        said = {} if alive else {"reason": f"nothing has moved for {idle:.0f} s"}
+        return alive, {"alive": alive, "idle_seconds": round(idle, 1), **said}
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        alive, said = self.live()
+        problem = said.get("reason") if not alive else self._problem
+        ready = problem is None
+        return ready, {
+            "ready": ready,
+            "last_run_ended_at": self._ended_at,
+            **({} if ready else {"reason": problem}),
+        }
+
+
+@contextmanager
+def serving(registry: CollectorRegistry, health: Health, port: int, host: str) -> Iterator[int]:
+    """Serve `/metrics`, `/healthz` and `/readyz` within the block; yields the port, which differs from 0."""
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415 - not for `--help`
+
+    def answer(path: str) -> tuple[int, str, bytes]:
+        if path == "/metrics":
+            return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
+        if path in {"/healthz", "/readyz"}:
+            good, said = health.live() if path == "/healthz" else health.ready()
+            return 200 if good else 503, "application/json", f"{json.dumps(said)}\n".encode()
+        return 404, "text/plain", b"not found; there are /metrics, /healthz and /readyz\n"
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 30
+        server_version, sys_version = "maxbrod", ""
+
+        def do_GET(self) -> None:
+            status, kind, body = answer(self.path.partition("?")[0])
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815 - the library's name
+
+        def log_message(self, *_: Any) -> None:  # noqa: ANN401 - as the library's
+            """Write nothing: probes come every few seconds."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    try:
+        server = Server((host, port), Handler)
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"metrics cannot be served: {error}", object_name=f"{host}:{port}", hint="choose another --metrics-port"
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def watched_by_systemd(health: Health) -> Iterator[None]:
+    """Tell systemd that the service has started, and reset its watchdog while the command is alive."""
+    if not os.environ.get("NOTIFY_SOCKET"):
+        yield
+        return
+    over = threading.Event()
+    period_s = int(os.environ.get("WATCHDOG_USEC") or 0) / 1e6 / 3
+
+    def watch() -> None:
+        while not over.wait(period_s):
+            if health.live()[0]:
+                notify("WATCHDOG=1")
+
+    notify("READY=1")
+    watcher = threading.Thread(target=watch, daemon=True)
+    if period_s:
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        notify("STOPPING=1")
+        if period_s:
+            watcher.join()
+
+
+def notify(state: str) -> None:
+    """Send one state to systemd, as sd_notify(3) does. Without systemd nothing happens."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    name = f"\0{address[1:]}" if address.startswith("@") else address
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(state.encode(), name)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from maxbrod.kafka.wire import pacing
+from maxbrod.kafka.wire.pacing import Pace
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Time passes only while something sleeps."""
+    now = [100.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr("maxbrod.kafka.wire.pacing.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("maxbrod.kafka.wire.pacing.time.sleep", sleep)
+    return now
+
+
+def test_bytes_take_the_time_that_the_rate_gives_them(clock: list[float]) -> None:
+    pace = Pace(1000)
+    for _ in range(11):
+        pace.wait(500)
+    # Ten of them have had their half second; the last one has just begun.
+    assert clock[0] == pytest.approx(105.0, abs=pacing._PAUSE_S)
+
+
+def test_small_pieces_keep_the_rate_as_well(clock: list[float]) -> None:
+    pace = Pace(1000)
+    for _ in range(1001):
+        pace.wait(10)
+    assert clock[0] == pytest.approx(110.0, abs=pacing._PAUSE_S)
+
+
+def test_without_a_rate_nothing_waits(clock: list[float]) -> None:
+    pace = Pace(None)
+    for _ in range(100):
+        pace.wait(10**12)
+    assert clock[0] == 100.0
