@@ -103,11 +103,7 @@ class ForeignTarget:
         `unfinished`: topics whose records are not all there. Without a segment such a topic would look like an empty
         one, so it is left out.
         """
-        held = {each.topic for each in self.survey.positions} | {each.where.topic for each in written}
-        left_out = set(unfinished) - held
-        known = {name: each for name, each in facts.topics.items() if name not in left_out}
-        empty = tuple(each for each in facts.empty if each.topic not in left_out)
-        completed = _with_lost(replace(facts, topics=known, empty=empty), self.survey)
+        completed = complete_facts(facts, self.survey, written, unfinished)
         self._layout.publish(self._storage, self.survey, written, self._options, completed)
         self.survey = self._look()
 
@@ -154,6 +150,10 @@ class ForeignTarget:
                 hint="name an empty place, or one that holds an archive in this layout",
             )
         survey = self._layout.survey(self._storage)
+        self._demand_sound(survey)
+        return survey
+
+    def _demand_sound(self, survey: Survey) -> None:
         for fault in survey.faults:
             if fault.fatal:
                 raise CorruptDataError(
@@ -163,7 +163,17 @@ class ForeignTarget:
                     offset=fault.offset,
                     hint="see 'maxbrod check'; with --repair it repairs what it can",
                 )
-        return survey
+
+
+def complete_facts(
+    facts: ClusterFacts, survey: Survey, written: Sequence[ForeignSegment], unfinished: Collection[str]
+) -> ClusterFacts:
+    """The facts to publish with these segments: without topics that would look empty, and with what was lost since."""
+    held = {each.topic for each in survey.positions} | {each.where.topic for each in written}
+    left_out = set(unfinished) - held
+    known = {name: each for name, each in facts.topics.items() if name not in left_out}
+    empty = tuple(each for each in facts.empty if each.topic not in left_out)
+    return _with_lost(replace(facts, topics=known, empty=empty), survey)
 
 
 def _with_lost(facts: ClusterFacts, survey: Survey) -> ClusterFacts:

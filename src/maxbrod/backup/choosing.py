@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.backup.plan.generations import DAYS, HOURS, parse_length
+from maxbrod.backup.plan.turns import OFFSETS
 from maxbrod.backup.run import Backup
+from maxbrod.backup.turns import TurnsBackup
 from maxbrod.engine.progress import silent
 from maxbrod.errors import UsageError
 from maxbrod.layouts.registry import NATIVE
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
 
+_TIMES = {DAYS, HOURS, OFFSETS}
+"""Options of the original tool that say when, not how a layout is written."""
 AnyBackup: TypeAlias = Backup | ForeignBackup
 
 
@@ -35,17 +39,26 @@ def open_backup(
         flag
         for flag, value in (
             ("--codec", request.codec),
-            ("--layout-option", request.layout_options.keys() - {DAYS, HOURS}),
+            ("--layout-option", request.layout_options.keys() - _TIMES),
             ("--accept-loss", request.accept_loss),
         )
         if value
     ]
+    if request.generation_role is not None and config.layout != "avro":
+        raise UsageError(
+            "--generation-role is only for the layout avro", hint="in our own layout use --generation-every"
+        )
     if config.layout in {None, NATIVE}:
         if given:
             raise UsageError(f"{given[0]} is only for the layouts of other tools", hint="choose one with --layout")
         return Backup(config, session=session, on_progress=on_progress, stop=stop)
+    if request.generation_role is not None:
+        return TurnsBackup(config, target_request(config), session=session, on_progress=on_progress, stop=stop)
     if parse_length(request.generation_every, request.layout_options) is not None:
-        raise UsageError("generations of compacted topics are only for our own layout")
+        raise UsageError(
+            "generations of compacted topics are only for our own layout",
+            hint="in the layout avro, two instances take turns: see --generation-role",
+        )
     if request.roll_age:
         raise UsageError("--roll-age is only for our own layout", hint="set the interval with --every instead")
     if request.rate_bytes_per_s is not None:
@@ -61,6 +74,6 @@ def target_request(config: Config) -> TargetRequest:
         codec=request.codec,
         segment_bytes=request.segment_bytes,
         segment_records=request.segment_records,
-        extra=request.layout_options,
+        extra={name: each for name, each in request.layout_options.items() if name not in _TIMES},
         accept_loss=request.accept_loss,
     )

@@ -29,6 +29,7 @@ from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
 from maxbrod.model import now_ms
+from maxbrod.notices import worst_exit_code
 from maxbrod.transfer.job import run_transfer_job
 from maxbrod.transfer.task import TransferItem, TransferSettings
 
@@ -76,11 +77,16 @@ class ForeignBackup(BackupBase):
         stop: threading.Event | None = None,
     ) -> None:
         super().__init__(config, session=session, on_progress=on_progress, stop=stop)
-        self.target = ForeignTarget(self._archive_url, config.storage, request)
+        self.target = self._open_target(request)
         self._layout = request.layout
         self._ran = False
+        self._reached: Mapping[TopicPartition, int] | None = None
+        """Where the logs ended, if the last run has reached the end of every one."""
         # Recovery points as this process has seen them: the layout records none.
         self._points: dict[PartitionId, int | None] = {}
+
+    def _open_target(self, request: TargetRequest) -> ForeignTarget:
+        return ForeignTarget(self._archive_url, self._config.storage, request)
 
     def hurry(self) -> None:
         """Nothing is ever deferred."""
@@ -88,7 +94,12 @@ class ForeignBackup(BackupBase):
     def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
         """Bring the archive up to date. Nothing can be deferred: `waiting` is always None."""
         del waiting
+        cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
+        return self._back_up(cluster, demand_topics=demand_topics)
+
+    def _back_up(self, cluster: ClusterState, *, demand_topics: bool) -> BackupReport:
         self.lags = None
+        self._reached = None
         self.target.demand_acceptance()
         if self._ran:
             self.target.look_again()
@@ -96,7 +107,6 @@ class ForeignBackup(BackupBase):
         self._on_progress(Progress(phase="planning"))
         run_id, started_at_ms = new_run_id(), now_ms()
         patience_s = self._config.patience
-        cluster = capture(self._client, deadline=Deadline.after(patience_s))
         observed = observe(
             self._client,
             SurveyedCatalog(self.target.url, ()),
@@ -113,6 +123,7 @@ class ForeignBackup(BackupBase):
         if not progress.objects:
             self.target.publish((), facts, unfinished=_unfinished(self.lags))
         self._move_on(observed, progress, began_at_ms=started_at_ms)
+        self._reached = _reached(observed, progress)
         return BackupReport(
             run_id=run_id,
             archive=self.target.url,
@@ -299,6 +310,13 @@ def _lags(observed: Observed, ends: Mapping[TopicPartition, int]) -> dict[str, i
         lag = max(state.high_watermark - ends.get(state.where, state.log_start), 0)
         lags[state.topic] = add_up((lags[state.topic], lag))
     return {**lags, **dict.fromkeys(observed.unanswered.values())}
+
+
+def _reached(observed: Observed, progress: _Progress) -> dict[TopicPartition, int] | None:
+    """Up to the last stable offset: beyond it nothing is decided yet."""
+    ends = {state.where: state.end for state in observed.states}
+    behind = any(progress.ends.get(where, -1) < end for where, end in ends.items())
+    return None if behind or observed.unanswered or worst_exit_code(progress.notices) else ends
 
 
 def _unfinished(lags: Mapping[str, int | None]) -> set[str]:

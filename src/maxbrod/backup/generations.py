@@ -177,7 +177,7 @@ def view_topics(
             topic=views[0].state.topic,
             topic_id=topic_id,
             compacted=None if topic_id not in topics else topics[topic_id].compacted,
-            tombstones_ms=_tombstones_ms(topics[topic_id].effective if topic_id in topics else None),
+            tombstones_ms=tombstones_ms(topics[topic_id].effective if topic_id in topics else None),
             partitions=tuple(views),
             complete=all(done for each, done in complete.items() if each.topic_id == topic_id),
         )
@@ -408,7 +408,7 @@ def _first_written_at(archive: Archive, topic_id: str, now: int) -> int:
     return now if found is None else min(found, now)
 
 
-def _tombstones_ms(effective: Mapping[str, str] | None) -> int:
+def tombstones_ms(effective: Mapping[str, str] | None) -> int:
     text = (effective or {}).get("delete.retention.ms", "")
     return int(text) if text.isdecimal() else TOMBSTONES_MS
 

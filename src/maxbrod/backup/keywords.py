@@ -33,3 +33,5 @@ class BackupKeywords(TypedDict, total=False):
     roll_age: float | str
     generation_every: float | str | None
     generation_bytes: int | str
+    generation_role: str | None
+    generation_name: str

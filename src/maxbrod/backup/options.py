@@ -179,6 +179,24 @@ class BackupOptions(Options):
             low=1,
         ),
     ] = 256 << 20
+    generation_role: Annotated[
+        str | None,
+        Option(
+            "Take turns with a second instance, which has the other role, as the tool of the layout avro does. This is "
+            "the role to begin with.",
+            GENERATIONS,
+            "active|passive",
+        ),
+    ] = None
+    generation_name: Annotated[
+        str,
+        Option(
+            "The common name of the two instances: NAME-activate and NAME-passivate. One of them may be a connector of "
+            "that tool.",
+            GENERATIONS,
+            "NAME",
+        ),
+    ] = "maxbrod"
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     metrics_file: MetricsFile = None
@@ -188,3 +206,5 @@ class BackupOptions(Options):
             raise ValueError("roll_bytes and roll_records need roll_age, which bounds how long anything waits")
         if self.generation_every is not None and self.generation_every <= 0:
             raise ValueError("generation_every must be above 0")
+        if self.generation_role not in {None, "active", "passive"}:
+            raise ValueError("generation_role must be active or passive")

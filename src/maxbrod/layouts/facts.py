@@ -62,16 +62,16 @@ def read_facts(storage: Storage) -> Facts:
         return Facts()
     with naming(storage.name_of(PATH)):
         try:
-            document: Any = json.loads(text)
-            version = document["version"]
-            if version != _VERSION:
-                raise UnsupportedFormatError(f"the facts have version {version!r}; version 1 is known")
-            return _decode(document)
+            return decode_facts(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptDataError(f"the facts about topics and groups cannot be read: {error}") from error
 
 
-def _decode(document: dict[str, Any]) -> Facts:
+def decode_facts(document: dict[str, Any]) -> Facts:
+    """ValueError, KeyError, TypeError, AttributeError: `encode_facts` has not written this."""
+    version = document["version"]
+    if version != _VERSION:
+        raise UnsupportedFormatError(f"the facts have version {version!r}; version 1 is known")
     topics = {
         name: ForeignTopic(
             name=name,
@@ -112,6 +112,11 @@ def write_facts(
     storage: Storage, survey: Survey, facts: ClusterFacts, coverage: Mapping[TopicPartition, Coverage]
 ) -> None:
     """Writes the new facts over the old ones. If the source has no groups at all, the old ones are kept."""
+    document = encode_facts(survey, facts, coverage)
+    storage.replace(PATH, json.dumps(document, indent=2, ensure_ascii=False).encode())
+
+
+def encode_facts(survey: Survey, facts: ClusterFacts, coverage: Mapping[TopicPartition, Coverage]) -> dict[str, Any]:
     groups = {each.group_id: by_topic(each.offsets) for each in facts.groups or survey.groups if each.offsets}
     topics = {
         name: {
@@ -121,7 +126,7 @@ def write_facts(
         }
         for name, topic in sorted({**survey.topics, **facts.topics}.items())
     }
-    document = {
+    return {
         "version": _VERSION,
         "layout": survey.layout,
         "cluster_id": facts.cluster_id or survey.cluster_id,
@@ -130,7 +135,6 @@ def write_facts(
         "groups": groups,
         "offsets": encode_coverage(coverage),
     }
-    storage.replace(PATH, json.dumps(document, indent=2, ensure_ascii=False).encode())
 
 
 def forget_segments(storage: Storage, survey: Survey, going: Collection[str]) -> None:

@@ -1,7 +1,8 @@
 """The topic by which two connectors for compacted topics take turns.
 
 `_compacted_log_backup_coordination`: the key is `<instance>-<partition>` of the addressed connector, the value an Avro
-single object (C3 01, the schema's fingerprint, the record), or null after it has been received.
+single object (C3 01, the schema's fingerprint, the record), or null after it has been received. The key has no topic:
+two connectors can take turns for one topic only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from maxbrod.layouts.avro.container import decode_long, encode_bytes, encode_lon
 
 TOPIC: Final = "_compacted_log_backup_coordination"
 _MARK: Final = b"\xc3\x01"
-_FINGERPRINT_BYTES: Final = 8
+FINGERPRINT: Final = bytes.fromhex("60ca86f8cd2aabcf")
+"""CRC-64-AVRO, little-endian, of the schema of `AvroCompatedLogBackupCoordination-v1.0.avsc` in canonical form."""
 
 
 class Event(IntEnum):
@@ -43,7 +45,7 @@ def decode_coordination(value: bytes) -> Coordination:
         raise UnsupportedFormatError(
             "the value is not an Avro single object", position=0, hint="it should begin with c301"
         )
-    at = len(_MARK) + _FINGERPRINT_BYTES
+    at = len(_MARK) + len(FINGERPRINT)
     event, at = decode_long(value, at)
     if event not in set(Event):
         raise CorruptDataError(f"there is no event {event}", position=at)
@@ -64,7 +66,7 @@ def decode_coordination(value: bytes) -> Coordination:
     )
 
 
-def encode_coordination(message: Coordination, fingerprint: bytes) -> bytes:
+def encode_coordination(message: Coordination, fingerprint: bytes = FINGERPRINT) -> bytes:
     parts = [_MARK, fingerprint, encode_long(message.event), encode_bytes(message.instance.encode())]
     parts.append(encode_bytes(message.topic.encode()))
     parts += [encode_long(number) for number in (message.partition, message.offset, message.timestamp_ms)]

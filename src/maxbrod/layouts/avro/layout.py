@@ -9,6 +9,7 @@ from maxbrod.layouts.modular import ModularLayout
 
 LAYOUT: Final = ModularLayout(
     name="avro",
+    choices=("instance",),
     has_lossy_options=True,
     losses=(
         Loss(what="leader epochs, producer ids and epochs, sequence numbers", real=False),

@@ -56,16 +56,32 @@ def _file(
     return FileName(where=where, first_offset=first_offset, instance=instance)
 
 
-def file_path(where: TopicPartition, first_offset: int) -> str:
-    """The name that we write. The documentation does not define the sequence number; we use the first offset."""
+def file_path(where: TopicPartition, first_offset: int, instance: str | None = None) -> str:
+    """The name that we write. The documentation does not define the sequence number; we use the first offset.
+
+    With `instance`, the name that the connector for compacted topics uses.
+    """
     topic = where.topic
     if topic in {".", ".."} or not _TOPIC.fullmatch(topic):
         raise UsageError(f"{topic!r} is not a valid topic name", hint="use letters, digits, '.', '_' and '-'")
+    if instance is not None:
+        name = f"{topic}-{where.partition}-{first_offset:015d}.avro"
+        _demand_short(topic, name)
+        return f"{instance_folder(topic, instance)}/{where.partition}/{name}"
     name = f"{topic}+{where.partition}-{first_offset:020d}.data"
+    _demand_short(topic, name)
+    return f"topics/{topic}/partition={where.partition}/{name}"
+
+
+def instance_folder(topic: str, instance: str) -> str:
+    """The folder of a topic's copy that one connector writes."""
+    return f"{topic}/{instance}"
+
+
+def _demand_short(topic: str, name: str) -> None:
     if len(name) > _NAME_BYTES_MAX:
         raise RefusedError(
             f"the topic's name has {len(topic)} characters: files of the layout avro would have names of {len(name)}, "
             f"and {_NAME_BYTES_MAX} is the most",
             hint="exclude the topic, or choose another layout: all others support every topic name",
         )
-    return f"topics/{topic}/partition={where.partition}/{name}"

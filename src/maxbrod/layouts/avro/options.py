@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
+from maxbrod.layouts.avro.schema import CLAIM, GENERATION, INSTANCE
 from maxbrod.layouts.foreign import Loss
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _ALIASES: Final = {None: "null", "none": "null", "zstd": "zstandard"}
 
 def check_options(options: WriteOptions) -> str:
     """Avro's name of the codec. UsageError: an option is invalid."""
-    unknown = sorted(set(options.extra) - {"schema"})
+    unknown = sorted(set(options.extra) - {"schema", INSTANCE, GENERATION, CLAIM})
     if unknown:
         raise UsageError(f"the layout avro has no option {', '.join(unknown)}", hint="it has schema")
     if options.extra.get("schema", "full") not in _SCHEMAS:

@@ -22,9 +22,9 @@ def publish(
     storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
 ) -> None:
     check_options(options)
-    coverage = extended_by(read_facts(storage).coverage, survey, written, facts.gaps, _folder)
+    coverage = extended_by(read_facts(storage).coverage, survey, written, facts.gaps, folder_of)
     write_facts(storage, survey, facts, coverage)
 
 
-def _folder(segment: ForeignSegment) -> str:
+def folder_of(segment: ForeignSegment) -> str:
     return segment.path.rpartition("/")[0]

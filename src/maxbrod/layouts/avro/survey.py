@@ -19,12 +19,16 @@ from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.layouts.avro import schema as names
 from maxbrod.layouts.avro.container import Header, read_blocks, read_header, read_last_block
+from maxbrod.layouts.avro.instances import read_instances
 from maxbrod.layouts.avro.names import FileName, parse_name
 from maxbrod.layouts.coverage import judge
-from maxbrod.layouts.facts import is_published, surveyed_facts
-from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
+from maxbrod.layouts.facts import Facts, is_published, surveyed_facts
+from maxbrod.layouts.foreign import Doubt, Fault, ForeignSegment, ForeignTopic, Survey
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from maxbrod.layouts.avro.instances import Instance
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import ObjectInfo, Storage
 
@@ -55,16 +59,25 @@ def detect(storage: Storage) -> bool:
     return any(name is not None for name in names) or is_published(storage, "avro")
 
 
-def survey(storage: Storage) -> Survey:
+def survey(storage: Storage, instance: str | None = None) -> Survey:
+    """`instance` selects the copy of one of two connectors; by default it is the newest complete one."""
     faults: list[Fault] = []
     # Before the files are listed: if files are published in between, more are listed than the facts name, never fewer.
     facts = surveyed_facts(storage, faults)
-    files = [(name, info) for info in storage.list() if (name := parse_name(info.path)) is not None]
+    choice = _Choice(read_instances(storage), instance)
+    files = [
+        (name, info) for info in storage.list() if (name := parse_name(info.path)) is not None and choice.includes(name)
+    ]
+    facts = choice.extend(facts)
     copies: defaultdict[TopicPartition, dict[str | None, _Copy]] = defaultdict(dict)
     with ThreadPoolExecutor(_REQUESTS) as pool:
-        for (name, info), (segment, fault) in zip(files, pool.map(partial(_look, storage), files), strict=True):
+        looked = pool.map(partial(_look, storage), files)
+        for (name, info), (segment, fault, generation) in zip(files, looked, strict=True):
             faults += [fault] if fault else []
-            if segment is not None:
+            if segment is not None and not choice.counts(name, generation):
+                message = f"was left by an earlier generation of {name.instance}"
+                faults.append(Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False))
+            elif segment is not None:
                 known = copies[name.where].get(name.instance, _Copy(segments=[], modified_ms=0))
                 found = [*known.segments, segment]
                 newest = max(known.modified_ms, info.modified_ms)
@@ -72,7 +85,7 @@ def survey(storage: Storage) -> Survey:
     segments: list[ForeignSegment] = []
     positions: dict[TopicPartition, int] = {}
     for where in sorted(copies):
-        mine = _without_overlaps(_chosen(copies[where], faults), faults)
+        mine = _without_overlaps(_chosen(choice.candidates(copies[where]), faults), faults)
         segments += mine
         positions[where] = mine[-1].end_offset
     verdict = judge(segments, facts.coverage)
@@ -88,8 +101,67 @@ def survey(storage: Storage) -> Survey:
         cluster_id=facts.cluster_id,
         taken_at_ms=facts.taken_at_ms,
         faults=(*faults, *verdict.faults),
-        doubts=verdict.doubts,
+        doubts=(*verdict.doubts, *choice.doubts({name.where.topic for name, _ in files if choice.is_of_a_tool(name)})),
     )
+
+
+class _Choice:
+    """Which files count where instances of ours take turns. Of other topics, and of other tools, all do."""
+
+    def __init__(self, instances: Mapping[str, Instance], wanted: str | None) -> None:
+        self._instances = instances
+        self._wanted = wanted
+        complete = sorted(
+            (each for each in instances.values() if each.stage.complete), key=lambda each: each.activated_at_ms
+        )
+        # Both are complete for a moment after a switch.
+        self._active = {each.topic: each for each in complete}
+
+    def includes(self, name: FileName) -> bool:
+        if self._wanted is not None:
+            return name.instance == self._wanted
+        active = self._active.get(name.where.topic)
+        return active is None or name.instance == active.name
+
+    def counts(self, name: FileName, generation: int | None) -> bool:
+        known = self._instances.get(name.instance or "")
+        # One that has not begun a generation has not cleared its place yet: another tool's files are there.
+        return known is None or known.generation == (generation or 0)
+
+    def extend(self, facts: Facts) -> Facts:
+        """With the facts of the instances whose files count."""
+        if self._wanted is not None:
+            known = self._instances.get(self._wanted)
+            return facts if known is None else known.decode_facts()
+        for each in self._active.values():
+            own = each.decode_facts()
+            others = {where: one for where, one in facts.coverage.items() if where.topic != each.topic}
+            facts = Facts(
+                cluster_id=own.cluster_id or facts.cluster_id,
+                taken_at_ms=max(filter(None, (own.taken_at_ms, facts.taken_at_ms)), default=None),
+                topics={**facts.topics, **own.topics},
+                groups=own.groups or facts.groups,
+                coverage={**others, **own.coverage},
+            )
+        return facts
+
+    def is_of_a_tool(self, name: FileName) -> bool:
+        return name.instance not in self._instances
+
+    def candidates(self, copies: dict[str | None, _Copy]) -> dict[str | None, _Copy]:
+        """If one of the two connectors is the tool's, and ours has not said that it is active, the tool's is."""
+        others = {name: copy for name, copy in copies.items() if name not in self._instances}
+        return others or copies
+
+    def doubts(self, of_a_tool: Collection[str]) -> list[Doubt]:
+        """`of_a_tool`: topics of which the tool itself has a copy."""
+        topics = {each.topic for each in self._instances.values()} - set(self._active)
+        if self._wanted is not None:
+            known = self._instances.get(self._wanted)
+            topics = {known.topic} if known is not None and not known.stage.complete else set()
+        what = "no generation of this topic has reached the end of its log, as far as its instances have recorded"
+        hint = "wait until the active instance has caught up"
+        return [Doubt(what=what, topic=each, hint=hint, refused=each not in of_a_tool) for each in sorted(topics)]
 
 
 def _chosen(copies: dict[str | None, _Copy], faults: list[Fault]) -> list[ForeignSegment]:
@@ -120,19 +192,23 @@ def _without_overlaps(segments: list[ForeignSegment], faults: list[Fault]) -> li
     return kept
 
 
-def _look(storage: Storage, file: tuple[FileName, ObjectInfo]) -> tuple[ForeignSegment | None, Fault | None]:
+def _look(
+    storage: Storage, file: tuple[FileName, ObjectInfo]
+) -> tuple[ForeignSegment | None, Fault | None, int | None]:
+    """The segment, the fault, and the generation that the file says it belongs to."""
     name, info = file
     try:
         header = read_header(storage, info.path, info.size)
         if names.MARK in header.metadata:
-            return _marked(name, info, header), None
+            generation = header.metadata.get(names.GENERATION, b"")
+            return _marked(name, info, header), None, int(generation) if generation.isdigit() else None
         if info.size > WHOLE_BYTES:
             segment = _by_its_ends(storage, name, info, header)
             if segment is not None:
-                return segment, None
+                return segment, None, None
     except _DAMAGE as error:
-        return None, Fault(path=info.path, message=error.message, offset=name.first_offset)
-    return _by_reading(storage, name, info)
+        return None, Fault(path=info.path, message=error.message, offset=name.first_offset), None
+    return (*_by_reading(storage, name, info), None)
 
 
 def _marked(name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment:

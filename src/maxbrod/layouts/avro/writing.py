@@ -16,6 +16,7 @@ from maxbrod.layouts.avro import schema as names
 from maxbrod.layouts.avro import writing_kernels
 from maxbrod.layouts.avro.codecs import compress
 from maxbrod.layouts.avro.container import SYNC_BYTES, encode_block, encode_bytes, encode_header, encode_long
+from maxbrod.layouts.avro.instances import mark_of, put_fenced
 from maxbrod.layouts.avro.names import file_path
 from maxbrod.layouts.avro.options import check_options, is_seed
 from maxbrod.layouts.buffers import RecordBuffers, consumable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from maxbrod.layouts.avro.instances import Mark
     from maxbrod.layouts.foreign import Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
@@ -62,6 +64,7 @@ class _PartitionWriter:
         bytes_max = SEGMENT_BYTES_MAX if options.segment_bytes_max is None else options.segment_bytes_max
         self._files = Rotation(bytes_max=bytes_max, records_max=options.segment_records_max, bytes_fresh=0)
         self._file: _File | None = None
+        self._mark = mark_of(options)
         head = encode_bytes(where.topic.encode()) + encode_long(where.partition)
         self._head = sealed(np.frombuffer(head, np.uint8))
 
@@ -82,7 +85,7 @@ class _PartitionWriter:
 
     def finish(self) -> None:
         if self._file is not None:
-            self.written.append(self._file.put(self._storage, self._where))
+            self.written.append(self._file.put(self._storage, self._where, self._mark))
             self._file = None
 
 
@@ -131,9 +134,9 @@ class _File:
             self._packed.append((self._open_records, compress(self._codec, data, self._level)))
             self._open, self._open_records = [], 0
 
-    def put(self, storage: Storage, where: TopicPartition) -> ForeignSegment:
+    def put(self, storage: Storage, where: TopicPartition, mark: Mark | None) -> ForeignSegment:
         self._pack()
-        path = file_path(where, self._first)
+        path = file_path(where, self._first, None if mark is None else mark.instance)
         metadata = {
             names.MARK: names.MARK_VERSION,
             names.BASE_OFFSET: str(self._first),
@@ -141,6 +144,7 @@ class _File:
             names.RECORDS: str(self._records),
             names.MIN_TIMESTAMP: str(min(self._lowest)),
             names.MAX_TIMESTAMP: str(max(self._highest)),
+            **({} if mark is None else mark.metadata()),
         }
         # Not random, so that the same records produce the same bytes.
         seed = hashlib.blake2b(path.encode(), digest_size=SYNC_BYTES)
@@ -148,8 +152,11 @@ class _File:
         sync = seed.digest()
         header = encode_header(names.SEED_SCHEMA if self._seed else names.SCHEMA, self._codec, metadata, sync)
         data = b"".join([header, *(encode_block(count, block, sync) for count, block in self._packed)])
-        # For rules of retention that cannot look into files. The header of the file says the same.
-        storage.replace(path, data, metadata={names.LAST_MESSAGE: str(max(self._highest))})
+        if mark is not None:
+            put_fenced(storage, path, data, mark)
+        else:
+            # For rules of retention that cannot look into files. The header of the file says the same.
+            storage.replace(path, data, metadata={names.LAST_MESSAGE: str(max(self._highest))})
         return ForeignSegment(
             where=where,
             path=path,

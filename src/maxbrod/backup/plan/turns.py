@@ -1,0 +1,354 @@
+"""Decides what one of two instances does that take turns to back up a compacted topic. Pure: the clock is passed in.
+
+    WAITING       backs up nothing. An ACTIVATE begins a generation                            steps 2, 6
+    CLEARING      deletes its files of the generation before                                   step 7
+    CATCHING_UP   reads from the start of the log until it has reached the end                 steps 3, 8
+    ACTIVE        complete, and goes on. Told the other one to stop (PASSIVATE)                steps 9, 13
+                  After its time it asks the other one to begin (ACTIVATE)                     steps 4, 5
+    RETIRING      was told to stop; makes sure that the other one is not stopping as well      step 10
+    LEAVING       the other one is complete: deletes its files, and waits again                steps 11, 12
+
+A state is stored before anything is done because of it, and whatever is done may be repeated: a process that is killed
+at any point goes on where it was. A message is acknowledged only after the state that it leads to is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from maxbrod.errors import UsageError
+from maxbrod.layouts.avro.coordination import Coordination, Event
+from maxbrod.layouts.avro.instances import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+LENGTH_MS: Final = 6 * 3600 * 1000
+"""How long an instance stays active, as the original tool has it."""
+OFFSETS: Final = "compacted.log.backup.interval.offsets"
+OFFSETS_DEFAULT: Final = 1000
+_AGAIN_MS: Final = 10 * 60 * 1000
+"""After this time without an answer the request is repeated: the original tool forgets it when it is restarted."""
+
+
+class Role(StrEnum):
+    """How an instance begins. Its name keeps it, whatever it does later."""
+
+    ACTIVE = "active"
+    PASSIVE = "passive"
+
+    def instance(self, base: str) -> str:
+        return f"{base}-{'activate' if self is Role.ACTIVE else 'passivate'}"
+
+    @property
+    def other(self) -> Role:
+        return Role.PASSIVE if self is Role.ACTIVE else Role.ACTIVE
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"
+    CLEARING = "clearing"
+    CATCHING_UP = "catching up"
+    ACTIVE = "active"
+    RETIRING = "retiring"
+    LEAVING = "leaving"
+
+
+STAGES: Final = {
+    Phase.WAITING: Stage.WAITING,
+    Phase.CLEARING: Stage.WAITING,
+    Phase.CATCHING_UP: Stage.BUILDING,
+    Phase.ACTIVE: Stage.ACTIVE,
+    Phase.RETIRING: Stage.RETIRING,
+    Phase.LEAVING: Stage.WAITING,
+}
+"""What the files of an instance are in each phase."""
+BACKING_UP: Final = frozenset({Phase.CATCHING_UP, Phase.ACTIVE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """All that an instance must know after a restart."""
+
+    phase: Phase
+    generation: int = 0
+    since_ms: int = 0
+    """When the generation began to read, and from ACTIVE on when it became active."""
+    stop_other: bool = False
+    """PASSIVATE must be sent once the generation is active. In RETIRING and LEAVING: an ACTIVATE has come already."""
+    stopped_other_at_ms: int = 0
+    announced: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the offset of the ACTIVATE. Empty: the time is not over."""
+    announced_at_ms: int = 0
+    """When it was sent last. 0: it must be sent."""
+    log_ends: Mapping[int, int] = field(default_factory=dict)
+    """Where the log ended when the generation became active."""
+
+    def encode(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            **asdict(self),
+            "phase": str(self.phase),
+            "announced": {str(each): offset for each, offset in self.announced.items()},
+            "log_ends": {str(each): offset for each, offset in self.log_ends.items()},
+        }
+
+
+def decode_turn(found: Mapping[str, Any]) -> Turn:
+    numbers = {name: {int(each): offset for each, offset in found[name].items()} for name in ("announced", "log_ends")}
+    return Turn(**{**found, "phase": Phase(found["phase"]), **numbers})
+
+
+def first_turn(role: Role, *, now_ms: int) -> Turn:
+    """Of an instance that has never run."""
+    if role is Role.PASSIVE:
+        return Turn(phase=Phase.WAITING)
+    return Turn(phase=Phase.CLEARING, generation=1, since_ms=now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The two names, and the times."""
+
+    role: Role
+    own: str
+    other: str
+    topic: str
+    length_ms: int = LENGTH_MS
+    interval_offsets: int = OFFSETS_DEFAULT
+
+
+def parse_interval(options: Mapping[str, str]) -> int:
+    text = options.get(OFFSETS, str(OFFSETS_DEFAULT))
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"{OFFSETS} cannot be {text!r}", hint="give a number above 0")
+    return int(text)
+
+
+class Mailbox:
+    """The messages of the coordination topic that were not acknowledged. Reads it in the order of the log."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, dict[tuple[str, int, Event], Coordination]] = {}
+
+    def read(self, key: str, message: Coordination | None) -> None:
+        """None is the acknowledgement of everything under the key. The original compares names ignoring case."""
+        if message is None:
+            self._messages.pop(key.lower(), None)
+        else:
+            place = (message.topic.lower(), message.partition, message.event)
+            self._messages.setdefault(key.lower(), {})[place] = message
+
+    def to(self, instance: str, topic: str, event: Event) -> dict[int, Coordination]:
+        """By partition, the newest message of this kind."""
+        return {
+            message.partition: message
+            for key, messages in self._messages.items()
+            for (name, partition, kind), message in messages.items()
+            if key == key_of(instance, partition).lower() and name == topic.lower() and kind is event
+        }
+
+
+def key_of(instance: str, partition: int) -> str:
+    return f"{instance}-{partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What an instance sees when it decides."""
+
+    now_ms: int
+    partitions: Collection[int]
+    mail: Mailbox
+    last_offsets: Mapping[int, int] = field(default_factory=dict)
+    """The offset of the last record that is archived of each partition."""
+    caught_up: Mapping[int, int] | None = None
+    """The ends of the logs, if a run has just reached all of them."""
+    tombstones_ms: int
+    other_stage: Stage | None = None
+    """Of the other instance; None if it has no document: it is the original tool's, or has never run."""
+    other_is_whole: bool = False
+    """The other is active and all of its files are there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    key: str
+    message: Coordination | None
+    """None acknowledges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Delete all files of this instance."""
+
+
+Action: TypeAlias = Send | Clear
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Store `turn`, do the actions, store `then`."""
+
+    turn: Turn
+    actions: tuple[Action, ...] = ()
+    then: Turn
+
+    def is_nothing(self, before: Turn) -> bool:
+        return self.turn == self.then == before and not self.actions
+
+
+def decide(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+    """The next step. Decide again until it is nothing."""
+    return _DECIDE[turn.phase](turn, sight, policy)
+
+
+def _waiting(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+    """One partition is enough: the original sends the others only when they have a record, which may be never."""
+    if _mail(sight, policy, Event.ACTIVATE) and sight.other_stage in {None, Stage.ACTIVE, Stage.RETIRING}:
+        new = _begun(turn, sight)
+        return Decision(turn=new, then=new)
+    return _acknowledge(turn, policy, _mail(sight, policy, Event.PASSIVATE))
+
+
+def _begun(turn: Turn, sight: Sight) -> Turn:
+    return Turn(phase=Phase.CLEARING, generation=turn.generation + 1, since_ms=sight.now_ms, stop_other=True)
+
+
+def _clearing(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+    received = {*_mail(sight, policy, Event.ACTIVATE), *_mail(sight, policy, Event.PASSIVATE)}
+    acknowledgements = _acknowledgements(policy, received)
+    then = replace(turn, phase=Phase.CATCHING_UP, since_ms=sight.now_ms)
+    return Decision(turn=turn, actions=(*acknowledgements, Clear()), then=then)
+
+
+def _catching_up(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+    if sight.now_ms - turn.since_ms >= sight.tombstones_ms:
+        # A reader that is slower may see a record and miss the tombstone after it.
+        new = replace(turn, phase=Phase.CLEARING, generation=turn.generation + 1)
+        return Decision(turn=new, then=new)
+    if sight.caught_up is not None:
+        new = replace(turn, phase=Phase.ACTIVE, since_ms=sight.now_ms, log_ends=dict(sight.caught_up))
+        return Decision(turn=new, then=new)
+    received = {*_mail(sight, policy, Event.ACTIVATE), *_mail(sight, policy, Event.PASSIVATE)}
+    return _acknowledge(turn, policy, received)
+
+
+def _active(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+    if turn.stop_other:
+        sends = _sends(policy, Event.PASSIVATE, dict.fromkeys(sight.partitions, 0), sight.now_ms)
+        then = replace(turn, stop_other=False, stopped_other_at_ms=sight.now_ms)
+        return Decision(turn=turn, actions=sends, then=then)
+    asked, stopped = _mail(sight, policy, Event.ACTIVATE), _mail(sight, policy, Event.PASSIVATE)
+    if turn.announced and set(turn.announced) <= set(stopped) and sight.other_stage in {None, Stage.ACTIVE}:
+        new = replace(turn, phase=Phase.RETIRING, stop_other=bool(asked))
+        return Decision(turn=new, then=new)
+    if asked and not (turn.announced and policy.role is Role.PASSIVE):
+        # If both are active and both have asked, one of them must give way: the one that began as passive.
+        return _answer(turn, sight, policy, asked)
+    if not turn.announced:
+        if stopped:
+            # It answers nothing that this instance has asked.
+            return _acknowledge(turn, policy, stopped)
+        if sight.now_ms - turn.since_ms < policy.length_ms:
+            return Decision(turn=turn, then=turn)
+        offsets = {each: max(sight.last_offsets.get(each, 0), 0) for each in sight.partitions}
+        new = replace(turn, announced=offsets, announced_at_ms=0)
+        return Decision(turn=new, then=new)
+    return _ask(turn, sight, policy)
+
+
+def _answer(turn: Turn, sight: Sight, policy: Policy, asked: Mapping[int, Coordination]) -> Decision:
+    """The other one is active, too: tell it again to stop, unless it has not read that yet, or had asked before."""
+    unread = sight.mail.to(policy.other, policy.topic, Event.PASSIVATE)
+    late = any(
+        each not in unread and message.timestamp_ms > turn.stopped_other_at_ms for each, message in asked.items()
+    )
+    new = replace(turn, stop_other=True) if late else turn
+    return Decision(turn=new, actions=_acknowledgements(policy, asked), then=new)
+
+
+def _ask(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+    """Ask the other one to begin, and again if this one has come much further, or nothing happens."""
+    last = {each: max(sight.last_offsets.get(each, 0), 0) for each in sight.partitions}
+    further = {
+        each: offset for each, offset in last.items() if offset - turn.announced.get(each, -1) > policy.interval_offsets
+    }
+    if not turn.announced_at_ms:
+        further = last
+    elif sight.now_ms - turn.announced_at_ms >= _AGAIN_MS and sight.other_stage in {None, Stage.WAITING}:
+        unread = sight.mail.to(policy.other, policy.topic, Event.ACTIVATE)
+        further = {**further, **{each: offset for each, offset in last.items() if each not in unread}}
+    if not further:
+        return Decision(turn=turn, then=turn)
+    new = replace(turn, announced={**turn.announced, **further}, announced_at_ms=0)
+    sends = _sends(policy, Event.ACTIVATE, further, sight.now_ms)
+    return Decision(turn=new, actions=sends, then=replace(new, announced_at_ms=sight.now_ms))
+
+
+def _retiring(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+    """The other one stores that it retires before it looks here, as this one does: they cannot both go on."""
+    if sight.other_stage is None or sight.other_is_whole:
+        new = replace(turn, phase=Phase.LEAVING)
+    elif sight.other_stage is Stage.RETIRING and policy.role is Role.PASSIVE:
+        new = turn
+    else:
+        new = replace(turn, phase=Phase.ACTIVE, stop_other=False)
+    return Decision(turn=new, then=new)
+
+
+def _leaving(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+    """Files are deleted only beside a whole copy of the other's. The original proves none: then they stay.
+
+    They are deleted before the next generation in any case.
+    """
+    asked = _mail(sight, policy, Event.ACTIVATE)
+    if asked and not turn.stop_other:
+        # An acknowledgement is one of all messages under a key.
+        new = replace(turn, stop_other=True)
+        return Decision(turn=new, then=new)
+    received = {*asked, *_mail(sight, policy, Event.PASSIVATE)}
+    clear = (Clear(),) if sight.other_is_whole else ()
+    then = _begun(turn, sight) if turn.stop_other else Turn(phase=Phase.WAITING, generation=turn.generation)
+    return Decision(turn=turn, actions=(*_acknowledgements(policy, received), *clear), then=then)
+
+
+_DECIDE: Final = {
+    Phase.WAITING: _waiting,
+    Phase.CLEARING: _clearing,
+    Phase.CATCHING_UP: _catching_up,
+    Phase.ACTIVE: _active,
+    Phase.RETIRING: _retiring,
+    Phase.LEAVING: _leaving,
+}
+
+
+def _mail(sight: Sight, policy: Policy, event: Event) -> dict[int, Coordination]:
+    return sight.mail.to(policy.own, policy.topic, event)
+
+
+def _acknowledge(turn: Turn, policy: Policy, partitions: Iterable[int]) -> Decision:
+    return Decision(turn=turn, actions=_acknowledgements(policy, partitions), then=turn)
+
+
+def _acknowledgements(policy: Policy, partitions: Iterable[int]) -> tuple[Send, ...]:
+    return tuple(Send(key=key_of(policy.own, each), message=None) for each in sorted(partitions))
+
+
+def _sends(policy: Policy, event: Event, offsets: Mapping[int, int], now_ms: int) -> tuple[Send, ...]:
+    return tuple(
+        Send(
+            key=key_of(policy.other, each),
+            message=Coordination(
+                event=event,
+                instance=key_of(policy.other, each),
+                topic=policy.topic,
+                partition=each,
+                offset=offset,
+                timestamp_ms=now_ms,
+            ),
+        )
+        for each, offset in sorted(offsets.items())
+    )

@@ -1,0 +1,250 @@
+"""Backs up one compacted topic in turns with a second instance: see `plan/turns`, which has the steps.
+
+Each run looks at the coordination topic, decides, and backs up if it is this instance's turn. Everything that it must
+know later is in the archive, so that runs may be minutes or days apart, and each may be another process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.archive.instance_target import InstanceTarget
+from maxbrod.backup.coordinating import CoordinationTopic
+from maxbrod.backup.foreign import ForeignBackup
+from maxbrod.backup.generations import NOTICE, tombstones_ms
+from maxbrod.backup.observing import choose_topics
+from maxbrod.backup.plan.generations import parse_length
+from maxbrod.backup.plan.turns import (
+    BACKING_UP,
+    LENGTH_MS,
+    STAGES,
+    Clear,
+    Mailbox,
+    Phase,
+    Policy,
+    Role,
+    Send,
+    Sight,
+    Turn,
+    decide,
+    decode_turn,
+    first_turn,
+    parse_interval,
+)
+from maxbrod.backup.report import BackupReport
+from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.engine.progress import Progress
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.kafka.state.capture import capture
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.layouts.avro.coordination import Event
+from maxbrod.layouts.avro.instances import check_name
+from maxbrod.model import now_ms
+from maxbrod.notices import Notice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from maxbrod.archive.foreign_target import TargetRequest
+    from maxbrod.backup.plan.rolling import Waiting
+    from maxbrod.backup.plan.turns import Action
+    from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
+    from maxbrod.model import TopicPartition
+
+_BEHIND_MS: Final = 30_000
+"""A generation has caught up when it has read everything that the log had this long ago or later."""
+_STEPS_MAX: Final = 50
+"""A decision leads to the next one a few times. More would be a mistake of ours."""
+_WORDS: Final = {
+    Phase.WAITING: "is passive: it waits for its turn",
+    Phase.CLEARING: "begins generation {generation}: it deletes its files",
+    Phase.CATCHING_UP: "reads generation {generation} from the start of the log",
+    Phase.ACTIVE: "is active with generation {generation}",
+    Phase.RETIRING: "has been told that the other one is active",
+    Phase.LEAVING: "becomes passive: it deletes its files",
+}
+
+
+class TurnsBackup(ForeignBackup):
+    """One of the two instances."""
+
+    target: InstanceTarget
+
+    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+        del waiting
+        started_at_ms = now_ms()
+        self._on_progress(Progress(phase="planning"))
+        cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
+        topic = self._topic(cluster, demand=demand_topics)
+        if topic is None:
+            return self._idle(started_at_ms, [Notice(kind="missing", message="there is no topic to back up yet")])
+        if not self._claimed:
+            self._begin(topic)
+        before = self._turn.phase
+        self._settle(topic)
+        if self._turn.phase not in BACKING_UP:
+            return self._idle(started_at_ms, self._notices(topic, before))
+        report = self._back_up(cluster, demand_topics=demand_topics)
+        while self._turn.phase is Phase.CATCHING_UP and self._reached is not None:
+            if report.finished_at_ms - report.started_at_ms <= _BEHIND_MS:
+                self._settle(topic, caught_up=self._reached)
+                break
+            # The log has grown since this pass was planned. The next one has less to read.
+            report = _joined(report, self._back_up(cluster, demand_topics=demand_topics))
+        return replace(report, notices=(*report.notices, *self._notices(topic, before)))
+
+    def _open_target(self, request: TargetRequest) -> InstanceTarget:
+        options = self._request
+        role = Role(options.generation_role or "")
+        own, other = (each.instance(options.generation_name) for each in (role, role.other))
+        check_name(own)
+        length_s = parse_length(options.generation_every, options.layout_options)
+        self._policy = Policy(
+            role=role,
+            own=own,
+            other=other,
+            topic="",
+            length_ms=LENGTH_MS if length_s is None else round(length_s * 1000),
+            interval_offsets=parse_interval(options.layout_options),
+        )
+        self._claimed = False
+        self._turn = Turn(phase=Phase.WAITING)
+        self._coordination = CoordinationTopic(self._client, Mailbox(), patience_s=self._config.patience)
+        if options.start != "earliest":
+            raise UsageError("--generation-role reads a topic from its start: --start does not apply")
+        return InstanceTarget(self._archive_url, self._config.storage, request, instance=own, other=other)
+
+    def _topic(self, cluster: ClusterState, *, demand: bool) -> TopicState | None:
+        """The one topic; None: it does not exist yet."""
+        chosen = choose_topics(self._client, self._request, patience_s=self._config.patience, demand=demand).topics
+        found = [each for each in cluster.topics if each.name in chosen]
+        if len(found) > 1:
+            raise UsageError(
+                f"{len(found)} topics are chosen, and two instances take turns for one: their messages do not name the "
+                "topic in the key",
+                hint="choose one with --topic, and give each topic instances of its own with --generation-name",
+            )
+        if found and found[0].compacted is False:
+            raise RefusedError(
+                "the topic is not compacted: a new generation would lack what retention has deleted",
+                operation="take turns",
+                object_name=found[0].name,
+                hint="back it up without --generation-role",
+            )
+        return found[0] if found else None
+
+    def _begin(self, topic: TopicState) -> None:
+        """Take over from an earlier process of this instance, in the phase in which that was."""
+        self.target.claim(topic.name)
+        self._claimed = True
+        self._policy = replace(self._policy, topic=topic.name)
+        if self.target.document.turn:
+            self._turn = decode_turn(self.target.document.turn)
+        else:
+            first = first_turn(self._policy.role, now_ms=now_ms())
+            if first.phase is not Phase.WAITING and self.target.has_files_of_others():
+                raise RefusedError(
+                    f"there are files of {self._policy.own} already, and they would be deleted",
+                    operation="take turns",
+                    object_name=self.target.url,
+                    hint="begin with --generation-role passive beside the connector that is active",
+                )
+            self._store(first)
+
+    def _settle(self, topic: TopicState, caught_up: Mapping[TopicPartition, int] | None = None) -> None:
+        """Decide and act until there is nothing to do but to back up."""
+        for _ in range(_STEPS_MAX):
+            sight = self._look(topic, caught_up)
+            decision = decide(self._turn, sight, self._policy)
+            if decision.is_nothing(self._turn):
+                return
+            self._store(decision.turn)
+            self._do(decision.actions)
+            self._store(decision.then)
+        raise AssertionError(f"the instance comes to no end: {self._turn}")
+
+    def _look(self, topic: TopicState, caught_up: Mapping[TopicPartition, int] | None) -> Sight:
+        self._coordination.look()
+        mail = self._coordination.mail
+        other = self.target.look_at_other()
+        told = self._turn.phase in {Phase.RETIRING, Phase.LEAVING}
+        return Sight(
+            now_ms=now_ms(),
+            partitions=range(topic.partition_count),
+            mail=mail,
+            last_offsets={where.partition: end - 1 for where, end in self.target.survey.positions.items()},
+            caught_up=None if caught_up is None else {where.partition: end for where, end in caught_up.items()},
+            tombstones_ms=tombstones_ms(topic.effective),
+            other_stage=None if other is None else other.stage,
+            # It lists and reads headers: only where files are to be deleted because of it.
+            other_is_whole=told and self.target.other_is_whole(),
+        )
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        sends = [each for each in actions if isinstance(each, Send)]
+        if sends:
+            self._coordination.send(sends)
+        if any(isinstance(each, Clear) for each in actions):
+            self.target.clear()
+
+    def _store(self, turn: Turn) -> None:
+        if turn == self._turn and self.target.document.turn:
+            return
+        active = STAGES[turn.phase].complete
+        self.target.save(
+            turn=turn.encode(),
+            stage=STAGES[turn.phase],
+            generation=turn.generation,
+            activated_at_ms=turn.since_ms if active else 0,
+            log_ends={str(each): end for each, end in turn.log_ends.items()},
+        )
+        self._turn = turn
+
+    def _notices(self, topic: TopicState, before: Phase) -> list[Notice]:
+        turn, policy = self._turn, self._policy
+        changed = "" if turn.phase is before else f", after it was {before}"
+        message = f"{policy.own} {_WORDS[turn.phase].format(generation=turn.generation)}{changed}"
+        notices = [Notice(kind=NOTICE, message=message, topic=topic.name)]
+        if turn.announced and turn.phase is Phase.ACTIVE:
+            unread = self._coordination.mail.to(policy.other, policy.topic, Event.ACTIVATE)
+            what = "has not read that it should take over" if unread else "has not said yet that it has caught up"
+            notices.append(
+                Notice(
+                    kind=NOTICE,
+                    message=f"its time is over, and {policy.other} {what}: {policy.own} goes on",
+                    topic=topic.name,
+                    hint=f"see whether {policy.other} runs" if unread else None,
+                )
+            )
+        return notices
+
+    def _idle(self, started_at_ms: int, notices: Sequence[Notice]) -> BackupReport:
+        """The report of a run in which the other instance backs up."""
+        return BackupReport(
+            run_id=new_run_id(),
+            archive=self.target.url,
+            started_at_ms=started_at_ms,
+            finished_at_ms=now_ms(),
+            topics=(),
+            notices=tuple(notices),
+            objects=0,
+            version=0,
+            committed=False,
+            recovery_point_ms=None,
+        )
+
+
+def _joined(first: BackupReport, second: BackupReport) -> BackupReport:
+    """Two passes as one run: the first one's records, and where the second one has come."""
+    read = {each.topic: each for each in first.topics}
+    topics = tuple(
+        replace(
+            each,
+            records=each.records + read[each.topic].records,
+            bytes=each.bytes + read[each.topic].bytes,
+            raw_bytes=each.raw_bytes + read[each.topic].raw_bytes,
+        )
+        for each in second.topics
+    )
+    return replace(second, topics=topics, objects=first.objects + second.objects, committed=True)
