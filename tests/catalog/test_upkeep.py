@@ -13,9 +13,10 @@ import pytest
 from catalog.examples import run, segment
 from maxbrod.catalog.commits import FAN_IN
 from maxbrod.catalog.files import DataFiles
+from maxbrod.catalog.log import entry_name, log_path
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.catalog.schema import TABLE_PROPERTIES
-from maxbrod.errors import RefusedError
+from maxbrod.errors import RefusedError, UnavailableError
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
@@ -83,6 +84,40 @@ def test_a_catalog_outlives_the_cleanup_of_deltas_own_log(folder: Archive) -> No
     with pytest.raises(RefusedError, match="another writer"):
         stale.commit([segment(0, 1)])
     assert folder.open().rows().num_rows == 100
+
+
+def commit_for_hours(archive: Archive) -> None:
+    """Another writer, until the entries from which a suspended one went out have been cleaned up."""
+    catalog = archive.open()
+    old = time.time() - 2 * DAY_S
+    for base in range(1000, 1000 + 4 * CHECKPOINT_EVERY):
+        catalog.commit([segment(base, base + 1)])
+        for path in Path(archive.url).glob("catalog/segments/_delta_log/*"):
+            os.utime(path, (old, old))
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before its put", "after its put"])
+def test_a_writer_that_was_suspended_for_hours_never_takes_a_lost_commit_for_a_durable_one(
+    folder: Archive, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    suspended = folder.create()
+    name = log_path(entry_name(1))
+    put = suspended._storage.put
+
+    def later(path: str, data: bytes) -> None:
+        if path == name and before:
+            commit_for_hours(folder)
+        put(path, data)
+        if path == name and not before:
+            commit_for_hours(folder)
+
+    with monkeypatch.context() as then:
+        then.setattr(suspended._storage, "put", later)
+        with pytest.raises(UnavailableError, match="unknown whether its own commit of version 1 took effect"):
+            suspended.commit([segment(0, 1)])
+    # Before its put, the name was free again, and nobody reads what stands there now.
+    assert (0 in folder.open().rows()["base_offset"].to_pylist()) is not before
+    assert folder.open().rows().num_rows == 4 * CHECKPOINT_EVERY + (not before)
 
 
 def test_paths_that_were_named_lately_are_remembered_until_their_files_go(archive: Archive) -> None:

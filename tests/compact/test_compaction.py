@@ -26,6 +26,7 @@ from compact.archives import (
 )
 from maxbrod.archive.opening import open_archive
 from maxbrod.batch.headers import walk
+from maxbrod.catalog import retrying
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import overtaken as overtaken_by
 from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
@@ -399,7 +400,7 @@ def test_a_commit_that_is_always_overtaken_gives_up_and_changes_nothing(
 
     monkeypatch.setattr(Catalog, "commit", refuse)
     monkeypatch.setattr(Catalog, "is_newest", lambda _: False)
-    monkeypatch.setattr(run, "_PAUSE_S", 0)
+    monkeypatch.setattr(retrying, "_PAUSE_S", 0)
     with pytest.raises(RefusedError):
         compact(making.url)
     assert len(segments(making.url)) == 3

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import Run, encode_rows
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.catalog.schema import SCHEMA
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
 
-_ATTEMPTS: Final = 20
-"""How often to commit while others commit to the same archive. A backup that follows commits once a second."""
 NO_ROWS: Final = SCHEMA.empty_table()
 
 
@@ -52,7 +51,8 @@ def commit_change(archive: Archive, plan: Callable[[str], Change | None]) -> str
     if not isinstance(catalog, Catalog):
         raise RefusedError("this archive is in the layout of another tool, and has no catalog", object_name=archive.url)
     run_id, started_at = new_run_id(), now_ms()
-    for attempt in range(_ATTEMPTS):
+
+    def commit(_: int) -> str | None:
         change = plan(run_id)
         if change is None:
             return None
@@ -66,13 +66,7 @@ def commit_change(archive: Archive, plan: Callable[[str], Change | None]) -> str
             written_at=at,
         )
         rows = pa.concat_tables([change.added, encode_rows([replace(run, commit=catalog.version + 1)])])
-        try:
-            catalog.commit(rows, replaced=change.removed)
-        except RefusedError:
-            # Refused for another reason than an overtaking commit: trying again would not help.
-            if catalog.is_newest() or attempt == _ATTEMPTS - 1:
-                raise
-            catalog.refresh()
-        else:
-            return run_id
-    raise AssertionError
+        catalog.commit(rows, replaced=change.removed)
+        return run_id
+
+    return commit_with_retries(catalog, commit)

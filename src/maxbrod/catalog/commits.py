@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from deltalake.transaction import RemoveAction
 
 from maxbrod.catalog.codec import DataFile, encode_commit, transaction_version
-from maxbrod.catalog.log import entry_name, log_path
+from maxbrod.catalog.log import entry_name, has_entry, log_path
 from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError, UnavailableError
 from maxbrod.model import now_ms
 
@@ -200,6 +200,17 @@ def write_commit(
             object_name=storage.url,
             hint="it took effect as a whole or not at all; run the command again, it continues from the catalog",
         ) from error
+    if not has_entry(storage, table.log.version):
+        # The entry that this commit follows was cleaned up, so that this process was suspended for an hour or more. If
+        # that was before the put, others had committed by then, the name of this version was free again, and nobody
+        # reads what is there now. If it was after the put, others have built on the commit.
+        raise UnavailableError(
+            "others have committed for over an hour since this process read the catalog: it is unknown whether its "
+            f"own commit of version {version} took effect",
+            operation="commit to the catalog",
+            object_name=storage.url,
+            hint="it took effect as a whole or not at all; run the command again, it continues from the catalog",
+        )
     return committed
 
 

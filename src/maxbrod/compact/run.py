@@ -7,7 +7,6 @@ the rows that were merged are looked up again. If they are still there, the comm
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 from maxbrod.archive.incarnations import select_names
 from maxbrod.archive.opening import open_archive, open_for_writing
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import Run, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.catalog.schema import SCHEMA, Kind
@@ -32,7 +32,7 @@ from maxbrod.compact.tree_run import compact_tree
 from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.errors import RefusedError, UnavailableError, UsageError
+from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 COMMAND: Final = "compact"
 PARQUET: Final = "parquet"
-COMMIT_TRIES: Final = 20
-_PAUSE_S: Final = 0.1
 _WAVE_ROWS: Final = 100_000
 """Rows of one commit, which are held in memory and travel to workers."""
 _SOURCE_FIELDS: Final = (
@@ -174,7 +172,7 @@ class _Compaction:
             if self._is_stopped():
                 return
             try:
-                done = self._merge(session, _merges(self._catalog, wave), settings, parallelism, total)
+                done = self._merge(session, merges_of(self._catalog, wave), settings, parallelism, total)
             except UnavailableError:
                 if self._is_stopped():
                     return
@@ -192,7 +190,7 @@ class _Compaction:
     ) -> list[_Done]:
         """Merge the groups of a wave; those that cannot be read are reported and left out."""
         items = [
-            (each.group.topic, each.group.bytes, _item(number, each, self._run_id))
+            (each.group.topic, each.group.bytes, item_of(number, each, self._run_id))
             for number, each in enumerate(merges)
         ]
         tasks = tasks_of(items, settings, parallelism)
@@ -217,23 +215,19 @@ class _Compaction:
     def _commit(self, done: list[_Done], *, last: bool) -> None:
         """Replace the merged rows. The last commit also records the run."""
         self._on_progress(Progress(phase="committing"))
-        for attempt in range(COMMIT_TRIES):
-            if not done and not (last and self._commits):
-                return
-            try:
-                self._commit_once(done, last=last)
-            except RefusedError:
-                if self._catalog.is_newest() or attempt == COMMIT_TRIES - 1:
-                    raise
+
+        def commit(attempt: int) -> None:
+            nonlocal done
+            if attempt:
                 # A backup has committed meanwhile. Its rows are no concern of ours, unless it replaced some of these.
-                time.sleep(_PAUSE_S * attempt)
-                self._catalog.refresh()
                 kept = self._still_there(done)
                 self._overtaken += len(done) - len(kept)
                 done = kept
-            else:
+            if done or (last and self._commits):
+                self._commit_once(done, last=last)
                 self._count(done)
-                return
+
+        commit_with_retries(self._catalog, commit)
 
     def _commit_once(self, done: Sequence[_Done], *, last: bool) -> None:
         now = now_ms()
@@ -326,7 +320,7 @@ def _waves(groups: Sequence[Group], bytes_max: int) -> Iterator[list[Group]]:
         yield wave
 
 
-def _merges(catalog: Catalog, wave: Sequence[Group]) -> list[Merge]:
+def merges_of(catalog: Catalog, wave: Sequence[Group]) -> list[Merge]:
     """The groups with their rows, which are read from the catalog one topic at a time."""
     found: list[Merge] = []
     for topic_id in dict.fromkeys(group.topic_id for group in wave):
@@ -349,7 +343,7 @@ def _rows_of(catalog: Catalog, topic_id: str, groups: Sequence[Group]) -> dict[t
     return {(row.partition, row.base_offset): row for row in rows if isinstance(row, Segment)}
 
 
-def _item(number: int, merge: Merge, run_id: str) -> MergeItem:
+def item_of(number: int, merge: Merge, run_id: str) -> MergeItem:
     group = merge.group
     nowhere = [Written(path="", position=0, bytes=0, raw_bytes=0, digest="")] * len(merge.parts)
     return MergeItem(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from maxbrod.catalog.replaced import as_replaced, count_revisions
+from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Run, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.catalog.schema import Kind
 from maxbrod.check.job import verify_slices
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.windows import spread
-from maxbrod.errors import RefusedError
 from maxbrod.model import GapReason, now_ms
 from maxbrod.repair.job import salvage_slices
 from maxbrod.repair.plan.found import LostRange
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 
-_ATTEMPTS: Final = 5
-"""How often the commit is planned again after another writer's."""
 _FOLDERS: Final = ("segments", "packs")
 
 
@@ -182,7 +180,8 @@ def _commit(
 ) -> int:
     """One commit. If another writer was faster, the same change on its version: the bad rows must still be there."""
     live = encode_rows([each.row for each in bad if each.live])
-    for attempt in range(_ATTEMPTS):
+
+    def commit(_: int) -> int:
         former = _former(catalog, [each.row for each in bad if not each.live])
         run = Run(
             run_id=report.run_id,
@@ -194,14 +193,9 @@ def _commit(
             commit=catalog.version + 1,
         )
         new = pa.concat_tables([encode_rows([*added, run]), _former_gaps(former, report.run_id)])
-        try:
-            return catalog.commit(new, replaced=pa.concat_tables([live, former]))
-        except RefusedError:
-            version = catalog.version
-            catalog.refresh()
-            if catalog.version == version or attempt == _ATTEMPTS - 1:
-                raise
-    return catalog.version
+        return catalog.commit(new, replaced=pa.concat_tables([live, former]))
+
+    return commit_with_retries(catalog, commit)
 
 
 def _former(catalog: Catalog, rows: Sequence[Segment]) -> pa.Table:

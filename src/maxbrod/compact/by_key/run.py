@@ -7,7 +7,6 @@ If another writer commits in between, the rows and all holds are looked up again
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -17,6 +16,7 @@ from maxbrod.archive.holds import HOLD_COLUMNS, active_holds
 from maxbrod.archive.incarnations import select_names
 from maxbrod.archive.snapshots import find_moment, find_run, last_snapshot_run, read_snapshot
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.compact.by_key.job import compact_groups
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from maxbrod.engine.session import Session
 
 COMMAND: Final = "compact"
-COMMIT_TRIES: Final = 20
-_PAUSE_S: Final = 0.1
 _WAVE_ROWS: Final = 100_000
 """Rows of one commit, which are held in memory and travel to workers."""
 _TASKS_PER_CORE: Final = 2
@@ -261,31 +259,24 @@ class _ByKey:
 
     def _commit(self, done: list[_Done]) -> None:
         self._on_progress(Progress(phase="committing"))
-        for attempt in range(COMMIT_TRIES):
-            kept = self._not_held(done)
+
+        def commit(attempt: int) -> None:
+            nonlocal done
+            kept = self._not_held(self._still_there(done) if attempt else done)
             self._overtaken += len(done) - len(kept)
             done = kept
             if not done:
                 return
-            try:
-                self._catalog.commit(
-                    [*(row for each in done for row in each.new), self._run_row(done)],
-                    retired=[row for each in done for row in each.gone],
-                )
-            except RefusedError:
-                if self._catalog.is_newest() or attempt == COMMIT_TRIES - 1:
-                    raise
-                time.sleep(_PAUSE_S * attempt)
-                self._catalog.refresh()
-                kept = self._still_there(done)
-                self._overtaken += len(done) - len(kept)
-                done = kept
-            else:
-                self._commits += 1
-                self._committed = self._run_id
-                for each in done:
-                    self._count(each.plan, each.gone, each)
-                return
+            self._catalog.commit(
+                [*(row for each in done for row in each.new), self._run_row(done)],
+                retired=[row for each in done for row in each.gone],
+            )
+            self._commits += 1
+            self._committed = self._run_id
+            for each in done:
+                self._count(each.plan, each.gone, each)
+
+        commit_with_retries(self._catalog, commit)
 
     def _not_held(self, done: list[_Done]) -> list[_Done]:
         """Without partitions of which a hold protects a row that would go."""
