@@ -8,7 +8,7 @@ import pytest
 
 from maxbrod.archive.proofs import Proof, ProofKind
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
-from maxbrod.status.plan import Facts, Found, LastBackup, State, Targets, exit_code_of, judge, recovery_time_s
+from maxbrod.status.plan import Facts, Found, LastBackup, State, Targets, Waiting, exit_code_of, judge, recovery_time_s
 
 NOW = 1_790_000_000_000
 HOUR = 3_600_000
@@ -46,6 +46,15 @@ GOOD = Facts(
     newest_run_ms=NOW - 60_000,
     layout="kafka",
 )
+
+
+def test_segments_that_wait_for_compaction_are_counted_and_many_of_them_are_a_warning() -> None:
+    few = replace(GOOD, to_compact=Waiting(segments=2000, partitions=2))
+    many = replace(GOOD, to_compact=Waiting(segments=2001, partitions=2))
+    assert (states(few)["compaction"], states(many)["compaction"]) == (State.OK, State.WARN)
+    text = {each.name: each.text for each in judge(few, TARGETS)}["compaction"]
+    assert text == "2,000 segments of 2 partitions can be merged"
+    assert "compaction" not in states(replace(GOOD, own_layout=False))
 
 
 def states(facts: Facts, targets: Targets = TARGETS) -> dict[str, State]:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from archive.examples import fill
 from catalog.examples import segment
+from maxbrod.archive.opening import open_archive
 from maxbrod.archive.proofs import KEPT, Proof, ProofKind, last_proof, read_proofs, record_proof
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_USAGE
+from maxbrod.status.run import gather
 from support.archives import commit_run
 
 if TYPE_CHECKING:
@@ -56,6 +58,25 @@ def test_a_deleted_segment_fails_at_once(place: Place, capsys: pytest.CaptureFix
     assert "orders-0 from offset 0" in promises["objects"]["text"]
     assert run(["status", *place.arguments]) == EXIT_CORRUPT
     assert "FAILED  objects: missing: orders-0" in capsys.readouterr().out
+
+
+def test_segments_that_a_compaction_can_merge_are_counted_from_rows(local_place: Place) -> None:
+    archive = local_place.create()
+    large, hour = 1 << 28, 3_600_000
+    rows = [segment(each, each + 1, partition=0, bytes=large) for each in range(10)]
+    rows += [segment(each, each + 1, partition=1, bytes=large) for each in range(9)]
+    rows += [segment(each, each + 1, partition=2, bytes=1) for each in range(10)]
+    rows += [segment(each, each + 1, partition=3, bytes=large, level=1) for each in range(10)]
+    archive.catalog.commit(rows)
+    written_at = rows[0].written_at
+
+    def count(clock_ms: int) -> tuple[int, int]:
+        found = gather(open_archive(archive.url), clock_ms).to_compact
+        return found.segments, found.partitions
+
+    # Too few, too small and compacted ones do not count, and neither do young ones.
+    assert count(written_at + hour) == (10, 1)
+    assert count(written_at + hour - 1) == (0, 0)
 
 
 def test_a_backup_that_failed_is_not_ok(local_place: Place, capsys: pytest.CaptureFixture[str]) -> None:

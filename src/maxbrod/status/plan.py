@@ -20,6 +20,8 @@ _GB: Final = 10**9
 _DAY_MS: Final = 86_400_000
 _CLOCK_SLACK_MS: Final = 60_000
 """Clocks of two machines that both follow a time server differ by far less."""
+_WAITING_MAX: Final = 1000
+"""Segments of a partition that may wait for compaction: some days of backups every few minutes."""
 GROWTH_DAYS: Final = 30
 """The days over which growth is averaged."""
 
@@ -68,6 +70,14 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Segments that were never compacted, in partitions that have what a compaction asks for by default."""
+
+    segments: int = 0
+    partitions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What the archive says about itself."""
 
@@ -86,6 +96,7 @@ class Facts:
     records: int
     partitions: int
     segments: int
+    to_compact: Waiting = field(default_factory=Waiting)
     grown: Sequence[tuple[int, int]] = field(default=())
     """The end of each run, and the bytes that it added."""
     format_version: str
@@ -107,6 +118,7 @@ def judge(facts: Facts, targets: Targets) -> list[Promise]:
         _drill(facts, targets),
         *_recovery_time(facts, targets),
         _size(facts, targets),
+        *_compaction(facts),
         _format(facts),
         *_clock(facts),
     ]
@@ -263,6 +275,20 @@ def _size(facts: Facts, targets: Targets) -> Promise:
     if targets.price is not None:
         words.append(f"about {facts.bytes / _GB * targets.price:,.2f} a month")
     return _ok("size", ", ".join(words))
+
+
+def _compaction(facts: Facts) -> Iterator[Promise]:
+    if not facts.own_layout:
+        return
+    waiting, name = facts.to_compact, "compaction"
+    if not waiting.segments:
+        yield _ok(name, "no partition has enough small segments to merge")
+        return
+    text = f"{waiting.segments:,} segments of {waiting.partitions:,} partitions can be merged"
+    if waiting.segments > _WAITING_MAX * waiting.partitions:
+        yield _warn(name, f"{text}: planning a restore takes longer by each", "run 'maxbrod compact' on a schedule")
+    else:
+        yield _ok(name, text)
 
 
 def _format(facts: Facts) -> Promise:

@@ -21,12 +21,15 @@ from maxbrod.check.foreign import check_foreign
 from maxbrod.check.problems import exit_code_of as problem_exit_code
 from maxbrod.check.run import check_archive
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, MaxbrodError, UsageError
+from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import now_ms
-from maxbrod.status.plan import Facts, Found, LastBackup, Promise, State, Targets, exit_code_of, judge
+from maxbrod.status.plan import Facts, Found, LastBackup, Promise, State, Targets, Waiting, exit_code_of, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from maxbrod.archive.opening import Archive
     from maxbrod.catalog.rows import Run
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from maxbrod.status.options import StatusOptions
 
 _BACKUP: Final = "backup"
+_COLUMNS: Final = ("topic_id", "partition", "kind", "bytes", "records", "level", "written_at")
 _KEPT: Final = 1000
 """Problems that are looked at one by one; the others are only counted."""
 
@@ -93,15 +97,18 @@ def gather(archive: Archive, clock_ms: int) -> Facts:
     """The facts about an opened archive."""
     proofs = read_proofs(archive.storage)
     totals: Counter[str] = Counter()
-    for rows in archive.catalog.portions(("kind", "bytes", "records")):
+    for rows in archive.catalog.portions(_COLUMNS):
         data = rows.filter(pc.equal(rows["kind"], str(Kind.DATA)))
         totals["segments"] += data.num_rows
         totals.update({name: pc.sum(data[name]).as_py() or 0 for name in ("bytes", "records")})
+        waiting = _waiting(data, clock_ms)
+        totals.update(to_compact=waiting.segments, compact_partitions=waiting.partitions)
     shared: dict[str, Any] = {
         "now_ms": clock_ms,
         "deep_check": last_proof(proofs, ProofKind.DEEP_CHECK),
         "drill": last_proof(proofs, ProofKind.DRILL),
         **{name: totals[name] for name in ("bytes", "records", "segments")},
+        "to_compact": Waiting(segments=totals["to_compact"], partitions=totals["compact_partitions"]),
         "release_format": FORMAT_VERSION,
     }
     if archive.survey is not None:
@@ -123,6 +130,22 @@ def gather(archive: Archive, clock_ms: int) -> Facts:
         newest_run_ms=max((run.finished_at for run in runs), default=None),
         layout=NATIVE,
     )
+
+
+def _waiting(data: pa.Table, clock_ms: int) -> Waiting:
+    """The segments that `compact` may merge by its default limits, in whole partitions; stretches are not examined."""
+    limits = CompactionLimits()
+    level = pc.field("level")
+    old = pc.field("written_at") <= clock_ms - limits.age_ms_min
+    rows = data.filter(old & (level >= limits.level_min) & (level <= limits.level_max))
+    found = rows.group_by(["topic_id", "partition"]).aggregate([("bytes", "sum"), ("bytes", "count")])
+    enough = found.filter(
+        pc.and_(
+            pc.greater_equal(found["bytes_count"], limits.segments_min),
+            pc.greater_equal(found["bytes_sum"], limits.bytes_min),
+        )
+    )
+    return Waiting(segments=pc.sum(enough["bytes_count"]).as_py() or 0, partitions=enough.num_rows)
 
 
 def _foreign(archive: Archive, shared: dict[str, Any]) -> Facts:
