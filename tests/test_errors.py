@@ -34,6 +34,8 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "TruncatedDataError": 4,
         "RefusedError": 5,
         "LogTruncatedError": 5,
+        "MisplacedBatchError": 5,
+        "SequenceGapError": 5,
         "TopicGoneError": 5,
         "ObjectExistsError": 5,
         "UnsupportedFormatError": 5,

@@ -13,6 +13,7 @@ import sys
 
 from maxbrod.config import Config
 from maxbrod.replicate.ingress.run import Ingress
+from maxbrod.replicate.lease import Lease
 from maxbrod.restore import task
 
 
@@ -32,6 +33,8 @@ class StoppingPace(task.Pace):
 def main() -> None:
     task.Pace = StoppingPace  # type: ignore[misc]
     task._RULES.clear()
+    if sys.argv[3:] == ["without lease"]:
+        Lease.hold = lambda _: True  # type: ignore[method-assign]
     config = Config.model_validate(json.loads(sys.argv[1]))
     with Ingress(config) as ingress:
         print("ready", flush=True)

@@ -8,7 +8,17 @@ from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.topics import filler_id
-from maxbrod.replicate.link import Link, Mark, Order, State, order_of, origins_of, read_marks, read_orders
+from maxbrod.replicate.link import (
+    Link,
+    Mark,
+    Order,
+    State,
+    order_of,
+    origins_of,
+    promotions_in,
+    read_marks,
+    read_orders,
+)
 
 WHERE = TopicPartition(topic="orders", partition=3)
 MARK = Mark(topic_id="abc", next_offset=7, version=5, at_ms=99, state=State.FAULTED, why="x" * 9000, origins=("a", "b"))
@@ -46,7 +56,7 @@ def test_what_is_not_a_mark_or_an_order_is_left_out(metadata: str | None) -> Non
 
 def test_an_order_is_read_as_it_was_given() -> None:
     assert read_orders([order_of(TopicPartition(topic="orders", partition=0), Order.PAUSE)]) == {
-        TopicPartition(topic="orders", partition=0): (Order.PAUSE, 0)
+        TopicPartition(topic="orders", partition=0): (Order.PAUSE, None)
     }
 
 
@@ -54,11 +64,12 @@ def test_origins_are_known_from_the_marks_of_links_until_a_topic_is_promoted() -
     def group(name: str, *marks: CommittedOffset) -> Group:
         return Group(group_id=name, type="classic", state="Empty", protocol_type="", offsets=marks)
 
-    promoted = Mark(topic_id="abc", next_offset=7, version=5, at_ms=99, state=State.PROMOTED, origins=("a",))
-    elsewhere = TopicPartition(topic="payments", partition=0)
+    paused, promoted = TopicPartition(topic="orders", partition=0), TopicPartition(topic="payments", partition=0)
     groups = [
-        group("maxbrod.replicate.eu", MARK.committed(WHERE), promoted.committed(elsewhere)),
-        group("maxbrod.replicate.eu.control", order_of(TopicPartition(topic="orders", partition=0), Order.PAUSE)),
-        group("consumers", MARK.committed(elsewhere)),
+        group("maxbrod.replicate.eu", MARK.committed(WHERE), MARK.committed(promoted)),
+        group("maxbrod.replicate.eu.control", order_of(paused, Order.PAUSE), order_of(promoted, Order.PROMOTE, 42)),
+        group("maxbrod.replicate.eu.lease"),
+        group("consumers", MARK.committed(TopicPartition(topic="other", partition=0))),
     ]
     assert origins_of(groups) == {"orders": ("a", "b")}
+    assert promotions_in(groups) == {promoted: 42}

@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.engine.progress import silent
 from maxbrod.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.replicate.link import GROUP_PREFIX, Order, State, order_of, read_marks
+from maxbrod.replicate.link import Order, order_of, promotions_in
 from maxbrod.replicate.promote import put_orders
 from maxbrod.replicate.status import destination_ends
 from maxbrod.replicate.verify import verify
 from maxbrod.replicate.view import LinkView, places_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
-    from maxbrod.kafka.state.cluster_state import Group
     from maxbrod.model import TopicPartition
     from maxbrod.replicate.view import MirroredPartition
 
@@ -93,17 +92,6 @@ def fail_back(config: Config, *, session: Session | None = None, on_progress: On
             orders = [order_of(each.where, Order.ADOPT, ends[each.where]) for each in there]
             put_orders(client, link, orders, view)
     return FailBackReport(link=link.name, partitions=tuple(found), equal=equal, ready=ready)
-
-
-def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
-    """Where the mirrors of a cluster were promoted, from the marks in its snapshot."""
-    found = {}
-    for group in groups:
-        if group.group_id.startswith(GROUP_PREFIX):
-            for where, mark in read_marks(group.offsets or ()).items():
-                if mark.state is State.PROMOTED:
-                    found[where] = mark.next_offset
-    return found
 
 
 def ways_back(

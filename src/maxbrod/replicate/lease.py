@@ -18,7 +18,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import RefusedError
+from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.produce.transactions import begin, commit_offsets_in, end
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 
@@ -114,6 +114,10 @@ class Lease:
             end(self._client, transaction, commit=True, patience_s=self._patience_s)
         except RefusedError:
             return False  # another instance has taken it
+        except MaxbrodError as error:
+            if error.retryable or isinstance(error, UsageError):
+                raise
+            raise UnavailableError(f"the lease cannot be renewed: {error}", object_name=self._link.lease_id) from error
         return True
 
     def _look(self) -> tuple[str, int] | None:

@@ -18,7 +18,7 @@ from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.restore.plan.rename import is_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from maxbrod.kafka.state.cluster_state import Group
     from maxbrod.model import TopicPartition
@@ -132,20 +132,6 @@ def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]
     return found
 
 
-def origins_of(groups: Iterable[Group]) -> dict[str, tuple[str, ...]]:
-    """For each topic of a cluster that is a mirror there, the clusters that its records come from.
-
-    `groups` are those of that cluster's snapshot: its links have left their marks there.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for group in groups:
-        if group.group_id.startswith(GROUP_PREFIX) and not group.group_id.endswith((_CONTROL_SUFFIX, _LEASE_SUFFIX)):
-            for where, mark in read_marks(group.offsets or ()).items():
-                if mark.state is not State.PROMOTED:
-                    found[where.topic] = mark.origins
-    return found
-
-
 class Order(StrEnum):
     """What an operator ordered for a topic."""
 
@@ -156,25 +142,51 @@ class Order(StrEnum):
     """Continue a topic whose records are known to be those of the source, although others have written them."""
 
 
-def order_of(where: TopicPartition, order: Order, offset: int = 0) -> CommittedOffset:
+def order_of(where: TopicPartition, order: Order, end: int | None = None) -> CommittedOffset:
     """An order, as a committed offset of the control group. Those for a topic stand at its partition 0.
 
-    `offset`: for ADOPT, the end of the log that is known to be right.
+    `end`: for ADOPT, the end of the log that is known to be right; for PROMOTE, where the mirror ended, once it has.
     """
-    note = json.dumps({"maxbrod": 1, "order": str(order)})
+    note = json.dumps({"maxbrod": 1, "order": str(order), "end": end})
     return CommittedOffset(
-        topic=where.topic, topic_id=None, partition=where.partition, offset=offset, leader_epoch=-1, metadata=note
+        topic=where.topic, topic_id=None, partition=where.partition, offset=end or 0, leader_epoch=-1, metadata=note
     )
 
 
-def read_orders(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, tuple[Order, int]]:
-    """The orders and their offsets."""
-    found = {}
+def read_orders(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, tuple[Order, int | None]]:
+    """The orders and their ends. Only operators give orders, so no ingress overwrites them."""
+    found: dict[TopicPartition, tuple[Order, int | None]] = {}
     for each in offsets:
         try:
             note = json.loads(each.metadata or "")
             if note["maxbrod"] == 1:
-                found[each.where] = (Order(note["order"]), each.offset)
-        except (ValueError, KeyError, TypeError):
+                end = note.get("end")
+                found[each.where] = (Order(note["order"]), None if end is None else int(end))
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return found
+
+
+def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
+    """Where the mirrors of a cluster ended, from the orders in its snapshot."""
+    controls = (each for each in groups if each.group_id.startswith(GROUP_PREFIX) and _is_control(each))
+    orders = (order for group in controls for order in read_orders(group.offsets or ()).items())
+    return {where: end for where, (order, end) in orders if order is Order.PROMOTE and end is not None}
+
+
+def origins_of(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
+    """For each topic of a cluster that is a mirror there, the clusters that its records come from.
+
+    `groups` are those of that cluster's snapshot: its links have left their marks there.
+    """
+    promoted = {where.topic for where in promotions_in(groups)}
+    found: dict[str, tuple[str, ...]] = {}
+    for group in groups:
+        if group.group_id.startswith(GROUP_PREFIX) and not _is_control(group):
+            marks = read_marks(group.offsets or ())
+            found |= {where.topic: mark.origins for where, mark in marks.items() if where.topic not in promoted}
+    return found
+
+
+def _is_control(group: Group) -> bool:
+    return group.group_id.endswith(_CONTROL_SUFFIX)

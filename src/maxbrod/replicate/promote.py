@@ -23,7 +23,7 @@ from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.heartbeat import read_heartbeats
 from maxbrod.replicate.ingress.groups import carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
-from maxbrod.replicate.link import Mark, Order, State, order_of
+from maxbrod.replicate.link import Order, State, order_of
 from maxbrod.replicate.report import PartitionStatus, status_of
 from maxbrod.replicate.status import destination_ends
 from maxbrod.replicate.view import LinkView, places_of
@@ -97,9 +97,9 @@ def promote(config: Config) -> PromoteReport:
     kafka, _ = places_of(config)
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
-        newest, link, known = view.look(), view.link(), view.marks()
+        newest, link, known, orders = view.look(), view.link(), view.marks(), view.orders()
         # A topic without marks was never a mirror of this link, whatever its name.
-        chosen = [each for each in view.partitions(view.orders()) if each.where in known]
+        chosen = [each for each in view.partitions(orders) if each.where in known]
         if not chosen:
             raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
         can_fence = may_write_markers(client, deadline=view.deadline())
@@ -109,8 +109,9 @@ def promote(config: Config) -> PromoteReport:
                 operation=_OPERATION,
                 hint="allow ClusterAction on the cluster; or stop every ingress of this link and give --force",
             )
-        put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
-        fresh = [each for each in chosen if known[each.where].state is not State.PROMOTED]
+        ended = {where: end for where, (order, end) in orders.items() if order is Order.PROMOTE and end is not None}
+        fresh = [each for each in chosen if each.where not in ended]
+        put_orders(client, link, _for_topics({each.where.topic for each in fresh}, Order.PROMOTE), view)
         if can_fence:
             fence(client, link, [each.where for each in fresh], view)
         ends = destination_ends(client, fresh, patience_s=config.patience)
@@ -120,8 +121,9 @@ def promote(config: Config) -> PromoteReport:
         _release(client, config, chosen, view)
         for each in chosen:
             each.state = State.PROMOTED
-        _put_marks(client, link, fresh, ends, view)
-        ends |= {each.where: known[each.where].next_offset for each in chosen if each.where not in ends}
+        # Recorded once, and last: it is what a fail-back compares with.
+        put_orders(client, link, [order_of(where, Order.PROMOTE, end) for where, end in ends.items()], view)
+        ends |= ended
     beats = read_heartbeats(newest.archive.storage)
     return PromoteReport(
         link=link.name,
@@ -200,25 +202,3 @@ def _release(client: KafkaClient, config: Config, chosen: Sequence[MirroredParti
                 object_name=name,
                 hint="the link has ended; correct that and run the same command again",
             )
-
-
-def _put_marks(
-    client: KafkaClient,
-    link: Link,
-    fresh: Sequence[MirroredPartition],
-    ends: Mapping[TopicPartition, int],
-    view: LinkView,
-) -> None:
-    """Record where each mirror ended. This is done once: it is what a fail-back compares with."""
-    marks = [
-        Mark(
-            topic_id=each.id.topic_id,
-            next_offset=ends[each.where],
-            version=view.version,
-            at_ms=now_ms(),
-            state=State.PROMOTED,
-            origins=each.origins,
-        ).committed(each.where)
-        for each in fresh
-    ]
-    commit_offsets(client, link.group_id, marks, deadline=view.deadline())

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from maxbrod.replicate.link import Mark
 
 _OPERATION: Final = "replicate"
-Orders: TypeAlias = "Mapping[TopicPartition, tuple[Order, int]]"
+Orders: TypeAlias = "Mapping[TopicPartition, tuple[Order, int | None]]"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,9 +189,9 @@ class LinkView:
                     extent=Extent(first=first, end=last, start=start),
                     origins=origins,
                 )
-                order, _ = orders.get(TopicPartition(topic=mirror.name, partition=0), (Order.RUN, 0))
+                order, _ = orders.get(TopicPartition(topic=mirror.name, partition=0), (Order.RUN, None))
                 each.state, each.why = _ordered_state(mirror, order)
-                if orders.get(each.where, (order, 0))[0] is Order.ADOPT:
+                if orders.get(each.where, (order, None))[0] is Order.ADOPT:
                     each.adopted_end = orders[each.where][1]
                 if here in origins[1:]:
                     each.state, each.why = State.OWN, f"its records come from this cluster, through {origins[0]}"

@@ -323,7 +323,7 @@ class Ingress:
         marks = {}
         for each in partitions:
             unknown = each.where not in topics.extents and each.where not in self._marks
-            if unknown or each.state is State.PROMOTED:  # `promote` itself marks where a mirror ended
+            if unknown or each.state is State.PROMOTED:
                 continue
             mark, known = self._mark_of(each, topics), self._marks.get(each.where)
             if known is None or not mark.same_as(known) or mark.at_ms - known.at_ms > _MARK_AGAIN_MS:
