@@ -122,8 +122,8 @@ def promote(config: Config) -> PromoteReport:
         for each in chosen:
             each.state = State.PROMOTED
         # Recorded once, and last: it is what a fail-back compares with.
-        put_orders(client, link, [order_of(where, Order.PROMOTE, end) for where, end in ends.items()], view)
         ends |= ended
+        put_orders(client, link, [order_of(where, Order.PROMOTE, end) for where, end in ends.items()], view)
     beats = read_heartbeats(newest.archive.storage)
     return PromoteReport(
         link=link.name,
