@@ -125,12 +125,20 @@ def test_records_over_time_are_a_line_for_each_topic(said: Any, archive: str, tm
     picture = tmp_path / "records.png"
     said(archive, "--histogram", "--plot", str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
+    said(archive, "--histogram", "--plot", str(tmp_path / "records.svg"))
+    drawn = (tmp_path / "records.svg").read_text()
+    assert "<!-- Records by topic and time -->" in drawn
+    assert "<!-- time (UTC) -->" in drawn
+    assert "<!-- records in " in drawn
 
 
 def test_rows_are_drawn(said: Any, archive: str, tmp_path: Path) -> None:
     picture = tmp_path / "offsets.svg"
     said(archive, "SELECT timestamp, offset FROM orders", "--plot", str(picture))
-    assert "<svg" in picture.read_text()
+    drawn = picture.read_text()
+    # Letters are drawn as shapes; each text is there as a comment.
+    for text in ("SELECT timestamp, offset FROM orders", "timestamp (UTC)", "offset"):
+        assert f"<!-- {text} -->" in drawn
     assert "nothing to draw" in said(archive, "SELECT topic FROM orders", "--plot", str(picture), code=2)
 
 
@@ -167,7 +175,7 @@ def test_a_line_shows_zero_as_nothing_and_one_as_something(counts: list[int], li
 def test_a_picture_without_matplotlib_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(EnvironmentMissingError) as caught:
-        draw(pa.table({"x": [1], "y": [2]}), tmp_path / "x.png")
+        draw(pa.table({"x": [1], "y": [2]}), tmp_path / "x.png", title="x")
     assert "maxbrod[plot]" in str(caught.value.hint)
 
 

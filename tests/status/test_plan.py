@@ -136,3 +136,20 @@ def test_an_archive_of_another_tool_is_not_blamed_for_runs_that_it_does_not_reco
     facts = replace(GOOD, own_layout=False, layout="kbak", backup=None, recovery_point_ms=None, newest_run_ms=None)
     assert {"backup", "recovery point", "clock"} & states(facts).keys() == set()
     assert set(states(facts).values()) == {State.OK}
+
+
+@pytest.mark.parametrize(
+    ("free", "state"),
+    [(None, None), (0, State.FAILED), (63 << 20, State.FAILED), (10 * 10**9, State.WARN), (15 * 10**9, State.OK)],
+)
+def test_a_full_disk_fails_and_one_that_is_full_within_a_week_warns(free: int | None, state: State | None) -> None:
+    # It has grown by 4 GB in two days.
+    promises = judge(replace(GOOD, free_bytes=free), TARGETS)
+    found = {each.name: each for each in promises}
+    assert (found["room"].state if "room" in found else None) == state
+    assert exit_code_of(promises, strict=False) == (EXIT_FAILED if state is State.FAILED else EXIT_DONE)
+
+
+def test_room_is_enough_where_nothing_grows() -> None:
+    found = {each.name: each for each in judge(replace(GOOD, free_bytes=100 << 20, grown=()), TARGETS)}
+    assert found["room"].state is State.OK

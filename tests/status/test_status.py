@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from archive.examples import fill
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from maxbrod.sandbox.s3 import S3Server
     from support.archives import Place
 
 
@@ -135,3 +138,44 @@ def test_a_check_that_may_not_write_still_checks_and_says_that_it_is_not_recorde
     os.utime(local_place.folder / "proofs", (0, 0))
     assert run(["check", *local_place.arguments]) == EXIT_DONE
     assert "not recorded for 'maxbrod status'" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_told_though_the_last_backup_was_complete(
+    local_place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_run(
+        local_place.create(), "run-1", [segment(0, 10)], statistics={"command": "backup", "exit_code": EXIT_DONE}
+    )
+    assert looked(local_place, capsys)[1]["room"]["state"] == "OK"
+    total, used, _ = shutil.disk_usage(local_place.folder)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=total, used=used, free=4096))
+    code, promises = looked(local_place, capsys)
+    assert code != EXIT_DONE
+    assert (promises["backup"]["state"], promises["room"]["state"]) == ("OK", "FAILED")
+    assert "full" in promises["room"]["text"]
+
+
+def test_a_store_that_has_died_fails_and_says_where(
+    s3: S3Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = s3.store_options()
+    config = tmp_path / "c.yaml"
+    keys = "".join(
+        f"    {name}: {options[name]}\n" for name in ("endpoint", "region", "access_key_id", "secret_access_key")
+    )
+    config.write_text(f"archive: s3://{options['bucket']}/a\nstorage:\n  deadline_s: 0\n  s3:\n{keys}")
+    s3.close()
+    assert run(["status", "-c", str(config), "--json"]) == EXIT_FAILED
+    (archive,) = json.loads(capsys.readouterr().out)["archives"]
+    (promise,) = archive["promises"]
+    assert (promise["name"], promise["state"]) == ("archive", "FAILED")
+    assert options["endpoint"].partition("://")[2] in promise["text"]
+
+
+def test_a_follow_that_has_stopped_is_never_ok(local_place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(local_place)
+    code, promises = looked(local_place, capsys, "--recovery-point", "1s", "--strict")
+    # Its last run was complete, and long ago: a stopped follow looks so, and so does a cluster without news.
+    assert promises["recovery point"]["state"] in {"WARN", "FAILED"}
+    assert "metrics of --follow" in (promises["recovery point"]["hint"] or "") or code
+    assert code == EXIT_INCOMPLETE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +15,13 @@ from maxbrod.cli.commands import Call, command
 from maxbrod.cli.metrics import report_figures
 from maxbrod.cli.output import err, print_json, print_line
 from maxbrod.drill.options import KEY_VARIABLE, DrillOptions
-from maxbrod.errors import UsageError
+from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions, declared
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.archive.proofs import Proof
     from maxbrod.config import Config
     from maxbrod.drill.plan import DrillRequest
     from maxbrod.drill.report import DrillReport
@@ -72,7 +75,7 @@ def drill(call: Call[DrillOptions], context: typer.Context) -> None:
         last_records=report.records,
         last_partitions=len(report.covered),
     )
-    _print(report, options.report_dir, key, quiet=call.quiet, as_json=call.as_json)
+    _print(report, options.report_dir, key, _proofs(settings), quiet=call.quiet, as_json=call.as_json)
     raise typer.Exit(report.exit_code)
 
 
@@ -142,11 +145,23 @@ def _with_sandbox(settings: Config, undo: ExitStack) -> Config:
     return settings.model_copy(update={"kafka": KafkaConfig(bootstrap=cluster.bootstrap)})
 
 
-def _print(report: DrillReport, folder: Path, key: Key | None, *, quiet: bool, as_json: bool) -> None:
+def _proofs(settings: Config) -> list[Proof]:
+    """The drills of the archive, this one among them. Without them the page has no trend."""
+    from maxbrod.archive.proofs import read_proofs  # noqa: PLC0415
+    from maxbrod.storage.opening import open_storage  # noqa: PLC0415
+
+    with suppress(MaxbrodError):
+        return read_proofs(open_storage(str(settings.archive), settings.storage))
+    return []
+
+
+def _print(
+    report: DrillReport, folder: Path, key: Key | None, proofs: Sequence[Proof], *, quiet: bool, as_json: bool
+) -> None:
     from maxbrod.drill.report import sign_report, write_report  # noqa: PLC0415
     from maxbrod.drill.summary import print_drill, print_trouble  # noqa: PLC0415
 
-    files = write_report(report, folder, key)
+    files = write_report(report, folder, key, proofs)
     if as_json:
         print_json({**sign_report(report, key), "files": [str(path) for path in files]})
     elif quiet:

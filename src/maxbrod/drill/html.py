@@ -6,10 +6,13 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.drill.trend import trend_section
 from maxbrod.errors import EXIT_DONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from maxbrod.archive.proofs import Proof
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ROWS_MAX: Final = 5000
@@ -37,8 +40,8 @@ footer { margin-top: 2rem; color: #555; font-size: .85rem }
 """
 
 
-def render(document: Mapping[str, Any]) -> str:
-    """The page of a signed document, as `report.sign_report` makes it."""
+def render(document: Mapping[str, Any], proofs: Sequence[Proof] = ()) -> str:
+    """The page of a signed document, as `report.sign_report` makes it, with a trend over the archive's drills."""
     report, signature = document["report"], document["signature"]
     verdict = str(report["verdict"])
     good = report["exit_code"] == EXIT_DONE
@@ -51,6 +54,7 @@ def render(document: Mapping[str, Any]) -> str:
         _partitions(report),
         _coverage(report),
         _lists(report),
+        trend_section(proofs),
         _footer(signature),
     ]
     title = f"Restore drill {report['drill_id']}: {verdict}"

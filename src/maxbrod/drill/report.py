@@ -22,9 +22,10 @@ from maxbrod.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from maxbrod.archive.proofs import Proof
     from maxbrod.drill.signing import Key
     from maxbrod.restore.plan.sources import Source
 
@@ -120,15 +121,18 @@ def covered_of(source: Source) -> Covered:
     )
 
 
-def write_report(report: DrillReport, folder: Path, key: Key | None) -> tuple[Path, Path]:
-    """Write signed JSON and an HTML page. Both names contain time and id, so no file is ever replaced."""
+def write_report(report: DrillReport, folder: Path, key: Key | None, proofs: Sequence[Proof] = ()) -> tuple[Path, Path]:
+    """Write signed JSON, and an HTML page with a trend over `proofs`.
+
+    Both names contain time and id, so no file is ever replaced.
+    """
     time = datetime.fromtimestamp(report.started_at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     document = sign_report(report, key)
     data, page = (folder / f"drill-{time}-{report.drill_id}.{kind}" for kind in ("json", "html"))
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write_private(data, json.dumps(document, indent=2, sort_keys=True) + "\n")
-        _write_private(page, render(document))
+        _write_private(page, render(document, proofs))
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error.strerror}", object_name=str(folder)) from error
     return data, page

@@ -142,4 +142,4 @@ def _run(settings: Config, scope: QueryScope, sql: str | None, output: Output, *
     ):
         histogram = plan_histogram(opened) if sql is None else None
         answer = output.answer(opened, histogram or sql or "")
-    output.print(answer, histogram)
+    output.print(answer, histogram, sql=sql or "")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -57,11 +59,19 @@ class Output:
         form = {"table": "text", "parquet": "arrow", DOCUMENT: "json"}.get(self.form, self.form)
         return query.collect(question, limit=limit, form=form)
 
-    def print(self, answer: Collected | None, histogram: Histogram | None = None) -> None:
+    def _draw(self, answer: Collected, sql: str, histogram: Histogram | None) -> None:
+        assert self.plot is not None  # noqa: S101 - the caller has looked
+        if histogram is None:
+            draw(answer.table, self.plot, title=sql)
+        else:
+            step = timedelta(milliseconds=histogram.step_ms)
+            draw(spread(answer.table), self.plot, title="Records by topic and time", upwards_label=f"records in {step}")
+
+    def print(self, answer: Collected | None, histogram: Histogram | None = None, *, sql: str = "") -> None:
         if answer is None:
             print_line(f"written to {self.to}")
         elif self.plot is not None:
-            draw(answer.table if histogram is None else spread(answer.table), self.plot)
+            self._draw(answer, sql, histogram)
             print_line(f"{answer.table.num_rows:,} rows drawn into {self.plot}")
         elif self.form == "table" and histogram is not None:
             print_histogram(answer.table, histogram.step_ms)
@@ -168,10 +178,11 @@ def _foot(answer: Collected, limit: int | None) -> str:
     return f"the first {count:,} rows of more" + ("; --limit N shows others" if limit is None else "")
 
 
+_TITLE_MAX: Final = 100
 _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
 
 
-def draw(rows: pa.Table, file: Path) -> None:
+def draw(rows: pa.Table, file: Path, *, title: str, upwards_label: str | None = None) -> None:
     """Plot the numeric columns over the first one. UsageError: there are none. EnvironmentMissingError: matplotlib."""
     along, upwards = rows.schema.field(0) if rows.num_columns else None, []
     upwards = [number for number in range(1, rows.num_columns) if _is_number(rows.schema.field(number).type)]
@@ -194,10 +205,18 @@ def draw(rows: pa.Table, file: Path) -> None:
             [_height(heights[at]) for at in known],
             label=rows.schema.field(number).name,
         )
-    axes.set_xlabel(along.name)
+    names = [rows.schema.field(number).name for number in upwards]
+    axes.set_title(shorten(" ".join(title.split()), _TITLE_MAX, placeholder=" …"), fontsize="medium", parse_math=False)
+    axes.set_xlabel(_label(along), parse_math=False)
+    axes.set_ylabel(upwards_label or ", ".join(names), parse_math=False)
     axes.legend()
     figure.autofmt_xdate()
     figure.savefig(file, dpi=120, bbox_inches="tight")
+
+
+def _label(column: pa.Field) -> str:
+    """The name, and for times their zone: queries and plots are in UTC."""
+    return f"{column.name} (UTC)" if pa.types.is_timestamp(column.type) else str(column.name)
 
 
 def _figure() -> Any:  # noqa: ANN401 - matplotlib's own

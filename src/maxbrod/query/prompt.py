@@ -43,9 +43,9 @@ def answer_all(query: Query, output: Output, text: Iterator[str]) -> None:
     for line in text:
         statements, rest = split(rest + line)
         for statement in statements:
-            output.print(output.answer(query, statement))
+            output.print(output.answer(query, statement), sql=statement)
     if has_words(rest):
-        output.print(output.answer(query, rest.strip()))
+        output.print(output.answer(query, rest.strip()), sql=rest.strip())
 
 
 def open_prompt(query: Query, output: Output) -> None:
@@ -62,7 +62,7 @@ def _answer(query: Query, output: Output, statement: str) -> None:
     try:
         with _cancelling(stop), cancelled_by(query.spark, stop):
             answer = output.answer(query, statement)
-        output.print(answer)
+        output.print(answer, sql=statement)
         print_line(f"{time.monotonic() - began:.2f} s")
     except MaxbrodError as error:
         if stop.is_set():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +22,10 @@ _CLOCK_SLACK_MS: Final = 60_000
 """Clocks of two machines that both follow a time server differ by far less."""
 _WAITING_MAX: Final = 1000
 """Segments of a partition that may wait for compaction: some days of backups every few minutes."""
+_ROOM_MIN: Final = 64 << 20
+"""A catalog commit and a segment need less; below this a run cannot be expected to end."""
+ROOM_DAYS: Final = 7
+"""Free space for fewer days of growth is a warning."""
 GROWTH_DAYS: Final = 30
 """The days over which growth is averaged."""
 
@@ -103,6 +107,8 @@ class Facts:
     release_format: str
     newest_run_ms: int | None
     layout: str
+    free_bytes: int | None = None
+    """On the file system of a directory; None for a store, which does not say."""
     own_layout: bool = True
     """Otherwise the archive is another tool's, which records no runs."""
 
@@ -119,6 +125,7 @@ def judge(facts: Facts, targets: Targets) -> list[Promise]:
         *_recovery_time(facts, targets),
         _size(facts, targets),
         *_compaction(facts),
+        *_room(facts),
         _format(facts),
         *_clock(facts),
     ]
@@ -264,14 +271,37 @@ def _recovery_time(facts: Facts, targets: Targets) -> Iterator[Promise]:
         yield _failed(name, f"{text}, wanted within {human_age(targets.recovery_time_s * 1000)}")
 
 
-def _size(facts: Facts, targets: Targets) -> Promise:
+def _daily_growth(facts: Facts) -> float | None:
+    """Bytes added in a day; None if no run has added any lately."""
     since = facts.now_ms - GROWTH_DAYS * _DAY_MS
-    recent = [(at, size) for at, size in facts.grown if at >= since]
+    recent = [size for at, size in facts.grown if at >= since]
+    if not recent:
+        return None
+    first = min(at for at, _ in facts.grown)
+    return sum(recent) / max((facts.now_ms - max(first, since)) / _DAY_MS, 1.0)
+
+
+def _room(facts: Facts) -> Iterator[Promise]:
+    """A full disk leaves no trace in the archive: the run that met it could not write any."""
+    if facts.free_bytes is None:
+        return
+    text = f"{facts.free_bytes / _GB:,.2f} GB free"
+    hint = "make room, or move the archive; 'maxbrod prune' and 'maxbrod gc' free some"
+    if facts.free_bytes < _ROOM_MIN:
+        yield _failed("room", f"{text}: the disk is full", hint, exit_code=EXIT_FAILED)
+        return
+    growth = _daily_growth(facts)
+    if growth and facts.free_bytes < growth * ROOM_DAYS:
+        yield _warn("room", f"{text}: {facts.free_bytes / growth:,.1f} days at the present growth", hint)
+        return
+    yield _ok("room", text)
+
+
+def _size(facts: Facts, targets: Targets) -> Promise:
     words = [f"{facts.bytes / _GB:,.2f} GB in {facts.segments:,} segments"]
-    if recent:
-        first = min(at for at, _ in facts.grown)
-        days = max((facts.now_ms - max(first, since)) / _DAY_MS, 1.0)
-        words.append(f"{sum(size for _, size in recent) / _GB / days:,.2f} GB a day added lately")
+    growth = _daily_growth(facts)
+    if growth is not None:
+        words.append(f"{growth / _GB:,.2f} GB a day added lately")
     if targets.price is not None:
         words.append(f"about {facts.bytes / _GB * targets.price:,.2f} a month")
     return _ok("size", ", ".join(words))

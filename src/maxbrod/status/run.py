@@ -6,6 +6,7 @@ have left. An archive that cannot be read is itself a finding: the other archive
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,8 @@ from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import now_ms
 from maxbrod.status.plan import Facts, Found, LastBackup, Promise, State, Targets, Waiting, exit_code_of, judge
+from maxbrod.storage.joined import is_joined
+from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,6 +113,7 @@ def gather(archive: Archive, clock_ms: int) -> Facts:
         **{name: totals[name] for name in ("bytes", "records", "segments")},
         "to_compact": Waiting(segments=totals["to_compact"], partitions=totals["compact_partitions"]),
         "release_format": FORMAT_VERSION,
+        "free_bytes": free_bytes(archive.url),
     }
     if archive.survey is not None:
         return _foreign(archive, shared)
@@ -146,6 +150,16 @@ def _waiting(data: pa.Table, clock_ms: int) -> Waiting:
         )
     )
     return Waiting(segments=pc.sum(enough["bytes_count"]).as_py() or 0, partitions=enough.num_rows)
+
+
+def free_bytes(url: str) -> int | None:
+    """What is free for this user where a directory is; None for a store."""
+    if is_joined(url) or (location := parse_url(url)).scheme != "file":
+        return None
+    try:
+        return shutil.disk_usage(location.prefix).free
+    except OSError:
+        return None
 
 
 def _foreign(archive: Archive, shared: dict[str, Any]) -> Facts:
