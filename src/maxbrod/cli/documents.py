@@ -205,6 +205,13 @@ DOCUMENTS: Final = (
         report="archive.undo:UndoReport",
         fields=_CODE,
     ),
+    Document(
+        name="replicate-ingress-tree",
+        commands=("replicate ingress-tree",),
+        about="What an ingress from a tree has produced, and the state of each partition.",
+        report="replicate.seed.report:IngressReport",
+        computed=("records", "exit_code"),
+    ),
     Document(name="hold", commands=("hold add", "hold release"), about="A hold.", report="archive.holds:Hold"),
     Document(
         name="holds",

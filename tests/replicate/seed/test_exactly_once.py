@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maxbrod.errors import UnavailableError
+from maxbrod.kafka.produce import transactions
 from maxbrod.replicate.seed import destination as module
 from maxbrod.replicate.seed.run import TreeIngress
 from maxbrod.sandbox.waiting import wait_for
@@ -75,7 +76,7 @@ def test_an_instance_that_was_stopped_and_resumed_never_writes_again(
     link = Link(cluster, topic, tmp_path, batch_size=20).created()
     link.add(0, 50)
     stopped, resumed = threading.Event(), threading.Event()
-    real = module.end
+    real = transactions.end
     zombie: list[int] = []
 
     def stopping_end(*arguments: Any, **named: Any) -> None:

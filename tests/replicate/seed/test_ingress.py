@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from parquet.archives import rows, samples
 
 from maxbrod.batch.conform import conform
+from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, RefusedError, UsageError
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.replicate.seed.run import TreeIngress
@@ -83,6 +85,21 @@ def test_at_least_once_needs_no_transactions(cluster: Cluster, topic: str, tmp_p
     assert link.run().exit_code == EXIT_DONE
     assert link.numbers() == list(range(100))
     assert [each.offset for each in link.checkpoints()] == [39, 79, 99]
+
+
+def test_the_command_prints_a_report_and_its_exit_code(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = Link(cluster, topic, tmp_path).created()
+    link.add(0, 10)
+    words = ["replicate", "ingress-tree", "-a", link.tree, "--source", f"{REGION}/{topic}", "--once"]
+    words += ["--bootstrap", cluster.bootstrap, "--checkpoint-topic", f"{topic}.checkpoints", "--group", topic]
+    words += ["--first-segment-delay", "0", "--worker-init-delay", "0"]
+    assert run([*words, "--json"]) == EXIT_DONE
+    assert json.loads(capsys.readouterr().out)["records"] == 10
+    assert run(words) == EXIT_DONE
+    assert "0 records were produced, exactly-once" in capsys.readouterr().out
+    assert link.numbers() == list(range(10))
 
 
 # Missing segments

@@ -72,7 +72,7 @@ class IngressCollector:
 def serving(ingress: TreeIngress, port: int, host: str) -> Iterator[int]:
     """Serve the metrics within the block; yields the port, which differs from `port` if that is 0."""
     registry = CollectorRegistry()
-    registry.register(IngressCollector(ingress))  # type: ignore[arg-type] # any object with this method
+    registry.register(IngressCollector(ingress))
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except (OSError, OverflowError) as error:
