@@ -24,7 +24,6 @@ from maxbrod.inspect.showing import show_topic
 from maxbrod.model import topic_id_text
 from maxbrod.restore.plan.rename import Rename
 from maxbrod.restore.plan.request import RestoreRequest
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.surgery import delete_records, lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, topic_id, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered
@@ -32,11 +31,13 @@ from maxbrod.table.read.counting import count_records
 from maxbrod.table.read.options import parse_options
 from restore.engine import read_all
 from restore.faults import restore
+from support.clusters import start_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.config import Config
+    from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full
 
@@ -214,7 +215,7 @@ def lose_with(cluster: Cluster, topic: str, before_it_is_lost: object) -> int:
 def test_a_corrupt_batch_is_named_the_rest_archived_and_nothing_more_said_once_it_is_gone(
     topic: str, tmp_path: Path
 ) -> None:
-    with Cluster.start(tmp_path / "cluster") as cluster:
+    with start_cluster(tmp_path / "cluster") as cluster:
         create_topic(cluster, topic, partitions=2, config=KEEP)
         ledger = Ledger()
         ledger.write(cluster, topic, 300)

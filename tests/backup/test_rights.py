@@ -18,16 +18,18 @@ from kafka.admin import (
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.cli.main import run
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.description import write_client_files
 from maxbrod.sandbox.spec import CLIENTS_DIR
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, open_transaction, produce
 from maxbrod.sandbox.waiting import wait_for
+from support.clusters import start_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from maxbrod.sandbox.cluster import Cluster
 
 PASSWORDS = {"admin": "admin-s3cret", "backup": "backup-s3cret"}
 
@@ -45,7 +47,7 @@ RIGHTS = (
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("guarded")
-    with Cluster.start(folder, listeners=["SASL_PLAINTEXT"], users=PASSWORDS, authorizer=True) as started:
+    with start_cluster(folder, listeners=["SASL_PLAINTEXT"], users=PASSWORDS, authorizer=True) as started:
         write_client_files(started)
         yield started
 

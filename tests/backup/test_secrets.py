@@ -13,12 +13,14 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.spec import SASL_SSL
 from maxbrod.sandbox.topics import create_topic
+from support.clusters import start_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full
 
@@ -39,7 +41,7 @@ def config_of(cluster: Cluster, archive: Path, topic: str, password: str) -> Con
 
 def test_no_password_appears_in_report_archive_or_error(topic: str, tmp_path: Path) -> None:
     users = {"admin": PASSWORD, "alice": "alice-secret"}
-    with Cluster.start(tmp_path / "cluster", listeners=[SASL_SSL], users=users) as cluster:
+    with start_cluster(tmp_path / "cluster", listeners=[SASL_SSL], users=users) as cluster:
         create_topic(cluster, topic, config={"retention.ms": "-1"})
         ledger = Ledger()
         ledger.write(cluster, topic, 100)

@@ -41,17 +41,19 @@ from maxbrod.layouts.logdir.metadata_records import (
 )
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition, topic_id_text
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic, offsets, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.sandbox.waiting import wait_for
 from maxbrod.storage.opening import open_storage
 from restore.engine import Command, read_all, stand, without_spark
+from support.clusters import start_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full
 
@@ -149,7 +151,7 @@ def test_every_acknowledged_record_is_on_the_disks_of_a_killed_cluster(
         "offsets.topic.num.partitions": "4",
     }
     out = tmp_path / "acknowledged"
-    with Cluster.start(tmp_path / "cluster", brokers=3, config=settings, authorizer=True) as cluster:
+    with start_cluster(tmp_path / "cluster", brokers=3, config=settings, authorizer=True) as cluster:
         topic_id = topic_id_text(
             create_topic(
                 cluster, "orders", partitions=PARTITIONS, replication_factor=3, config={"segment.bytes": "1048576"}
@@ -253,7 +255,7 @@ def assert_told_as_by_kafka(disks: Path) -> None:
 
 def test_groups_are_on_the_disks_of_a_cluster_that_was_stopped(tmp_path: Path) -> None:
     settings = {"offsets.topic.num.partitions": "2"}
-    with Cluster.start(tmp_path / "cluster", config=settings, authorizer=True) as cluster:
+    with start_cluster(tmp_path / "cluster", config=settings, authorizer=True) as cluster:
         create_topic(cluster, "orders", partitions=2, config={"retention.ms": "5000000"})
         grant(cluster, "orders", "bob")
         produce_transaction(cluster, "orders", numbered(20), transactional_id="t", commit=True)

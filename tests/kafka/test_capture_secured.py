@@ -19,15 +19,16 @@ from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.kafka.state.sizes import partition_sizes
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, open_transaction, produce
 from maxbrod.sandbox.waiting import wait_for
+from support.clusters import start_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from maxbrod.kafka.state.cluster_state import ClusterState
+    from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full
 
@@ -89,7 +90,7 @@ def create_acls(client: KafkaClient, acls: Iterable[Acl]) -> None:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("guarded")
-    with Cluster.start(folder, listeners=["SASL_PLAINTEXT"], users=PASSWORDS, authorizer=True) as started:
+    with start_cluster(folder, listeners=["SASL_PLAINTEXT"], users=PASSWORDS, authorizer=True) as started:
         for topic in ("seen", "secret"):
             create_topic(started, topic)
             produce(started, topic, numbered(5))

@@ -26,15 +26,17 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.spec import SASL_PLAINTEXT, SASL_SSL
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.waiting import wait_for
+from support.clusters import start_cluster
 from table.kafka_writes import released, rows, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full
 
@@ -43,7 +45,7 @@ KEEP = {"retention.ms": "-1"}
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster.start(
+    with start_cluster(
         tmp_path_factory.mktemp("rights"), listeners=(SASL_PLAINTEXT, SASL_SSL), authorizer=True
     ) as started:
         yield started

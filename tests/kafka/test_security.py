@@ -23,14 +23,16 @@ from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.security import find_protocol
 from maxbrod.sandbox.clients import UnsecuredToken
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.waiting import wait_for
+from support.clusters import start_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full
 
@@ -50,7 +52,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("guarded")
     users = {"admin": PASSWORD, "alice": "alice-secret"}
     short_logins = {"connections.max.reauth.ms": "2000"}
-    with Cluster.start(
+    with start_cluster(
         folder, listeners=OPTIONAL_LISTENERS, users=users, authorizer=True, config=short_logins
     ) as started:
         create_topic(started, "guarded", config={"retention.ms": "-1"})

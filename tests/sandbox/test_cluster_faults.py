@@ -15,6 +15,7 @@ from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.probe import known_brokers
 from maxbrod.sandbox.waiting import wait_for
+from support.clusters import start_cluster
 from support.java_oracle import JavaRecord
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def config_of(cluster: Cluster, broker: int, name: str) -> str:
 @pytest.fixture(scope="module")
 def breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three brokers for the tests of this file to break and mend."""
-    with Cluster.start(tmp_path_factory.mktemp("breakable"), brokers=3) as started:
+    with start_cluster(tmp_path_factory.mktemp("breakable"), brokers=3) as started:
         yield started
 
 
@@ -130,7 +131,7 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path, monkeypatch
         monkeypatch.setattr(
             "maxbrod.sandbox.assembly.free_ports", lambda count: next(answers, None) or free_ports(count)
         )
-        with Cluster.start(tmp_path / "c") as cluster:
+        with start_cluster(tmp_path / "c") as cluster:
             assert port_of(cluster, 1) not in stolen
             assert known_brokers(port_of(cluster, 1)) == {1}
 
@@ -155,7 +156,7 @@ def test_clients_are_sent_to_the_advertised_port(java: JavaOracle, tmp_path: Pat
 
 
 def test_what_is_kept_can_be_read_after_the_end(tmp_path: Path) -> None:
-    with Cluster.start(tmp_path / "c", keep=True) as cluster:
+    with start_cluster(tmp_path / "c", keep=True) as cluster:
         assert cluster.alive(1)
     assert not cluster.alive(1)
     assert "Kafka Server started" in cluster.output(1).read_text()

@@ -10,14 +10,15 @@ from py4j.protocol import Py4JJavaError
 
 from maxbrod.errors import UsageError
 from maxbrod.sandbox import topics
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS
+from support.clusters import start_cluster
 from support.java_oracle import JavaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from maxbrod.sandbox.cluster import Cluster
     from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full
@@ -41,7 +42,7 @@ RECORD = JavaRecord(timestamp_ms=1, value=b"v")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("guarded")
     users = {"admin": PASSWORD, "alice": "alice-secret"}
-    with Cluster.start(folder, listeners=OPTIONAL_LISTENERS, users=users, authorizer=True) as started:
+    with start_cluster(folder, listeners=OPTIONAL_LISTENERS, users=users, authorizer=True) as started:
         yield started
 
 
@@ -112,5 +113,5 @@ def test_a_listener_nobody_asked_for_is_not_there(cluster: Cluster) -> None:
 
 def test_an_unknown_listener_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such listener: FTP"):
-        Cluster.start(tmp_path / "c", listeners=["ftp"])
+        start_cluster(tmp_path / "c", listeners=["ftp"])
     assert not (tmp_path / "c").exists()

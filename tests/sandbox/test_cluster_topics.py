@@ -8,13 +8,14 @@ import pytest
 
 from maxbrod.errors import UsageError
 from maxbrod.sandbox import surgery, topics, traffic
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.tools import CONSOLE_CONSUMER, DUMP_LOG_SEGMENTS, run_tool
+from support.clusters import start_cluster
 from support.java_oracle import JavaRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from maxbrod.sandbox.cluster import Cluster
     from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full
@@ -120,7 +121,7 @@ def test_kafkas_own_tools_see_the_records(cluster: Cluster, topic: str) -> None:
 
 
 def test_an_unclean_election_loses_acknowledged_records(java: JavaOracle, tmp_path: Path) -> None:
-    with Cluster.start(tmp_path / "c", brokers=2) as cluster:
+    with start_cluster(tmp_path / "c", brokers=2) as cluster:
         topics.create_topic(cluster, "t", assignments={0: [1, 2]})
         traffic.produce(cluster, "t", traffic.numbered(5))
         election = surgery.lose_by_unclean_election(cluster, "t", traffic.numbered(3, first=5))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -21,11 +21,22 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.proxy import FaultProxy
     from support.java_oracle import JavaOracle
 
+# Clusters that the whole run shares do nothing most of the time. By default a controller then writes a record twice a
+# second, which every broker fetches and stores: half of what an idle cluster costs.
+_IDLE: Final = {"metadata.max.idle.interval.ms": "0"}
+
+
+def start_cluster(folder: Path | str, **options: Any) -> Cluster:
+    """A cluster of brokers that live for minutes: the full compiler would take longer than what it makes faster."""
+    from maxbrod.sandbox.cluster import DEFAULT_JVM_OPTIONS, Cluster
+    from maxbrod.sandbox.jvm import QUICK_OPTIONS
+
+    return Cluster.start(folder, jvm_options=(*DEFAULT_JVM_OPTIONS, *QUICK_OPTIONS), **options)
+
 
 @contextmanager
 def proxied_broker(folder: Path) -> Iterator[tuple[Cluster, FaultProxy]]:
     """A broker that sends clients of its PROXIED listener to the proxy; by `bootstrap` it is reached around it."""
-    from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy import FaultProxy
 
     proxies: list[FaultProxy] = []
@@ -35,7 +46,7 @@ def proxied_broker(folder: Path) -> Iterator[tuple[Cluster, FaultProxy]]:
         return proxies[-1].port
 
     try:
-        with Cluster.start(folder, advertise=advertise) as started:
+        with start_cluster(folder, advertise=advertise) as started:
             yield started, proxies[-1]
     finally:
         for proxy in proxies:
@@ -45,31 +56,26 @@ def proxied_broker(folder: Path) -> Iterator[tuple[Cluster, FaultProxy]]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One broker."""
-    from maxbrod.sandbox.cluster import Cluster
-
-    with Cluster.start(tmp_path_factory.mktemp("cluster")) as started:
+    with start_cluster(tmp_path_factory.mktemp("cluster"), config=_IDLE) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def cluster3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three brokers and a controller."""
-    from maxbrod.sandbox.cluster import Cluster
-
-    with Cluster.start(tmp_path_factory.mktemp("cluster3"), brokers=3) as started:
+    with start_cluster(tmp_path_factory.mktemp("cluster3"), brokers=3, config=_IDLE) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One broker with ACLs: by `bootstrap` all is allowed, by SASL alice and carol may do what tests allow them."""
-    from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.description import write_client_files
     from maxbrod.sandbox.spec import SASL_PLAINTEXT
 
     users = {name: f"{name}-secret" for name in ("admin", "alice", "carol")}
     folder = tmp_path_factory.mktemp("fenced")
-    with Cluster.start(folder, listeners=(SASL_PLAINTEXT,), users=users, authorizer=True) as started:
+    with start_cluster(folder, listeners=(SASL_PLAINTEXT,), users=users, authorizer=True, config=_IDLE) as started:
         write_client_files(started)
         yield started
 

@@ -27,7 +27,6 @@ from maxbrod.restore.cold.plan import LeaderEpochs
 from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import RestoreRequest
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, replicas, wait_for_in_sync
@@ -35,12 +34,14 @@ from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce
 from maxbrod.sandbox.waiting import wait_for
 from restore.cold.engine import log_of, without_spark
 from restore.engine import Command, put, read_all, stand
+from support.clusters import start_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from maxbrod.restore.cold.report import ColdReport
+    from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full
 
@@ -164,7 +165,7 @@ def restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restored]:
     """Two brokers, each of which has a replica of everything."""
     place = tmp_path_factory.mktemp("cold")
     archive = place / "archive"
-    with Cluster.start(place / "cluster", brokers=2, config=SETTINGS) as cluster:
+    with start_cluster(place / "cluster", brokers=2, config=SETTINGS) as cluster:
         first, second = cluster.broker_ids
         for name, count in PARTITIONS.items():
             create(cluster, name, count)
