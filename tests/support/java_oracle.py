@@ -65,11 +65,23 @@ class JavaOracle:
         common = gateway.jvm.org.apache.kafka.common
         # Kafka 4.3 moved these out of org.apache.kafka.common.record.
         self._record_classes = common.record.internal
+        self._memory_records = self._record_classes.MemoryRecords
         self._timestamp_types = common.record.TimestampType
         self._compression = common.compress.Compression
         self._header = common.header.internals.RecordHeader
         self._utils = common.utils.Utils
         self._byte_buffer = gateway.jvm.java.nio.ByteBuffer
+        # Py4J asks the JVM for every part of a name, each time: looked up once, as many calls need them.
+        self._topic_partition = common.TopicPartition
+        self._system_time = common.utils.Time.SYSTEM
+        self._long_ref = common.utils.PrimitiveRef
+        self._no_caching = common.utils.BufferSupplier.NO_CACHING
+        self._producer_record_class = gateway.jvm.org.apache.kafka.clients.producer.ProducerRecord
+        self._array_list = gateway.jvm.java.util.ArrayList
+        self._long = gateway.jvm.java.lang.Long
+        self._long_max = self._long.MAX_VALUE
+        log = gateway.jvm.org.apache.kafka.storage.internals.log
+        self._validator, self._client = log.LogValidator, log.AppendOrigin.CLIENT
 
     @classmethod
     @contextmanager
@@ -152,41 +164,44 @@ class JavaOracle:
 
     def validated(self, batch: bytes, offset: int) -> bytes:
         """One batch of a client as a broker would store it at `offset`; Java's exception if it would refuse it."""
-        storage = self.jvm.org.apache.kafka.storage.internals.log
-        records = self._record_classes.MemoryRecords.readableRecords(self._byte_buffer.wrap(batch))
+        records = self._memory_records.readableRecords(self._byte_buffer.wrap(batch))
         (one,) = records.batches().iterator()
         one.ensureValid()
         codec = one.compressionType()
-        validator = storage.LogValidator(
+        validator = self._validator(
             records,
-            self.jvm.org.apache.kafka.common.TopicPartition("topic", 0),
-            self.jvm.org.apache.kafka.common.utils.Time.SYSTEM,
+            self._topic_partition("topic", 0),
+            self._system_time,
             codec,
             self._compression.of(codec).build(),
             False,  # not a compacted topic
             2,
             self._timestamp_types.CREATE_TIME,
-            self.jvm.java.lang.Long.MAX_VALUE,
-            self.jvm.java.lang.Long.MAX_VALUE,
+            self._long_max,
+            self._long_max,
             0,
-            storage.AppendOrigin.CLIENT,
+            self._client,
         )
-        first = self.jvm.org.apache.kafka.common.utils.PrimitiveRef.ofLong(offset)
         # Without a recorder of metrics: it is asked for only where something is refused.
-        suppliers = self.jvm.org.apache.kafka.common.utils.BufferSupplier
-        result = validator.validateMessagesAndAssignOffsets(first, None, suppliers.NO_CACHING)
+        result = validator.validateMessagesAndAssignOffsets(self._long_ref.ofLong(offset), None, self._no_caching)
         return bytes(self._utils.toArray(result.validatedRecords().buffer()))
 
     def parse(self, data: bytes) -> list[JavaRecord]:
         """Every record of every batch, control records included, after Java has checked the checksums."""
-        return [record for batch in self.parse_batches(data) for record in batch.records]
+        return [record for batch in self._batches(data) for record in self._records(batch)]
 
     def parse_batches(self, data: bytes) -> list[JavaBatch]:
-        records = self._record_classes.MemoryRecords.readableRecords(self._byte_buffer.wrap(data))
-        return [self._batch(batch) for batch in records.batches().iterator()]
+        return [self._batch(batch) for batch in self._batches(data)]
+
+    def _batches(self, data: bytes) -> Iterator[Any]:
+        for batch in self._memory_records.readableRecords(self._byte_buffer.wrap(data)).batches().iterator():
+            batch.ensureValid()
+            yield batch
+
+    def _records(self, batch: Any) -> Iterator[JavaRecord]:
+        return (self._record(record) for record in batch.iterator())
 
     def _batch(self, batch: Any) -> JavaBatch:
-        batch.ensureValid()
         return JavaBatch(
             magic=batch.magic(),
             base_offset=batch.baseOffset(),
@@ -201,7 +216,7 @@ class JavaOracle:
             is_control=batch.isControlBatch(),
             partition_leader_epoch=batch.partitionLeaderEpoch() if batch.magic() == 2 else -1,
             size_bytes=batch.sizeInBytes(),
-            records=tuple(self._record(record) for record in batch.iterator()),
+            records=tuple(self._records(batch)),
         )
 
     def _record(self, record: Any) -> JavaRecord:
@@ -275,9 +290,9 @@ class JavaOracle:
 
     def _producer_record(self, topic: str, partition: int | None, record: JavaRecord) -> Any:
         headers = [self._header(key, value) for key, value in record.headers]
-        timestamp_ms = None if record.timestamp_ms == -1 else self.jvm.java.lang.Long(str(record.timestamp_ms))
-        return self.jvm.org.apache.kafka.clients.producer.ProducerRecord(
-            topic, partition, timestamp_ms, record.key, record.value, self.jvm.java.util.ArrayList(headers)
+        timestamp_ms = None if record.timestamp_ms == -1 else self._long(str(record.timestamp_ms))
+        return self._producer_record_class(
+            topic, partition, timestamp_ms, record.key, record.value, self._array_list(headers)
         )
 
     def consume(
@@ -295,7 +310,7 @@ class JavaOracle:
         values = {**client, **ours, "isolation.level": isolation_level, "auto.offset.reset": "none"}
         consumer = self.jvm.org.apache.kafka.clients.consumer.KafkaConsumer(self.properties(values))
         try:
-            where = self.jvm.org.apache.kafka.common.TopicPartition(topic, partition)
+            where = self._topic_partition(topic, partition)
             consumer.assign([where])
             consumer.seek(where, from_offset)
             end = consumer.endOffsets([where])[where]
