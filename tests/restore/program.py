@@ -2,7 +2,7 @@
 
 Configuration and request come in as a line of JSON, then a line for each run: the prefix of the target topics and n.
 With n of 0 or more the run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it
-ended. Forks for each run, so it does nothing by itself.
+ended. Forks for each run, so all it does by itself is load the kernels, which takes longer than a run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.api_key import ApiKey
 
+from maxbrod.batch.prepare import prepare
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.wire.connection import Connection
@@ -140,6 +141,7 @@ def main() -> None:
     config, out = Config.model_validate(document["config"]), sys.stdout.fileno()
     if not document["markers"]:
         setattr(restore_target, "may_write_markers", lambda *_, **__: False)  # noqa: B010 - not its to export
+    prepare()
     for line in sys.stdin:
         prefix, point = line.split()
         request = RestoreRequest(

@@ -2,7 +2,7 @@
 
 A configuration, a new name and the number come in as a line of JSON, then a line for each run: n. With n of 0 or more
 the run dies by SIGKILL when n batches have been acknowledged; else it goes to its end. Says for each, in JSON, how that
-was. Forks for each run, so it does nothing by itself.
+was. Forks for each run, so all it does by itself is load the kernels.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.batch import sharing
+from maxbrod.batch.prepare import prepare
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.produce.producing import produce_all
@@ -48,6 +49,7 @@ def run(settings: dict[str, Any], answers: int) -> dict[str, Any]:
 
 def main() -> None:
     settings, out = json.loads(sys.stdin.readline()), sys.stdout.fileno()
+    prepare()
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
