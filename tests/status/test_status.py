@@ -97,7 +97,7 @@ def test_an_archive_that_cannot_be_read_fails_and_hides_no_other(
     local_place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(local_place)
-    log = next((local_place.folder / "catalog" / "segments" / "_delta_log").glob("*.json"))
+    log = min((local_place.folder / "catalog" / "segments" / "_delta_log").glob("*.json"))
     log.write_bytes(b"{")
     missing = str(tmp_path / "nothing")
     code = run(["status", missing, *local_place.arguments, "--json"])
