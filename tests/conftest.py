@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    import pytest
 
 # No test asserts a time: machines are shared, and the first call compiles.
 settings.register_profile("maxbrod", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
@@ -19,23 +17,39 @@ settings.load_profile("maxbrod")
 
 _OWN_SETTINGS = "_hypothesis_internal_use_settings"
 _STARTS_A_JVM = frozenset({"cluster", "cluster3", "fenced", "java", "spark"})
-# The files that take longest, each more than 40 s. They are handed out first: by default xdist begins with the files of
-# most tests, so that one of two workers would be left alone with these at the end.
+# The files that take longest, each more than 20 s of a processor. They are handed out first: by default xdist begins
+# with the files of most tests, so that one of two workers would be left alone with these at the end.
 _LONGEST = (
     "restore/test_kill_sweep.py",
-    "batch/test_provenance.py",
     "test_bench.py",
-    "table/test_kafka_sink_kill.py",
-    "backup/test_spark_faults.py",
-    "backup/test_kill_sweep.py",
-    "restore/test_spark_faults.py",
-    "restore/test_transform.py",
     "table/test_stream_spark.py",
-    "restore/cold/test_real.py",
+    "table/test_kafka_sink_kill.py",
     "table/test_spark_connect.py",
+    "backup/test_spark_faults.py",
+    "restore/test_spark_faults.py",
     "backup/test_signals.py",
+    "backup/test_storage_faults.py",
+    "backup/test_kill_sweep.py",
+    "restore/test_transform.py",
+    "restore/cold/test_real.py",
+    "engine/test_session.py",
     "convert/test_logdir.py",
+    "drill/test_real.py",
+    "catalog/test_upkeep.py",
     "test_demo.py",
+)
+# The files that use `cluster3`. One worker gets all of them, so that one run starts one such cluster; and late, as its
+# four processes cost a tenth of a processor even when nobody uses them, until the run ends.
+_THREE_BROKERS = (
+    "backup/test_broker_faults.py",
+    "kafka/test_capture.py",
+    "kafka/test_client.py",
+    "kafka/test_faults.py",
+    "kafka/test_open_transactions.py",
+    "kafka/test_produce_faults.py",
+    "kafka/test_topic_admin.py",
+    "restore/test_broker_faults.py",
+    "sandbox/test_cluster_topics.py",
 )
 
 pytest_plugins = [
@@ -67,9 +81,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("full")
     full = {item.path for item in items if item.get_closest_marker("full") is not None}
     # The longest files, then those that start a JVM, then the rest, which fill the last seconds of both workers.
-    items.sort(key=lambda item: (_turn(item.path), item.path not in full))
+    items.sort(key=lambda item: (_turn(item.path), item.path not in full, _name(item.path) in _THREE_BROKERS))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadfile` has it, with the files of `_THREE_BROKERS` as one."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    # A run of one process needs no xdist, which has no types.
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped] # noqa: PLC0415
+
+    class ByFile(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "three brokers" if file.endswith(_THREE_BROKERS) else file
+
+    return ByFile(config, log)
 
 
 def _turn(path: Path) -> int:
-    name = path.relative_to(Path(__file__).parent).as_posix()
+    name = _name(path)
     return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(Path(__file__).parent).as_posix()
