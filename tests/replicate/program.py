@@ -12,12 +12,13 @@ import signal
 import sys
 
 from maxbrod.config import Config
+from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
 from maxbrod.restore import task
 
 
-class StoppingPace(task.Pace):
+class StoppingPace(Pace):
     """Counts the batches of all partitions."""
 
     sent = 0
@@ -31,7 +32,7 @@ class StoppingPace(task.Pace):
 
 
 def main() -> None:
-    task.Pace = StoppingPace  # type: ignore[misc]
+    task.Pace = StoppingPace  # type: ignore[attr-defined]
     task._RULES.clear()
     if sys.argv[3:] == ["without lease"]:
         Lease.hold = lambda _: True  # type: ignore[method-assign]
