@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -17,7 +18,7 @@ def drill(day: int, *, verdict: str = "proven", kind: ProofKind = ProofKind.DRIL
     )
 
 
-MEASURED = {"records": 1000, "restore_s": 2.0, "partitions": 2, "partitions_known": 8}
+MEASURED: dict[str, Any] = {"records": 1000, "restore_s": 2.0, "partitions": 2, "partitions_known": 8}
 
 
 def test_an_archive_without_drills_has_no_trend() -> None:
@@ -64,7 +65,7 @@ def test_drills_are_drawn_in_their_order_with_title_and_labels_and_failures_stan
 @pytest.mark.parametrize(
     "details", [{}, {"records": 0, "restore_s": 1.0}, {"records": 5, "restore_s": 0}, {"records": "5", "restore_s": 1}]
 )
-def test_what_was_not_measured_has_no_speed(details: dict[str, object]) -> None:
+def test_what_was_not_measured_has_no_speed(details: dict[str, Any]) -> None:
     assert speed_of(drill(0, **details)) is None
 
 

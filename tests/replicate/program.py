@@ -35,7 +35,7 @@ def main() -> None:
     task.Pace = StoppingPace  # type: ignore[attr-defined]
     task._RULES.clear()
     if sys.argv[3:] == ["without lease"]:
-        Lease.hold = lambda _: True  # type: ignore[method-assign]
+        Lease.hold = lambda _: True  # type: ignore[method-assign, assignment]
     config = Config.model_validate(json.loads(sys.argv[1]))
     with Ingress(config) as ingress:
         print("ready", flush=True)
