@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from unittest.mock import patch
 
 from maxbrod.config import Config
 from maxbrod.kafka.wire.pacing import Pace
@@ -32,10 +33,10 @@ class StoppingPace(Pace):
 
 
 def main() -> None:
-    task.Pace = StoppingPace  # type: ignore[attr-defined]
+    patch.object(task, "Pace", StoppingPace).start()
     task._RULES.clear()
     if sys.argv[3:] == ["without lease"]:
-        Lease.hold = lambda _: True  # type: ignore[method-assign, assignment]
+        patch.object(Lease, "hold", lambda _: True).start()
     config = Config.model_validate(json.loads(sys.argv[1]))
     with Ingress(config) as ingress:
         print("ready", flush=True)
