@@ -77,6 +77,7 @@ def test_spark_tests_and_scripts_of_this_environment_are_left_out(few: None, tmp
     assert "packages/pyspark_maxbrod/__init__.py" in names
     assert any(name.startswith("packages/maxbrod-") and name.endswith("METADATA") for name in names)
     assert not [name for name in names if "__pycache__" in name or ".." in name or "/tests/" in name]
+    assert not [name for name in names if name.endswith(".pth")]
 
 
 def test_what_tasks_require_is_packed_and_what_spark_brings_is_not() -> None:

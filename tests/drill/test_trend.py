@@ -11,7 +11,7 @@ from maxbrod.drill.trend import speed_of, trend_section
 DAY = 86_400_000
 
 
-def drill(day: int, *, verdict: str = "proven", kind: ProofKind = ProofKind.DRILL, **details: object) -> Proof:
+def drill(day: int, *, verdict: str = "proven", kind: ProofKind = ProofKind.DRILL, **details: Any) -> Proof:
     at = 1_790_000_000_000 + day * DAY
     return Proof(
         kind=kind, verdict=verdict, sound=verdict == "proven", started_at_ms=at - 1, finished_at_ms=at, details=details
