@@ -125,7 +125,10 @@ def test_every_verb_that_reads_a_file_has_a_section_and_every_section_a_verb() -
 
 
 @pytest.mark.parametrize(("section", "option"), OPTIONS, ids=[f"{section}.{each.name}" for section, each in OPTIONS])
-def test_a_flag_beats_the_file_and_the_file_beats_the_default(section: str, option: Declared, tmp_path: Path) -> None:
+def test_a_flag_beats_the_file_and_the_file_beats_the_default(
+    section: str, option: Declared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # --metrics-file writes there
     in_file, on_command_line, meant = values(option)
     extra = NEEDS.get(option.name, {})
     file = tmp_path / "maxbrod.yaml"

@@ -256,6 +256,20 @@ DOCUMENTS: Final = (
         computed=("missing", "exit_code"),
     ),
     Document(
+        name="replicate-fail-back",
+        commands=("replicate fail-back",),
+        about="Whether the old source can become the mirror, and what has diverged.",
+        report="replicate.fail_back:FailBackReport",
+        computed=("exit_code",),
+    ),
+    Document(
+        name="replicate-ingress-tree",
+        commands=("replicate ingress-tree",),
+        about="What was produced from a tree of Parquet segments.",
+        report="replicate.seed.report:IngressReport",
+        computed=("records", "exit_code"),
+    ),
+    Document(
         name="replicate-verify",
         commands=("replicate verify",),
         about="The report of a comparison; of mirrors without records `partitions` alone.",
