@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
@@ -24,10 +25,12 @@ def s3_section(server: S3Server | LyingS3Server, *, endpoint: str | None = None,
 
 
 class Driver:
-    """Runs one backup at a time."""
+    """Runs one backup at a time. `prefix` stands before every line that asks for one."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], prefix: str = "") -> None:
         self._process = process
+        self._prefix = prefix
+        self.busy = False
 
     def run(self, archive: object, point: int = -1) -> dict[str, Any]:
         self.start(archive, point)
@@ -35,7 +38,8 @@ class Driver:
 
     def start(self, archive: object, point: int = -1) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{archive} {point}\n")
+        self.busy = True
+        self._process.stdin.write(f"{self._prefix}{archive} {point}\n")
         self._process.stdin.flush()
 
     def wait(self) -> dict[str, Any]:
@@ -44,6 +48,7 @@ class Driver:
         while (line := self._process.stdout.readline().strip()) != ".":
             assert line, "the program has died"
             said = json.loads(line)
+        self.busy = False
         return said
 
 
@@ -55,17 +60,38 @@ def driver(cluster: Cluster, topic: str, storage: dict[str, Any] | None = None, 
         "storage": storage or {},
         "backup": {"topics": [topic], **request},
     }
-    with subprocess.Popen(
+    process = _idle.pop() if _idle else _start()
+    started = Driver(process, f"{json.dumps(config, separators=(',', ':'))} ")
+    try:
+        yield started
+    finally:
+        # In the middle of a run, its answer is not for the next test.
+        if started.busy:
+            _end(process)
+        else:
+            _idle.append(process)
+
+
+_idle: list[subprocess.Popen[str]] = []
+"""A program takes longer to load than a backup: it serves one test after the other."""
+
+
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-m", "backup.program"],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    ) as process:
-        assert process.stdin is not None
-        process.stdin.write(f"{json.dumps(config)}\n")
-        process.stdin.flush()
-        try:
-            yield Driver(process)
-        finally:
-            process.stdin.close()
+    )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.kill()
+
+
+@atexit.register
+def _end_all() -> None:
+    for process in _idle:
+        _end(process)

@@ -1,8 +1,8 @@
 """A program that backs up, for tests that kill it or stand a proxy before it: `python -m backup.program`
 
-One configuration comes in as a line of JSON, then a line for each run: the archive's name and n. With n of 0 or more
-the run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it ended. Forks for
-each run, so it does nothing by itself.
+A line comes in for each run: a configuration as JSON without spaces, the archive's name and n. With n of 0 or more the
+run dies by SIGKILL at the n-th point where a crash could matter. Says for each, in JSON, how it ended. Forks for each
+run, so it does nothing by itself.
 """
 
 from __future__ import annotations
@@ -81,14 +81,13 @@ def run(config: Config, point: int, out: int) -> None:
 
 
 def main() -> None:
-    settings = json.loads(sys.stdin.readline())
     out = sys.stdout.fileno()
     for line in sys.stdin:
-        archive, point = line.split()
+        settings, archive, point = line.split()
         child = os.fork()
         if child == 0:
             try:
-                run(Config.model_validate({**settings, "archive": archive}), int(point), out)
+                run(Config.model_validate({**json.loads(settings), "archive": archive}), int(point), out)
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
