@@ -196,7 +196,7 @@ def lifecycle(
     json: JsonFlag = False,
 ) -> None:
     """Looking after an archive over years: compaction, repair, requests, a catalog of 5 million rows."""
-    from maxbrod.bench import rebuild, requests  # noqa: PLC0415 - as above
+    from maxbrod.bench import by_key, rebuild, requests  # noqa: PLC0415 - as above
     from maxbrod.bench.lifecycle import measure  # noqa: PLC0415
     from maxbrod.bench.scale import PARTITIONS, SEGMENTS, measure_scale  # noqa: PLC0415
 
@@ -205,6 +205,9 @@ def lifecycle(
     figures: list[Figure] = []
     if compaction:
         figures += measure(scale=scale, rounds=rounds, only=compaction, on_stage=_print_stage)
+    if LifecycleGroup.BY_KEY in chosen:
+        _print_stage("compaction by key")
+        figures += by_key.measure(scale=scale, rounds=rounds)
     if LifecycleGroup.REPAIR in chosen:
         _print_stage("rebuilding a catalog")
         figures += rebuild.measure(scale=scale, rounds=rounds)

@@ -43,6 +43,8 @@ class TableGroup(StrEnum):
 class LifecycleGroup(StrEnum):
     COMPACT = "compact"
     """Segments merged, beside copying their files."""
+    BY_KEY = "by-key"
+    """The newest record of each key of B."""
     DAY = "day"
     """86,400 runs of a second, compacted, beside one backup."""
     REPAIR = "repair"

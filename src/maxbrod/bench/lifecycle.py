@@ -62,8 +62,8 @@ DAY_RECORDS: Final = 10
 """For each partition and second."""
 COPY_WANTED: Final = 0.7
 _COMMITTED_RUNS: Final = 1000
-_TOPIC: Final = "orders"
-_TOPIC_ID: Final = "0123456789abcdefghijkl"
+TOPIC: Final = "orders"
+TOPIC_ID: Final = "0123456789abcdefghijkl"
 _LATER_MS: Final = 1 << 42
 
 
@@ -95,7 +95,7 @@ def race_copying(session: Session, disk: Path, *, segments: int, rounds: int) ->
             else encode(orders(SEGMENT_RECORDS), codec=codec, batch_bytes_max=BATCH_BYTES)
         )
         source = disk / "source"
-        _write(str(source), (dict.fromkeys(range(PARTITIONS), log) for _ in range(segments)), packed=False)
+        write_runs(str(source), (dict.fromkeys(range(PARTITIONS), log) for _ in range(segments)), packed=False)
         files = sorted(str(path) for path in (source / "segments").rglob("*.log"))
         size = sum(Path(file).stat().st_size for file in files)
         laps = race_laps(
@@ -146,9 +146,9 @@ def measure_day(session: Session, *, runs: int) -> list[Figure]:
     day, large = urls
     log = encode(orders(DAY_RECORDS), codec=Codec.LZ4)
     try:
-        _write(day, (dict.fromkeys(range(DAY_PARTITIONS), log) for _ in range(runs)), packed=True)
+        write_runs(day, (dict.fromkeys(range(DAY_PARTITIONS), log) for _ in range(runs)), packed=True)
         whole = np.concatenate([_moved(log, DAY_RECORDS * number) for number in range(runs)])
-        _write(large, iter([dict.fromkeys(range(DAY_PARTITIONS), whole)]), packed=False)
+        write_runs(large, iter([dict.fromkeys(range(DAY_PARTITIONS), whole)]), packed=False)
         before = _sizes(day)
         lap = time_lap(partial(_compact, session, day))
         after, one = _sizes(day), _sizes(large)
@@ -182,7 +182,7 @@ def _sizes(url: str) -> dict[str, Any]:
     return {"rows": rows.num_rows, "objects": len(rows["path"].unique()), "bytes": sizes, "seconds": min(taken)}
 
 
-def _write(url: str, runs: Any, *, packed: bool) -> None:  # noqa: ANN401 - an iterable of logs by partition
+def write_runs(url: str, runs: Any, *, packed: bool) -> None:  # noqa: ANN401 - an iterable of logs by partition
     """Write runs one after the other; each adds its log, moved to where the partition ends."""
     storage = open_storage(url)
     catalog = Catalog.create(storage)
@@ -192,7 +192,7 @@ def _write(url: str, runs: Any, *, packed: bool) -> None:  # noqa: ANN401 - an i
         run_id = f"run-{run:08d}"
         with ArchiveWriter(storage, run_id=run_id) as writer:
             parts = {
-                number: writer.partition(topic=_TOPIC, topic_id=_TOPIC_ID, partition=number, packed=packed)
+                number: writer.partition(topic=TOPIC, topic_id=TOPIC_ID, partition=number, packed=packed)
                 for number in logs
             }
             for number, part in parts.items():
@@ -210,9 +210,7 @@ def _write(url: str, runs: Any, *, packed: bool) -> None:  # noqa: ANN401 - an i
 
 def _row(each: Any, partition: int, run_id: str, written_at: int) -> Segment:  # noqa: ANN401 - a slice
     values = {name: getattr(each, name) for name in SLICE_FIELDS}
-    return Segment(
-        **values, topic=_TOPIC, topic_id=_TOPIC_ID, partition=partition, run_id=run_id, written_at=written_at
-    )
+    return Segment(**values, topic=TOPIC, topic_id=TOPIC_ID, partition=partition, run_id=run_id, written_at=written_at)
 
 
 def _moved(log: NDArray[np.uint8], by: int) -> NDArray[np.uint8]:

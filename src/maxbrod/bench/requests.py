@@ -11,7 +11,12 @@ from maxbrod.batch.headers import walk
 from maxbrod.bench.figures import Figure
 from maxbrod.bench.rebuild import one_batch
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import SLICE_FIELDS, Run, Segment
+from maxbrod.catalog.rows import SLICE_FIELDS, Run, Segment, encode_rows
+from maxbrod.compact.plan.groups import PLAN_COLUMNS, REPLACED_COLUMNS, plan_groups
+from maxbrod.compact.run import item_of, merges_of
+from maxbrod.compact.task import merge_group
+from maxbrod.errors import MaxbrodError
+from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import PartitionId
@@ -112,6 +117,30 @@ def _run(storage: Storage, catalog: Catalog, number: int, partitions: int, *, pa
     catalog.commit([*rows, Run(started_at=number, finished_at=number, snapshot=path, **shared)])
 
 
+def count_compaction(*, partitions: int, packed: bool, runs: int = RUNS) -> tuple[Counter[str], int, int]:
+    """The requests of one compaction of these runs, and how many rows became how many."""
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
+        storage = CountingStorage(open_storage(folder))
+        catalog = Catalog.create(storage)
+        for number in range(runs):
+            _run(storage, catalog, number, partitions, packed=packed)
+        storage.counts.clear()
+        catalog = Catalog.open(storage)
+        limits = {"bench": CompactionLimits(age_ms_min=0, segments_min=2, bytes_min=1)}
+        rows = catalog.rows(columns=PLAN_COLUMNS)
+        plan = plan_groups(rows, catalog.replaced_rows().select(REPLACED_COLUMNS), limits, now_ms=1 << 42)
+        merges = merges_of(catalog, plan.groups)
+        new: list[Any] = []
+        for number, merge in enumerate(merges):
+            done = merge_group(storage, item_of(number, merge, "compacted"), Compression.parse("auto"))
+            if done.failure is not None:
+                raise MaxbrodError(done.failure.message, operation="bench")
+            new += merge.result(done.written, run_id="compacted", now_ms=0)
+        gone = [row for merge in merges for row in merge.rows]
+        catalog.commit(new, replaced=encode_rows(gone))
+        return storage.counts, len(gone), len(new)
+
+
 def measure() -> list[Figure]:
     figures = []
     for packed in (True, False):
@@ -122,4 +151,10 @@ def measure() -> list[Figure]:
             for kind in ("puts", "lists", "gets")
         ]
         figures.append(Figure(name="bytes of a run", value=size / RUNS, unit="bytes", note=note))
+        counts, before, after = count_compaction(partitions=_PARTITIONS, packed=packed)
+        note = f"{before} segments of {RUNS} runs became {after}, {'packs' if packed else 'no packs'}"
+        figures += [
+            Figure(name=f"{kind} of a compaction", value=counts[kind], unit="per run", note=note)
+            for kind in ("puts", "lists", "gets")
+        ]
     return figures
