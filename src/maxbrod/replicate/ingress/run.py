@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.reach import Needs, Place
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, MaxbrodError, MisplacedBatchError, SequenceGapError
@@ -254,7 +255,9 @@ class Ingress:
                 return [each for answer in answers for each in answer]
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            self._session = self._undo.enter_context(open_configured(self._config.spark))
+            place = Place(url=archive.url, storage=self._config.storage)
+            needs = Needs(clusters=(self._view.kafka,), places=(place,), patience_s=self._config.patience)
+            self._session = self._undo.enter_context(open_configured(self._config.spark, needs=needs))
         return run_restore_job(self._session, settings, tasks, stop=self.stop)
 
     def _settle(self, restored: Iterable[Restored], behind: Iterable[MirroredPartition], topics: MirrorTopics) -> int:
