@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -122,6 +123,19 @@ def test_a_standby_takes_back_a_partition_without_progress(cluster: Cluster, top
         link.add(20, 10)
         _until(first, lambda: first.statuses()[0].checkpoint == 29)  # after a while as standby
     assert link.numbers() == list(range(30))
+
+
+def test_the_checkpoint_is_read_after_a_partition_is_taken_over(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    """What the instance knew before may be old by then."""
+    link = Link(cluster, topic, tmp_path, first_segment_delay=3600.0, once=False).created()
+    link.add(0, 10)
+    (tmp_path / "maxbrod.json").unlink()
+    with TreeIngress(link.config) as first:
+        _until(first, lambda: first.statuses() and first.statuses()[0].state == "first segment")
+        assert Link(cluster, topic, tmp_path).run().records == 10
+        first._settings = replace(first._settings, first_delay_ns=0)
+        _until(first, lambda: first.statuses()[0].checkpoint == 9 and first.statuses()[0].state == "in step")
+    assert link.numbers() == list(range(10))
 
 
 def test_instances_that_race_for_a_partition_double_nothing(cluster: Cluster, topic: str, tmp_path: Path) -> None:
