@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from compare.engine import without_spark as comparing_without_spark
 from maxbrod.replicate.fail_back import fail_back
 from maxbrod.replicate.ingress.run import Ingress
-from maxbrod.replicate.link import State
+from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.promote import promote
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
@@ -120,6 +120,11 @@ def test_promoting_ends_the_link_sets_groups_and_makes_the_topic_an_ordinary_one
     assert only(take_in(config)).state is State.PROMOTED
     assert offsets(cluster, topic + SUFFIX) == (0, 102)
     command("replicate", "resume", exits=5)
+    # Brokers forget committed offsets after some days.
+    with cluster.admin() as admin:
+        admin.delete_groups([Link(name=f"link-{topic}").control_id])
+    assert only(take_in(config)).state is State.PROMOTED
+    assert configs_of(cluster, topic + SUFFIX) == {"retention.ms": "86400000"}
 
 
 def test_records_are_never_mirrored_back_to_where_they_come_from(cluster: Cluster, tmp_path: Path, topic: str) -> None:

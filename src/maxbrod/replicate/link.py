@@ -184,7 +184,11 @@ def origins_of(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
     for group in groups:
         if group.group_id.startswith(GROUP_PREFIX) and not _is_control(group):
             marks = read_marks(group.offsets or ())
-            found |= {where.topic: mark.origins for where, mark in marks.items() if where.topic not in promoted}
+            found |= {
+                where.topic: mark.origins
+                for where, mark in marks.items()
+                if where.topic not in promoted and mark.state is not State.PROMOTED
+            }
     return found
 
 

@@ -127,6 +127,7 @@ class Ingress:
         if self._is_quiet(newest, orders):
             return self._report(newest, link, topics, self._last, started_at_ms)
         partitions = self._view.partitions(orders)
+        self._keep_expired(partitions, orders)
         live = [each for each in partitions if each.state not in _ENDED]
         mirrors = {each.mirror.name: each.mirror for each in live}
         extents = {each.id: each.extent for each in live}
@@ -142,6 +143,28 @@ class Ingress:
         self._mark(link, topics, partitions)
         self._last, self._looked = partitions, (newest, orders, started_at_ms)
         return self._report(newest, link, topics, partitions, started_at_ms, appended=appended, groups=groups)
+
+    def _keep_expired(self, partitions: Iterable[MirroredPartition], orders: Orders) -> None:
+        """Keep what was ordered after brokers have forgotten the order: the marks, which are renewed, still tell it.
+
+        A topic that was promoted belongs to its producers for ever. When a topic is deleted, its marks go with it.
+        """
+        ordered = {where.topic for where in orders}
+        kept = [
+            each
+            for each in partitions
+            if each.where.topic not in ordered
+            and (mark := self._marks.get(each.where)) is not None
+            and mark.state in {State.PROMOTED, State.PAUSED}
+        ]
+        if not kept:
+            return
+        present = self._client.metadata(sorted({each.where.topic for each in kept}), deadline=self._view.deadline())
+        for each in kept:
+            if each.where.topic in present.topics:
+                each.state = self._marks[each.where].state
+            else:
+                del self._marks[each.where]
 
     def _is_quiet(self, newest: Newest, orders: Orders) -> bool:
         """Whether nothing has changed since the last interval, and nothing was left to do."""
@@ -325,16 +348,18 @@ class Ingress:
     def _mark(self, link: Link, topics: MirrorTopics, partitions: Iterable[MirroredPartition]) -> None:
         marks = {}
         for each in partitions:
-            unknown = each.where not in topics.extents and each.where not in self._marks
-            if unknown or each.state is State.PROMOTED:
+            known = self._marks.get(each.where)
+            if known is None and (each.where not in topics.extents or each.state is State.PROMOTED):
                 continue
-            mark, known = self._mark_of(each, topics), self._marks.get(each.where)
+            mark = self._mark_of(each, topics)
             if known is None or not mark.same_as(known) or mark.at_ms - known.at_ms > _MARK_AGAIN_MS:
                 marks[each.where] = mark
         self._put_marks(link, marks)
 
     def _mark_of(self, each: MirroredPartition, topics: MirrorTopics) -> Mark:
-        known, extent = self._marks.get(each.where), topics.extents.get(each.where)
+        known = self._marks.get(each.where)
+        # A topic that was promoted grows by what others write to it.
+        extent = None if each.state is State.PROMOTED else topics.extents.get(each.where)
         # Keep naming the incarnation that is there.
         faulted = known is not None and known.topic_id != each.id.topic_id and each.adopted_end is None
         return Mark(
