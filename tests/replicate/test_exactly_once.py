@@ -44,6 +44,9 @@ def test_two_racing_writers_append_every_record_once(
     monkeypatch.setattr(Lease, "hold", lambda _: True)
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, rate_bytes_per_s=50_000)
+    _produce_small_batches(cluster, topic, 10)
+    archive(config)
+    take_in(config)  # the mirror and its marks are there, as after a takeover
     _produce_small_batches(cluster, topic, 3000)
     archive(config)
     with _ingress(config, "without lease", stop_at=_NEVER) as process, Ingress(config) as other:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from native_logs import NAME, archive, logs
+from pyspark import cloudpickle
 
 from catalog.examples import run
 from maxbrod.archive.opening import open_for_writing
@@ -93,8 +94,8 @@ def query(url: object, filters: Sequence[Filter] = (), reads: Reads | None = Non
     told = {SCOPES: encode_scopes([narrow(Scope(), filters)])} if filters else {}
     source = ArchiveSource({"path": str(url), **options, **told})
     reader = source.reader(source.schema())
-    partitions = pickle.loads(pickle.dumps(reader.partitions()))
-    reader = pickle.loads(pickle.dumps(reader))
+    partitions = pickle.loads(cloudpickle.dumps(reader.partitions()))
+    reader = pickle.loads(cloudpickle.dumps(reader))
     get_range = LocalStorage.get_range
 
     def counted(self: LocalStorage, path: str, *arguments: Any) -> memoryview:

@@ -6,6 +6,7 @@ import pickle
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import types as spark
 
 from maxbrod.config import KafkaConfig
@@ -73,7 +74,7 @@ class Query:
 
     def begin(self) -> None:
         """What Spark does before the tasks of a batch."""
-        self.sink = pickle.loads(pickle.dumps(self._writer()))._sink
+        self.sink = pickle.loads(cloudpickle.dumps(self._writer()))._sink
 
     def task(self, batches: Iterable[pa.RecordBatch], batch_id: int, query_id: str = QUERY) -> Written:
         return _sent(self.sink.fill(iter(batches), batch_id, query_id))
@@ -96,11 +97,11 @@ class Query:
 def writer_of(cluster: Cluster, schema: spark.StructType = COLUMNS, **options: str) -> Any:
     """The writer of a DataFrame that is not a stream."""
     source = ArchiveSource({"kafka.bootstrap.servers": cluster.bootstrap, **options})
-    return pickle.loads(pickle.dumps(source.writer(schema, False)))
+    return pickle.loads(cloudpickle.dumps(source.writer(schema, False)))
 
 
 def _sent(message: Written) -> Written:
-    found: Written = pickle.loads(pickle.dumps(message))
+    found: Written = pickle.loads(cloudpickle.dumps(message))
     return found
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -47,7 +48,7 @@ def schema_of(columns: str) -> spark.StructType:
 
 def writer(url: object, columns: str = COLUMNS, **options: str) -> ArchiveWriter:
     source = ArchiveSource({"path": str(url), **options})
-    made: ArchiveWriter = pickle.loads(pickle.dumps(source.writer(schema_of(columns), overwrite=False)))
+    made: ArchiveWriter = pickle.loads(cloudpickle.dumps(source.writer(schema_of(columns), overwrite=False)))
     return made
 
 
@@ -58,7 +59,7 @@ def batches(rows: Sequence[Row], columns: str = COLUMNS, batch_rows: int = 3) ->
 
 
 def run_tasks(made: ArchiveWriter, tasks: Sequence[Sequence[Row]], columns: str = COLUMNS) -> list[Written]:
-    return [pickle.loads(pickle.dumps(made.write(iter(batches(rows, columns))))) for rows in tasks]
+    return [pickle.loads(cloudpickle.dumps(made.write(iter(batches(rows, columns))))) for rows in tasks]
 
 
 def save(url: object, tasks: Sequence[Sequence[Row]], columns: str = COLUMNS, **options: str) -> None:

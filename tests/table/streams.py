@@ -7,6 +7,8 @@ import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyspark import cloudpickle
+
 from maxbrod.table.source import ArchiveSource
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class Stream:
 
     def restart(self) -> None:
         source = ArchiveSource({"path": str(self.url), **self.options})
-        self._source = pickle.loads(pickle.dumps(source))
+        self._source = pickle.loads(cloudpickle.dumps(source))
         self._reader: DataSourceStreamReader = self._source.streamReader(source.schema())
 
     def available_now(self) -> list[list[dict[str, Any]]]:
@@ -56,8 +58,8 @@ class Stream:
     def run(self, *, commit: bool = True) -> list[dict[str, Any]]:
         """Read the batch that was planned last; without a commit it will be read again."""
         start, end = self._start(self.done), self.planned[self.done]
-        splits = pickle.loads(pickle.dumps(self._reader.partitions(json.loads(start), json.loads(end))))
-        reader = pickle.loads(pickle.dumps(self._source.streamReader(self._source.schema())))
+        splits = pickle.loads(cloudpickle.dumps(self._reader.partitions(json.loads(start), json.loads(end))))
+        reader = pickle.loads(cloudpickle.dumps(self._source.streamReader(self._source.schema())))
         rows = [row for split in splits for batch in reader.read(split) for row in batch.to_pylist()]
         if commit:
             self.done += 1

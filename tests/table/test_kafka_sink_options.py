@@ -6,6 +6,7 @@ import pickle
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import cloudpickle
 
 from maxbrod.errors import CorruptDataError, ObjectExistsError, UnsupportedFormatError, UsageError
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
@@ -99,7 +100,7 @@ def test_options_are_understood_in_the_case_that_spark_hands_them_over_in() -> N
 
 def test_a_secret_is_in_no_error_and_no_repr_of_a_writer() -> None:
     writer = ArchiveSource(LOGIN).writer(COLUMNS, False)
-    assert SECRET not in repr(vars(pickle.loads(pickle.dumps(writer))._sink))
+    assert SECRET not in repr(vars(pickle.loads(cloudpickle.dumps(writer))._sink))
     for wrong in ({"kafka.sasl.mechanism": "GSSAPI"}, {"kafka.security.protocol": "SASL"}, {"kafka.acks": "all"}):
         with pytest.raises(UsageError) as caught:
             parse_sink_options({**LOGIN, **wrong}, stream=False)

@@ -151,10 +151,14 @@ def _judge(
 
 def refused_creations(client: KafkaClient, plan: RestorePlan, *, patience_s: float) -> Iterator[Obstacle]:
     """Settings that the cluster refuses for topics that the plan creates. Brokers judge them without creating any."""
+    told = {each.where for each in plan.obstacles if each.kind is ObstacleKind.CONFIG and each.fatal}
     new = [
         _new_topic(topic.target, {**topic.target.configs.create, **topic.target.configs.final})
         for topic in plan.topics
-        if not topic.target.exists and topic.target.configs and is_topic_name(topic.target.name)
+        if not topic.target.exists
+        and topic.target.configs
+        and is_topic_name(topic.target.name)
+        and topic.target.name not in told
     ]
     outcomes = create_topics(client, new, validate_only=True, deadline=Deadline.after(patience_s)) if new else {}
     for name, outcome in outcomes.items():
