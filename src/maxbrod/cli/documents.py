@@ -175,8 +175,8 @@ DOCUMENTS: Final = (
     ),
     Document(
         name="convert",
-        commands=("convert",),
-        about="The report of a conversion.",
+        commands=("convert", "backup"),
+        about="The report of a conversion, and of `backup --from-logdir`.",
         report="convert.report:ConvertReport",
         computed=("verdict", "exit_code"),
     ),
