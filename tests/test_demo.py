@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -25,39 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.full
-
-
-def test_the_demo_brings_every_acknowledged_record_back_and_leaves_nothing_behind(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert run(["demo", "--records", "5000", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-
-    assert document["complete"] is True
-    topics = {each["topic"]: each for each in document["topics"]}
-    assert {name: topic["records"] for name, topic in topics.items()} == {
-        "orders": 3000,
-        "clicks": 1500,
-        "customers": 500,
-        "payments": 600,
-    }
-    assert all(topic["identical"] and topic["acknowledged"] == topic["records"] for topic in topics.values())
-    assert all(topic["restored"] == topic["records"] for topic in topics.values())
-    assert document["run"]["complete"] is True
-    assert document["comparison"]["equal"] is True
-    group = {each["topic"]: each for each in document["group"]}
-    assert {name: (each["before"], each["after"]) for name, each in group.items()} == {
-        "customers": (250, 250),
-        "payments": (300, 300),
-    }
-    assert all(each["exact"] for each in group.values())
-    assert group["payments"]["went_on_at"] == 404, "behind a marker, and a transaction that was aborted"
-    assert topics["clicks"]["without_key"] == 1500
-    assert topics["customers"]["tombstones"] > 0
-    assert topics["orders"]["with_headers"] == 1000
-    assert (topics["payments"]["aborted"], topics["payments"]["markers"]) == (200, 8)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def uv(*arguments: str, **variables: str) -> None:
 def said(command: Sequence[str | Path], **variables: str) -> str:
     clean = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
     ran = subprocess.run(
-        command, cwd="/", env={**clean, **variables}, capture_output=True, text=True, check=False, timeout=120
+        command, cwd="/", env={**clean, **variables}, capture_output=True, text=True, check=False, timeout=240
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
@@ -76,6 +76,43 @@ def maxbrod(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "maxbrod"
 
 
+def test_a_tool_of_uv_runs_the_demo_from_start_to_end_and_leaves_nothing_behind(wheel: Path, tmp_path: Path) -> None:
+    locked = tmp_path / "locked.txt"
+    uv("export", *BASE, "--no-hashes", "--no-emit-project", "-o", str(locked))
+    folders = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    uv("tool", "install", "--python", sys.executable, "--constraints", str(locked), str(wheel), **folders)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    kept = {name: value for name, value in os.environ.items() if name.startswith(("JAVA_", "MAXBROD_"))}
+    command = [tmp_path / "bin" / "maxbrod", "demo", "--records", "5000", "--json"]
+    document = json.loads(said(command, TMPDIR=str(temporary), **kept))
+
+    assert document["complete"] is True
+    topics = {each["topic"]: each for each in document["topics"]}
+    assert {name: topic["records"] for name, topic in topics.items()} == {
+        "orders": 3000,
+        "clicks": 1500,
+        "customers": 500,
+        "payments": 600,
+    }
+    assert all(topic["identical"] and topic["acknowledged"] == topic["records"] for topic in topics.values())
+    assert all(topic["restored"] == topic["records"] for topic in topics.values())
+    assert document["run"]["complete"] is True
+    assert document["comparison"]["equal"] is True
+    group = {each["topic"]: each for each in document["group"]}
+    assert {name: (each["before"], each["after"]) for name, each in group.items()} == {
+        "customers": (250, 250),
+        "payments": (300, 300),
+    }
+    assert all(each["exact"] for each in group.values())
+    assert group["payments"]["went_on_at"] == 404, "behind a marker, and a transaction that was aborted"
+    assert topics["clicks"]["without_key"] == 1500
+    assert topics["customers"]["tombstones"] > 0
+    assert topics["orders"]["with_headers"] == 1000
+    assert (topics["payments"]["aborted"], topics["payments"]["markers"]) == (200, 8)
+    assert list(temporary.iterdir()) == []
+
+
 def test_the_wheel_has_types_and_a_manual_page_and_no_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = content.namelist()
@@ -96,23 +133,39 @@ def test_the_wheel_works_in_a_clean_environment(maxbrod: Path, local_place: Plac
     assert (maxbrod.parent.parent / "share" / "man" / "man1" / "maxbrod.1").is_file()
 
 
-COMPLETIONS: Mapping[str, dict[str, str]] = {
-    "bash": {"COMP_WORDS": "maxbrod re", "COMP_CWORD": "1"},
-    "zsh": {"_TYPER_COMPLETE_ARGS": "maxbrod re"},
-    "fish": {"_TYPER_COMPLETE_ARGS": "maxbrod re", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+COMPLETIONS: Mapping[str, tuple[dict[str, str], str]] = {
+    "bash": (
+        {"COMP_WORDS": "maxbrod re", "COMP_CWORD": "1"},
+        "COMP_WORDS=(maxbrod re) COMP_CWORD=1; _maxbrod_completion maxbrod; echo ${COMPREPLY[@]}",
+    ),
+    # Without a terminal there is no completion system: its two functions are those that print.
+    "zsh": (
+        {"_TYPER_COMPLETE_ARGS": "maxbrod re"},
+        "_arguments() { print -r -- $@ }; words=(maxbrod re) CURRENT=2; _maxbrod_completion",
+    ),
+    "fish": (
+        {"_TYPER_COMPLETE_ARGS": "maxbrod re", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+        "complete -C 'maxbrod re'",
+    ),
 }
+"""What a shell tells typer, and the words that make the shell itself complete."""
 
 
 @pytest.mark.parametrize("shell", COMPLETIONS)
-def test_a_shell_completes_verbs(shell: str) -> None:
-    command = [str(Path(sys.executable).with_name("maxbrod"))]
-    script = said(command, _MAXBROD_COMPLETE=f"source_{shell}")
+def test_a_shell_completes_verbs(shell: str, tmp_path: Path) -> None:
+    """By typer's protocol, and in the shell itself where this machine has it."""
+    command = Path(sys.executable).with_name("maxbrod")
+    script = said([command], _MAXBROD_COMPLETE=f"source_{shell}")
     assert "_MAXBROD_COMPLETE" in script
-    if shutil.which(shell):
-        subprocess.run([shell, "-n"], input=script, text=True, check=True)
-    offered = said(command, _MAXBROD_COMPLETE=f"complete_{shell}", **COMPLETIONS[shell])
-    assert {"restore", "repair"} <= set(re.findall(r"[a-z]+", offered))
-    assert "backup" not in offered.split()
+    variables, words = COMPLETIONS[shell]
+    offers = [said([command], _MAXBROD_COMPLETE=f"complete_{shell}", **variables)]
+    if found := shutil.which(shell):
+        before = "compdef() { : }\n" if shell == "zsh" else ""
+        path = f"{command.parent}:{os.environ['PATH']}"
+        offers.append(said([found, "-c", f"{before}{script}\n{words}"], PATH=path, HOME=str(tmp_path)))
+    for offered in offers:
+        assert {"restore", "repair"} <= set(re.findall(r"[a-z]+", offered))
+        assert "backup" not in offered.split()
 
 
 def test_the_manual_page_has_every_command_and_troff_understands_it() -> None:

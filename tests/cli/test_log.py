@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-WITHOUT = {"bench", "cluster", "demo", "sandbox"}
-"""They touch no archive."""
-
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, each in getattr(command, "commands", {}).items():
@@ -25,18 +22,13 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield (*path, name), each
 
 
-def test_every_verb_that_uses_an_archive_can_log() -> None:
+def test_every_verb_can_log() -> None:
     found = {
         path: {flag for each in command.params for flag in each.opts}
         for path, command in leaves(typer.main.get_command(app))
     }
     assert len(found) > 15
-    lacking = [
-        path
-        for path, flags in found.items()
-        if path[0] not in WITHOUT and not {"--verbose", "--log-file", "--log-format"} <= flags
-    ]
-    assert lacking == []
+    assert [path for path, flags in found.items() if not {"--verbose", "--log-file", "--log-format"} <= flags] == []
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -54,6 +46,15 @@ def test_a_file_has_the_beginning_the_error_and_the_end_each_with_the_id_of_the_
     assert (found[1]["error"], found[1]["exit_code"]) == ("UsageError", 2)
     assert found[2]["exit_code"] == 2
     assert [len({each["run"] for each in found[:3]}), len({each["run"] for each in found})] == [1, 2]
+
+
+def test_a_verb_without_a_configuration_file_logs_as_the_others(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = ["sandbox", "continue", "--dir", str(tmp_path / "none"), "--broker", "1"]
+    assert run([*command, "--log-file", str(log), "--log-format", "json"]) == 2
+    assert [(each["verb"], each["event"]) for each in lines(log)] == [
+        ("sandbox continue", event) for event in ("begin", "error", "end")
+    ]
 
 
 def test_a_text_file_has_the_id_on_every_line_also_where_a_name_has_a_line_feed(tmp_path: Path) -> None:

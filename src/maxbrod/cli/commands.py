@@ -105,6 +105,36 @@ def command(
     return decorate
 
 
+def logged(run: Callable[..., None], verb: str) -> Callable[..., None]:
+    """A command that reads no configuration file, with the options of the log."""
+    hints = get_type_hints(run, include_extras=True)
+    own = [each.replace(annotation=hints[name]) for name, each in signature(run).parameters.items()]
+    log = [each for option in declared(LogOptions) for each in _parameters(option) if not each.name.startswith(_OFF)]
+
+    def invoke(**words: Any) -> None:  # noqa: ANN401 - of any type
+        from maxbrod.config import LogConfig  # noqa: PLC0415 - not for `--help`
+
+        given = {each.name.removeprefix("log_"): words.pop(each.name) for each in log}
+        config = _with_log(LogConfig(), {name: word for name, word in given.items() if word is not None})
+        with logging_to(config, verb=verb, quiet=bool(words.get("as_json"))):
+            run(**words)
+
+    invoke.__signature__ = Signature([*own, *log])  # type: ignore[attr-defined] # where typer looks
+    invoke.__annotations__ = {}
+    invoke.__name__, invoke.__doc__, invoke.__module__ = run.__name__, run.__doc__, run.__module__
+    return invoke
+
+
+def with_log(app: typer.Typer, verb: str) -> typer.Typer:
+    """The commands of a group, each with the options of the log."""
+    for each in app.registered_commands:
+        if each.callback is None:
+            continue
+        name = each.name or each.callback.__name__.strip("_").replace("_", "-")
+        each.callback = logged(each.callback, f"{verb} {name}")
+    return app
+
+
 def _parameters(each: Declared) -> list[Parameter]:
     about = each.option
     # What is read from text, such as 64MiB, is text to typer.

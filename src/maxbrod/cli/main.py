@@ -12,6 +12,7 @@ from maxbrod import __version__
 from maxbrod.backup import cli as backup
 from maxbrod.bench import cli as bench
 from maxbrod.check import cli as check
+from maxbrod.cli.commands import logged, with_log
 from maxbrod.cli.log import is_in_json_log, showing_log, warnings_on_stderr
 from maxbrod.cli.output import print_error, speaking
 from maxbrod.cluster import cli as cluster
@@ -64,10 +65,10 @@ app.command(name="gc")(gc.gc)
 app.command(name="prune")(prune.prune)
 app.add_typer(hold.app, name="hold")
 app.add_typer(replicate.app, name="replicate")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(sandbox.app, name="sandbox")
-app.add_typer(bench.app, name="bench")
-app.command(name="demo")(demo.demo)
+app.add_typer(with_log(cluster.app, "cluster"), name="cluster")
+app.add_typer(with_log(sandbox.app, "sandbox"), name="sandbox")
+app.add_typer(with_log(bench.app, "bench"), name="bench")
+app.command(name="demo")(logged(demo.demo, "demo"))
 
 
 def _version(wanted: bool) -> None:
