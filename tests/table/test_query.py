@@ -99,6 +99,16 @@ def test_the_questions_of_the_page_have_answers(query: Query) -> None:
     assert (gaps, groups) == ([], [])
 
 
+def test_the_queries_of_the_pages_by_task_have_answers(query: Query) -> None:
+    pages = sorted((PAGE.parent / "howto").glob("*.md"))
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    answers = [rows(query, sql) for sql in re.findall(r'maxbrod query \S+ "([^"]+)"', text)]
+    since, values, leaks = answers
+    assert [(partition, offset) for partition, offset, *_ in since] == [], "all records are older than the deploy"
+    assert values == [("value",)] * 5
+    assert leaks == [(0,)]
+
+
 def test_no_topic_takes_a_tables_name_away(tmp_path: Path, spark: Any) -> None:
     for number, topic in enumerate(("Records", "gaps", "Twice", "twice", "plain"), 1):
         batch, topic_id = data_batch(0, number), f"ID{number}"
