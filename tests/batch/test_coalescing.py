@@ -19,6 +19,9 @@ from maxbrod.batch.coalescing import Batches, Coalescer, JoinRule
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import HEADER_BYTES, walk
+from maxbrod.batch.replay import replay
+from maxbrod.kafka.produce.appends import stamped
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
@@ -65,6 +68,13 @@ def one_by_one(outputs: list[Batches]) -> list[tuple[int, int, bytes]]:
     ]
 
 
+def stamped_by_one(outputs: list[Batches]) -> list[tuple[int, int, bytes]]:
+    """The same after one producer has stamped them."""
+    for each in outputs:
+        stamped(each.data, each.headers, ProducerIdentity(producer_id=7, epoch=0), first_sequence=0)
+    return one_by_one(outputs)
+
+
 def replayed_of(like: Replayed, batches: Batches) -> Replayed:
     return replace(
         like, data=batches.data, headers=batches.headers, source_offset=batches.source_offset, hole=batches.hole
@@ -108,6 +118,38 @@ def test_the_same_batches_are_joined_whatever_buffers_they_arrive_in(
     assert one_by_one(joined([as_batches(each) for each in apart], rule)) == one_by_one(
         joined([as_batches(each) for each in whole], rule)
     )
+
+
+@settings(max_examples=80)
+@given(data=st.data(), log=logs(), rule=rules, exact=st.booleans())
+def test_batches_joined_where_they_were_read_are_those_joined_from_a_copy(
+    data: st.DataObject, log: Log, rule: JoinRule, exact: bool
+) -> None:
+    pieces = sorted(data.draw(st.sets(st.integers(1, len(log.entries)), max_size=3)))
+    made = {
+        copied: stamped_by_one(
+            joined(
+                [
+                    as_batches(each)
+                    for each in replay_all(log, pieces, cut=Cut(), exact=exact, batch_bytes_max=ROOM, copied=copied)
+                ],
+                rule,
+            )
+        )
+        for copied in (True, False)
+    }
+
+    assert made[False] == made[True]
+
+
+def test_batches_that_are_joined_are_not_copied_before() -> None:
+    log = np.frombuffer(b"".join(small(Codec.LZ4)), np.uint8)
+    read = replay(log, walk(log), [], cut=Cut(), exact=True, batch_bytes_max=ROOM, copied=False)
+
+    assert np.shares_memory(read.data, log)
+    # They may be those of an object in memory that others read as well.
+    assert not np.shares_memory(as_batches(read).copy().data, log)
+    assert not any(np.shares_memory(each.data, log) for each in joined([as_batches(read)]))
 
 
 @settings(max_examples=60)

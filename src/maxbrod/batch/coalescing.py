@@ -87,6 +87,10 @@ class Batches:
             hole=self.hole[rows],
         )
 
+    def copy(self) -> Batches:
+        """The same in a new buffer, which the caller may patch."""
+        return _side_by_side(self, self.take(slice(0)), _bytes_of(self).copy())
+
 
 def same_records(tail: NDArray[np.uint8], codec: Codec, batches: Batches) -> bool:
     """Whether the records of a batch, the bytes after its header, are those of `batches`, however they were joined."""

@@ -71,7 +71,7 @@ class SourcedBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """Batches in one buffer, which the caller may patch. `hole` is the number of offsets without a record before each.
+    """Batches in one buffer. `hole` is the number of offsets without a record before each.
 
     `ranges` are the source offsets of all records. In the target they are consecutive except for `hole`. `position` is
     the source offset after the last record, or the position passed in if there is none.
@@ -110,6 +110,7 @@ def replay(
     position: int = 0,
     provenance: Provenance | None = None,
     object_name: str | None = None,
+    copied: bool = True,
 ) -> Replayed:
     """Return the committed records of these batches (whole, checked, in order) that `cut` keeps, for a client to send.
 
@@ -117,7 +118,8 @@ def replay(
     otherwise holes close. `codec` compresses batches that are archived uncompressed. `position` is the source offset
     that the target has reached, as returned by the previous call. A batch above `batch_bytes_max` is split if it had to
     be rewritten, otherwise listed in `oversized`. With `provenance` every record gets headers that name its source, so
-    all batches are rewritten.
+    all batches are rewritten. Without `copied`, batches that need no rewriting stay in `buffer`, with their headers as
+    archived: for a caller that copies the batches before it patches them.
     """
     data = as_bytes_array(buffer)
     with naming(object_name):
@@ -127,8 +129,11 @@ def replay(
         how = _How(exact=exact, codec=codec or Codec.NONE, batch_bytes_max=batch_bytes_max, provenance=provenance)
         parts = _parts(data, chosen, cut, how)
         ranges = _merged_ranges(parts, position)
-    out, new, source_offset = _merged(parts)
-    new = patch(out, new, base_offset=0, leader_epoch=-1, attributes=new["attributes"] & ~np.int16(_DROPPED))
+    if copied or len(parts) > 1:
+        out, new, source_offset = _merged(parts)
+        new = patch(out, new, base_offset=0, leader_epoch=-1, attributes=new["attributes"] & ~np.int16(_DROPPED))
+    else:
+        out, new, source_offset = parts[0].data, parts[0].headers, parts[0].source_offset
     large = new.size > batch_bytes_max
     return Replayed(
         data=out,

@@ -396,7 +396,8 @@ class _Partition:
                     yield batches
                     continue
                 present = self._count_present(batches)
-                yield batches.take(slice(present))
+                if present:
+                    yield batches.take(slice(present)).copy()
                 yield from self._coalescer.add(batches.take(slice(present, None)))
             if self._coalescer is not None:
                 yield from self._coalescer.finish()
@@ -428,6 +429,7 @@ class _Partition:
                 position=position,
                 provenance=item.provenance,
                 object_name=storage.name_of(stored.path),
+                copied=self._coalescer is None,  # a coalescer copies them
             )
             for oversized in replayed.oversized:
                 raise self._refused(
@@ -448,7 +450,8 @@ class _Partition:
             batches.data, batches.headers, self._identity, first_sequence=sequence_after(self._sequence, -present)
         )
         self._sequence = sequence_after(self._sequence, int(counts.sum()) - present)
-        return zip(batches.hole.tolist(), made, strict=True)
+        named = zip(made, batches.source_offset.tolist(), strict=True)
+        return zip(batches.hole.tolist(), [Batch(each.data, each.count, source) for each, source in named], strict=True)
 
     def _rest_of_hole(self, count: int) -> Iterator[Hole]:
         """The part of a hole that the target's log does not cover yet."""
