@@ -37,7 +37,7 @@ _CONFIGS: Final = {"cleanup.policy": "compact", "delete.retention.ms": "86400000
 
 
 def measure(*, scale: float, rounds: int) -> list[Figure]:
-    with open_session() as session, tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as disk:
+    with open_session(jvm_works=True) as session, tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as disk:
         return measure_by_key(session, Path(disk), segments=max(2, round(SEGMENTS * scale)), rounds=rounds)
 
 

@@ -6,17 +6,17 @@ itself which rows share a task.
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, text_array
+from maxbrod.engine.settling import settle
 from maxbrod.engine.worker_trouble import trouble_of
 from maxbrod.errors import UnavailableError
 
@@ -109,17 +109,7 @@ def _answer(
         for number in batch.column(0).to_pylist():
             answer = [number_array(np.array([number])), text_array([function(payloads[number])])]
             yield pa.RecordBatch.from_arrays(answer, schema=_ANSWERS)
-    _settle()
-
-
-@cache
-def _settle() -> None:
-    """Exclude loaded modules from garbage collection, once per worker.
-
-    PySpark's workers collect garbage after every task; scanning the modules took 45 ms each time.
-    """
-    gc.collect()
-    gc.freeze()
+    settle()
 
 
 @contextmanager

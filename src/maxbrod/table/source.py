@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from maxbrod.engine.settling import settle
 from maxbrod.table.read.columns import column_names, names_in, spark_schema
 from maxbrod.table.read.options import parse_options, wanted_columns
 from maxbrod.table.stream.options import parse_stream_options
@@ -106,3 +107,4 @@ class ArchiveReader(Travelling, DataSourceReader):  # type: ignore[misc]  # as a
         storage = open_storage(options.url, options.storage)
         reads: Any = partition.value
         yield from read_split(storage, reads, options.scopes, self._names, committed=options.committed)
+        settle()

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.engine.jobs import collect
+from maxbrod.engine.settling import settled
 from maxbrod.transform.columns import schema_of
 from maxbrod.transform.frame import is_mistake, mistakes, transformed
 from maxbrod.transform.task import Transformed, read_rows, write_rows
@@ -43,9 +44,11 @@ def run_transform_job(
         return []
     with mistakes("an expression fails"):
         rows = session.range(0, len(payloads), 1, len(payloads)).mapInArrow(
-            partial(read_rows, settings, payloads), schema_of(settings.shown)
+            partial(settled, partial(read_rows, settings, payloads)), schema_of(settings.shown)
         )
-        answers = transformed(rows, transform).mapInArrow(partial(write_rows, settings, payloads), "answer string")
+        answers = transformed(rows, transform).mapInArrow(
+            partial(settled, partial(write_rows, settings, payloads)), "answer string"
+        )
         table = collect(session, answers, name=settings.run_id, on_done=on_done, stop=stop, passed_on=is_mistake)
     return [_transformed(values) for answer in table["answer"].to_pylist() for values in json.loads(answer)]
 

@@ -18,6 +18,7 @@ from maxbrod.compact.by_key.task import (
     write_groups,
 )
 from maxbrod.engine.jobs import collect
+from maxbrod.engine.settling import settled
 from maxbrod.engine.windows import spread
 
 if TYPE_CHECKING:
@@ -42,9 +43,11 @@ def compact_groups(
     payloads = tuple(ITEM.dump_json(item).decode() for item in items)
     read = tuple(tuple(task) for task in spread([(item.raw_bytes, item.number) for item in items], tasks))
     found = session.range(0, len(read), 1, len(read)).mapInArrow(
-        partial(read_groups, settings, payloads, read), FOUND_SPARK
+        partial(settled, partial(read_groups, settings, payloads, read)), FOUND_SPARK
     )
-    written = _newest(found, tasks).mapInArrow(partial(write_groups, settings, payloads), "answer string")
+    written = _newest(found, tasks).mapInArrow(
+        partial(settled, partial(write_groups, settings, payloads)), "answer string"
+    )
     table = collect(session, written, name=settings.run_id, on_done=on_done, stop=stop)
     return [each for answer in table["answer"].to_pylist() for each in OUTCOMES.validate_json(answer)]
 

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.catalog.commits import StreamBatch
 from maxbrod.catalog.opening import open_writable
+from maxbrod.engine.settling import settle
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.model import now_ms
 from maxbrod.table.archive_sink.commit import commit_written, look
@@ -120,14 +121,16 @@ def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Written:
     from maxbrod.table.archive_sink.task import write_task  # noqa: PLC0415 - numba, which the driver does not need
 
     context, began_ms = TaskContext.get(), now_ms()
+    ranges = write_task(
+        plan.options,
+        batches,
+        starts=plan.starts,
+        numbered=plan.numbered,
+        task=0 if context is None else context.partitionId(),
+    )
+    settle()
     return Written(
-        ranges=write_task(
-            plan.options,
-            batches,
-            starts=plan.starts,
-            numbered=plan.numbered,
-            task=0 if context is None else context.partitionId(),
-        ),
+        ranges=ranges,
         stream=None if context is None else context.getLocalProperty(_QUERY_ID),
         began_ms=began_ms,
     )

@@ -12,6 +12,7 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
+from maxbrod.engine.settling import settle
 from maxbrod.errors import ObjectNotFoundError, UsageError
 from maxbrod.storage.opening import open_storage
 from maxbrod.table.kafka_sink.commit import Committer, Written
@@ -71,7 +72,9 @@ class KafkaSink:
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
         attempt = Attempt(ids_prefix=self._ids_prefix, write=self.write_id, task=task)
-        return Written(filled=write_attempt(self.options, attempt, iterator), query_id=query_id)
+        filled = write_attempt(self.options, attempt, iterator)
+        settle()
+        return Written(filled=filled, query_id=query_id)
 
 
 def _require_checkpoint(url: str, options: StorageConfig) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from maxbrod.engine.settling import settle
 from maxbrod.table.stream.positions import encode_start
 from maxbrod.table.travelling import Travelling
 
@@ -61,6 +62,7 @@ class ArchiveStreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAva
         storage = open_storage(table.url, table.storage)
         reads: Any = partition.value
         yield from read_split(storage, reads, [table.scope], self._names, committed=table.committed)
+        settle()
 
     def _following(self) -> Follower:
         if self._follower is None:
