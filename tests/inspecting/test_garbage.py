@@ -14,8 +14,9 @@ from deltalake import DeltaTable
 from archive.examples import fill
 from catalog.examples import gap, run, segment
 from maxbrod.archive.opening import open_for_writing, open_native
+from maxbrod.catalog.late import LATE_MS
 from maxbrod.check.run import check_archive
-from maxbrod.errors import MaxbrodError, RefusedError, UsageError
+from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UsageError
 from maxbrod.inspect import garbage
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.model import AbortedTransaction, GapReason
@@ -118,6 +119,42 @@ def test_a_commit_before_the_last_deletion_stops_it(local_place: Place, monkeypa
     with pytest.raises(RefusedError, match="2 objects are deleted"):
         collect_garbage(archive, delete=True)
     assert set(ORPHANS[2:]) <= paths_of(local_place.open())
+
+
+def test_a_run_that_was_suspended_commits_nothing_that_gc_has_deleted_meanwhile(
+    local_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LATE_MS <= garbage.GRACE_S_MIN * 1000 / 2
+    rows = [segment(0, 7, partition=5, path=ORPHANS[0]), run("suspended", snapshot=None)]
+    archive, suspended, patient = fill(local_place), local_place.open(), local_place.open()
+    put_old(local_place, archive, ORPHANS)
+    monkeypatch.setattr("maxbrod.catalog.catalog.now_ms", lambda: int((time.time() + 2 * DAY_S) * 1000))
+    assert len(collect_garbage(local_place.open(), delete=True).objects) == len(ORPHANS)
+    with pytest.raises(RefusedError, match="was deleted before the run could commit it"):
+        suspended.catalog.commit(rows)
+    assert not check_archive(local_place.open()).problems
+    archive.storage.put(ORPHANS[0], b"garbage")
+    patient.catalog.commit(rows)
+
+
+def test_a_run_that_is_suspended_within_its_commit_says_what_gc_has_deleted(
+    local_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, suspended = fill(local_place), local_place.open()
+    put_old(local_place, archive, ORPHANS[:1])
+    put, ahead_s = suspended.storage.put, [0]
+    monkeypatch.setattr("maxbrod.catalog.catalog.now_ms", lambda: int((time.time() + ahead_s[0]) * 1000))
+
+    def sleep_then_put(path: str, data: bytes) -> None:
+        ahead_s[0] = 2 * DAY_S
+        assert collect_garbage(local_place.open(), delete=True).objects
+        put(path, data)
+
+    monkeypatch.setattr(suspended.storage, "put", sleep_then_put)
+    with pytest.raises(CorruptDataError, match="was deleted while the run committed it") as caught:
+        suspended.catalog.commit([segment(0, 7, partition=5, path=ORPHANS[0]), run("suspended", snapshot=None)])
+    assert caught.value.object_name == archive.storage.name_of(ORPHANS[0])
+    assert "repair" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("clock", ["_own_clock_ms", "_store_clock_ms"])

@@ -132,3 +132,25 @@ def test_a_commit_between_reading_and_publishing_makes_the_repair_refuse(
     monkeypatch.undo()
     repaired(history.url)
     assert "faster" in [each.run_id for each in Catalog.open(history.open().storage).runs()]
+
+
+def test_an_object_that_is_deleted_while_others_are_read_makes_a_rebuild_refuse(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `gc` does with what no row names, if it began before the catalog was lost."""
+    before = history.state()
+    shutil.rmtree(Path(history.url) / "catalog")
+    (pack,) = (Path(history.url) / "packs").iterdir()
+    data = pack.read_bytes()
+
+    def deleting(*_: object) -> int:
+        pack.unlink()
+        return 0
+
+    monkeypatch.setattr("maxbrod.repair.rebuilding.keep_aside", deleting)
+    with pytest.raises(RefusedError, match="deleted while the archive was read"):
+        repaired(history.url)
+    monkeypatch.undo()
+    pack.write_bytes(data)
+    repaired(history.url)
+    assert history.state() == before

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from maxbrod.catalog.commits import last_batch, overtaken, plan_rewrite, write_commit
 from maxbrod.catalog.files import DataFiles
+from maxbrod.catalog.late import LATE_MS, demand_committed, demand_objects
 from maxbrod.catalog.log import has_entry, read_log
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.replaced import retire
@@ -48,6 +49,8 @@ class Catalog(Queries):
         self._storage: Final = storage.at_hand()
         self._table = table
         self._swept_at_ms = 0
+        # What the next commit adds was written after this.
+        self._since_ms = now_ms()
 
     def __repr__(self) -> str:
         return f"Catalog({self.url!r}, version={self.version})"
@@ -124,16 +127,19 @@ class Catalog(Queries):
         generations: GenerationChanges | None = None,
         expected_version: int | None = None,
         batch: StreamBatch | None = None,
+        since_ms: int | None = None,
     ) -> int:
         """Add rows and remove those that they replace, atomically; returns the new version.
 
         `retired` rows are replaced as well, but queries as of an older run still return them. `generations` is what
         changes about generations of compacted topics, in the same commit.
-        `batch` is the micro-batch of a stream that the rows belong to; `last_batch` returns it afterwards.
+        `batch` is the micro-batch of a stream that the rows belong to; `last_batch` returns it afterwards. `since_ms`
+        is when the first object of the rows was written, if that was before this catalog was opened.
         RefusedError: another writer has committed since this catalog was read (or since `expected_version`, if
-        given), a replaced row is missing, or a row is invalid; nothing is visible. UnavailableError: the store
-        failed; the message says if it is unknown whether the commit took effect. After an error this catalog keeps its
-        version, so a commit that did take effect counts as one of another writer.
+        given), a replaced row is missing, a row is invalid, or `gc` has deleted an object of a run that took long;
+        nothing is visible. UnavailableError: the store failed; the message says if it is unknown whether the commit
+        took effect. After an error this catalog keeps its version, so a commit that did take effect counts as one of
+        another writer.
         """
         added, gone, kept = _as_table(_stamped(rows, self.version + 1)), _as_table(replaced), _as_table(retired)
         if kept.num_rows:
@@ -148,7 +154,14 @@ class Catalog(Queries):
         if expected_version not in {None, self.version} or not self.is_newest():
             raise overtaken(self.version + 1, self.url)
         rewrite = plan_rewrite(files, added, gone)
+        asked_at_ms = self._since_ms if since_ms is None else min(since_ms, self._since_ms)
+        if now_ms() - asked_at_ms > LATE_MS:
+            asked_at_ms = now_ms()
+            demand_objects(self._storage, added, gone)
         self._table = write_commit(self._storage, self._table, files, rewrite, batch=batch)
+        if now_ms() - asked_at_ms > LATE_MS:
+            demand_committed(self._storage, added, gone)
+        self._since_ms = now_ms()
         self._keep_small()
         return self.version
 

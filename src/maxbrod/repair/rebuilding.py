@@ -13,10 +13,10 @@ from maxbrod.catalog.replaced import as_replaced
 from maxbrod.catalog.rows import Gap, Run, Segment, encode_rows
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.windows import spread
-from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, RefusedError
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
-from maxbrod.repair.gathering import gather
+from maxbrod.repair.gathering import FOLDERS, gather
 from maxbrod.repair.job import examine_objects, salvage_slices, scan_slices
 from maxbrod.repair.plan.found import FoundSlice
 from maxbrod.repair.plan.rebuild import Rebuilt, Remains, lost_notices, rebuild
@@ -50,7 +50,8 @@ def rebuild_catalog(
 ) -> RepairReport:
     """Make a new catalog of what the objects say; with `apply`, put it in place.
 
-    RefusedError: another writer committed meanwhile; nothing is changed but for the copy of the old catalog.
+    RefusedError: another writer committed meanwhile, or objects vanish; nothing is changed but for the copy of the old
+    catalog.
     """
     on_progress(Progress(phase="reading snapshots"))
     started_at = now_ms()
@@ -104,8 +105,23 @@ def rebuild_catalog(
             commit=version,
         )
         rows = _table(rebuilt, [*runs, own])
+        _demand_objects(storage, rebuilt)
         replace_catalog(storage, rows, table=table, version=version, transactions=found.transactions)
     return report
+
+
+def _demand_objects(storage: Storage, rebuilt: Rebuilt) -> None:
+    """RefusedError: an object was deleted while others were read. No row named it, so that `gc` could."""
+    there = {info.path for folder in FOLDERS for info in storage.list(folder)}
+    rows = (*rebuilt.rows, *(row for row, _ in rebuilt.replaced))
+    gone = next((row.path for row in rows if isinstance(row, Segment) and row.path not in there), None)
+    if gone is not None:
+        raise RefusedError(
+            "an object was deleted while the archive was read: 'maxbrod gc' runs, or a rule of the bucket deletes",
+            operation="repair",
+            object_name=storage.name_of(gone),
+            hint="the catalog is as it was; run the command again while nothing is deleted",
+        )
 
 
 def statistics_of(report: RepairReport) -> dict[str, object]:

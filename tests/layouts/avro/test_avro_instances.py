@@ -9,7 +9,10 @@ import fastavro.schema
 import pyarrow as pa
 import pytest
 
+from maxbrod.archive.foreign_target import TargetRequest
+from maxbrod.archive.instance_target import InstanceTarget
 from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.layouts.avro.coordination import FINGERPRINT
 from maxbrod.layouts.avro.instances import FOLDER, Instance, Mark, Stage, put_next, read_instances
@@ -66,6 +69,11 @@ def document(**fields: object) -> Instance:
     return Instance(**{"name": NAME, "topic": WHERE.topic, **fields})  # type: ignore[arg-type]
 
 
+def target(storage: Storage) -> InstanceTarget:
+    request = TargetRequest(layout="avro")
+    return InstanceTarget(storage.url, StorageConfig(), request, instance=NAME, other=OTHER)
+
+
 def held(storage: Storage, instance: str | None = None) -> list[tuple[int, int]]:
     return [(each.base_offset, each.end_offset) for each in survey(storage, instance).segments]
 
@@ -89,11 +97,40 @@ def test_the_fingerprint_is_that_of_the_schema_of_the_original() -> None:
     assert fastavro.schema.fingerprint(text, "CRC-64-AVRO") == FINGERPRINT.hex()
 
 
-def test_files_have_the_names_that_the_connector_uses(storage: Storage) -> None:
-    put_file(storage, 7, 1, generation=1, claim=1)
+def test_files_stand_where_the_connector_has_them_in_the_order_of_offsets(storage: Storage) -> None:
+    """The tool sorts the names of a folder and reads each. The generation at the end makes a name one of its own."""
+    for first in (7, 11):
+        put_file(storage, first, 1, generation=1, claim=1)
     assert [each.path for each in storage.list()] == [
-        "customers/b-activate/0/customers-0-000000000000007.avro",
+        "customers/b-activate/0/customers-0-000000000000007-g1.avro",
+        "customers/b-activate/0/customers-0-000000000000011-g1.avro",
     ]
+
+
+def test_a_process_that_is_suspended_while_it_deletes_its_files_deletes_none_of_its_successor(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has listed the files of one generation. When it wakes up, the next one stands in their place."""
+    zombie = target(storage)
+    zombie.claim(WHERE.topic)
+    put_file(storage, 0, 10, generation=1, claim=zombie.document.claim)
+    zombie.save(generation=2, stage=Stage.WAITING, topic_ids={WHERE.topic: "1"})
+    delete = zombie._storage.delete
+
+    def sleep_then_delete(paths: list[str]) -> None:
+        monkeypatch.undo()
+        successor = target(storage)
+        successor.claim(WHERE.topic)
+        successor.clear()
+        for first in (0, 10):
+            put_file(storage, first, 10, generation=2, claim=successor.document.claim)
+        successor.save(stage=Stage.ACTIVE)
+        delete(paths)
+
+    monkeypatch.setattr(zombie._storage, "delete", sleep_then_delete)
+    with pytest.raises(RefusedError, match="another process"):
+        zombie.clear()
+    assert held(storage) == [(0, 10), (10, 20)]
 
 
 def test_of_two_processes_of_one_instance_only_one_goes_on(storage: Storage) -> None:
@@ -127,7 +164,8 @@ def test_a_replaced_process_never_overwrites_a_file_of_its_successor(storage: St
     put_next(storage, document(generation=2, claim=5, stage=Stage.ACTIVE))
     put_file(storage, 0, 10, generation=2, claim=5)
     with pytest.raises(RefusedError, match="another process"):
-        put_file(storage, 0, 99, generation=1, claim=4)
+        put_file(storage, 0, 99, generation=2, claim=4)
+    put_file(storage, 0, 99, generation=1, claim=4)
     assert held(storage) == [(0, 10)]
     # What a replaced process has left under the name is no obstacle, and neither is an attempt of the same process.
     for claim in (6, 6):

@@ -1,12 +1,13 @@
 """The two instances that take turns to back up a compacted topic: what each of them knows, and its fences.
 
-An instance writes files below `<topic>/<instance>/`, under names that it uses again in each generation. Its document
+An instance writes files below `<topic>/<instance>/`, under names that each generation has for itself. Its document
 says which of them count. Documents are numbered objects, `.maxbrod/turns/<instance>/<version, 20 digits>.json`. The
 newest counts, and each is created, never overwritten: so of two processes of one instance only one can go on.
 
 A process begins with a document of its own, its claim. Files name the generation and the claim that they were written
 for. A process that was replaced may still write a file, but no document: a file of another generation never counts, and
-a file of a newer claim is never overwritten.
+a file of a newer claim is never overwritten. What it still deletes was listed before it was replaced, so that it is of
+an earlier generation than what its successor writes.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 topics/<topic>/partition=<n>/<topic>+<n>-<seq>.data             the document, and what we write
 <topic>/<n>/<topic>-<n>-<first offset, 15 digits>.avro          the tool
 <topic>/<connector>/<n>/<topic>-<n>-<first offset>.avro         its connector for compacted topics
+<topic>/<connector>/<n>/<topic>-<n>-<first offset>-g<generation>.avro    what we write in its place
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from maxbrod.model import TopicPartition
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _DOCUMENTED: Final = re.compile(r"topics/([^/]+)/partition=(\d{1,10})/([^/]+)\+(\d{1,10})-(\d{1,20})\.data")
-_REAL: Final = re.compile(r"([^/]+)/(?:([^/]+)/)?(\d{1,10})/([^/]+)-(\d{1,10})-(\d{15,19})\.avro")
+_REAL: Final = re.compile(r"([^/]+)/(?:([^/]+)/)?(\d{1,10})/([^/]+)-(\d{1,10})-(\d{15,19})(?:-g\d{1,18})?\.avro")
 _NAME_BYTES_MAX: Final = 255
 """The longest component of an object's name on common file systems."""
 _PARTITION_MAX: Final = (1 << 31) - 1
@@ -56,16 +57,21 @@ def _file(
     return FileName(where=where, first_offset=first_offset, instance=instance)
 
 
-def file_path(where: TopicPartition, first_offset: int, instance: str | None = None) -> str:
+def file_path(
+    where: TopicPartition, first_offset: int, instance: str | None = None, generation: int | None = None
+) -> str:
     """The name that we write. The documentation does not define the sequence number; we use the first offset.
 
-    With `instance`, the name that the connector for compacted topics uses.
+    With `instance`, the name that the connector for compacted topics uses. It uses its names again in each generation.
+    With `generation` a name is used once: a process that was suspended while it deleted the files of one generation
+    deletes none of a later one when it wakes up. The tool lists the folder, and takes any name, in their order.
     """
     topic = where.topic
     if topic in {".", ".."} or not _TOPIC.fullmatch(topic):
         raise UsageError(f"{topic!r} is not a valid topic name", hint="use letters, digits, '.', '_' and '-'")
     if instance is not None:
-        name = f"{topic}-{where.partition}-{first_offset:015d}.avro"
+        suffix = f"-g{generation}" if generation else ""
+        name = f"{topic}-{where.partition}-{first_offset:015d}{suffix}.avro"
         _demand_short(topic, name)
         return f"{instance_folder(topic, instance)}/{where.partition}/{name}"
     name = f"{topic}+{where.partition}-{first_offset:020d}.data"

@@ -136,7 +136,8 @@ class _File:
 
     def put(self, storage: Storage, where: TopicPartition, mark: Mark | None) -> ForeignSegment:
         self._pack()
-        path = file_path(where, self._first, None if mark is None else mark.instance)
+        writer = (None, None) if mark is None else (mark.instance, mark.generation)
+        path = file_path(where, self._first, *writer)
         metadata = {
             names.MARK: names.MARK_VERSION,
             names.BASE_OFFSET: str(self._first),

@@ -112,7 +112,7 @@ def commit_written(
         rows = rows_of(ranges, known.ends, run)
         row = _put_snapshot(storage, known, run, rows, options, version=catalog.version + 1, batch=batch)
         try:
-            catalog.commit([*rows, replace(row, started_at=began_ms)], batch=batch)
+            catalog.commit([*rows, replace(row, started_at=began_ms)], batch=batch, since_ms=began_ms)
         except RefusedError:
             version = catalog.version
             catalog.refresh()
