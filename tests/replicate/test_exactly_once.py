@@ -161,7 +161,56 @@ def test_an_instance_that_lost_its_lease_never_works_on(cluster: Cluster, tmp_pa
             lease = Lease(client, link, lambda: (), takeover_s=3600, patience_s=60)
             assert lease.hold()
             assert Lease(client, link, lambda: (), takeover_s=3600, patience_s=60).hold(), "it saw no holder"
-            assert not lease._renew(lease._held), "its transactional id belongs to another"  # type: ignore[arg-type]
+            assert not lease._commit(lease.instance), "its transactional id belongs to another"
+
+
+def test_instances_divide_a_link_and_none_ever_doubles_or_loses_a_record(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    """Three processes. One is killed in the middle of its work; one is stopped there, replaced, and continued."""
+    create_topic(cluster, topic, partitions=6)
+    config = link_config(cluster, tmp_path / "archive", topic, takeover=4)
+    archive(config)
+    with (
+        _ingress(config, stop_at=_NEVER) as steady,
+        _ingress(config, stop_at=5) as sleeping,
+        _ingress(config, stop_at=5) as dying,
+    ):
+        _run_until([steady, sleeping, dying], [2, 2, 2])
+        _produce_everywhere(cluster, topic, first=0)
+        archive(config)
+        for each in (sleeping, dying):
+            _tell(each)
+            _wait_until_stopped(each)
+        dying.kill()
+        _run_until([steady], [6])
+        _produce_everywhere(cluster, topic, first=600)
+        archive(config)
+        _run_until([steady], [6])
+        os.kill(sleeping.pid, signal.SIGCONT)
+        assert set(_told(sleeping)) <= {State.CATCHING_UP, State.IN_STEP}, "brokers refused what it sent"
+        _run_until([steady, sleeping], [3, 3])
+        _produce_everywhere(cluster, topic, first=1200)
+        archive(config)
+        _run_until([steady, sleeping], [3, 3])
+    for partition in range(6):
+        assert_mirrored(cluster, topic, partition)
+
+
+def _run_until(processes: list[subprocess.Popen[str]], in_step: list[int]) -> None:
+    """Run intervals of all until each has this many partitions, and all of them are in step."""
+
+    def reached() -> bool:
+        for each in processes:
+            _tell(each)
+        return [_told(each) for each in processes] == [{State.IN_STEP: count} for count in in_step]
+
+    wait_for("even shares that are in step", reached, timeout_s=120)
+
+
+def _produce_everywhere(cluster: Cluster, topic: str, *, first: int) -> None:
+    for partition in range(6):
+        produce(cluster, topic, numbered(100, first=first + 100 * partition), partition=partition, batch_size=400)
 
 
 def _produce_small_batches(cluster: Cluster, topic: str, count: int) -> None:

@@ -1,9 +1,10 @@
-"""The lease of a link at its destination: one instance of ingress works, the others stand by.
+"""The lease of a link at its destination: the instance that has it leads, and says which instance works on what.
 
-The lease is a committed offset of the link's lease group, which is only ever committed in transactions of the link's
-transactional id. A coordinator gives that id to one producer at a time: taking the lease fences the holder before, so
-that it cannot renew, however long it slept. A holder that has not renewed the lease for some time, as measured by the
-clock of the one that waits, has lost it to whoever takes it first.
+The lease is a committed offset of the link's lease group. It and the shares of the instances, which are offsets of the
+same group, are only ever committed in transactions of the link's transactional id. A coordinator gives that id to one
+producer at a time: taking the lease fences the holder before, so that it can neither renew nor divide anything,
+however long it slept. A holder that has not renewed the lease for some time, as measured by the clock of the one that
+waits, has lost it to whoever takes it first.
 
 The lease keeps instances from working against each other. It is not what makes ingress exactly once: sequence numbers
 do that, also in the moments after a takeover.
@@ -16,25 +17,54 @@ import os
 import socket
 import time
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kafka.protocol.consumer import OffsetFetchRequest
+
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.transactions import begin, commit_offsets_in, end
 from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.coordination import GROUP, find_coordinator
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import answered_with
+from maxbrod.kafka.wire.partitions import by_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.produce.transactions import Transaction
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.model import TopicPartition
     from maxbrod.replicate.link import Link
+    from maxbrod.replicate.sharing import Share
 
-_TOPIC: Final = "__consumer_offsets"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 """Offsets can be committed only for a topic that exists, and this one does wherever groups do."""
-_TIMEOUT_MS: Final = 60_000
-_RENEWALS: Final = 4
+RENEWALS: Final = 4
 """Renewals within the time after which others take over."""
+_TIMEOUT_MS: Final = 60_000
+_OFFSETS_PER_REQUEST: Final = 2_000
+"""A coordinator writes the offsets of a request as one batch, which must not exceed the limit of its topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """The lease as it was last read."""
+
+    instance: str | None
+    """Who holds it; None: nobody."""
+    count: int
+    """How often it was renewed."""
+    generation: int = 0
+    """Of the division into shares. It grows with each change."""
+    producer: ProducerIdentity | None = None
+    """The producer of markers. Its epoch grows whenever an instance is lost."""
+
+
+NOBODY: Final = Posted(instance=None, count=0)
 
 
 class Lease:
@@ -44,27 +74,32 @@ class Lease:
         self,
         client: KafkaClient,
         link: Link,
-        read: Callable[[], tuple[CommittedOffset, ...]],
+        read: Callable[[], Iterable[CommittedOffset]],
         *,
         takeover_s: float,
         patience_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`read` returns the committed offsets of the link's lease group."""
+        """`read` returns the lease's committed offset, and may return others of its group."""
         self._client, self._link, self._read = client, link, read
         self._takeover_s, self._patience_s, self._clock = takeover_s, patience_s, clock
         self.instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.generation = 0
+        """While it is held: the generation that it tells. Set it after it was taken."""
+        self.term = 0
+        """How often this instance has taken it: whoever works by it must look again when that changes."""
+        self.takeovers = 0
+        """How often this instance has taken it from one that was lost."""
         self._held: Transaction | None = None
         self._renewed_at = 0.0
         self._count = 0
-        self._seen: tuple[str, int] | None = None
-        """The holder and the count of its renewals, as last seen."""
+        self._seen = NOBODY
         self._seen_at = 0.0
 
     @property
-    def holder(self) -> str | None:
-        """The instance that was last seen to hold the lease; None: nobody, or this one."""
-        return None if self._held is not None or self._seen is None else self._seen[0]
+    def seen(self) -> Posted:
+        """The lease as last read, while another instance holds it."""
+        return self._seen
 
     @property
     def identity(self) -> ProducerIdentity | None:
@@ -73,59 +108,139 @@ class Lease:
 
     def hold(self) -> bool:
         """Whether this instance holds the lease now: take it if it is free, renew it if it is due."""
-        if self._held is not None:
-            if self._clock() - self._renewed_at < self._takeover_s / _RENEWALS:
-                return True
-            if self._renew(self._held):
-                return True
-        seen = self._look()
-        if seen != self._seen:
-            self._seen, self._seen_at = seen, self._clock()
-        if seen is not None and self._clock() - self._seen_at < self._takeover_s:
+        if self.renew():
+            return True
+        seen = read_posted(self._read())
+        if (seen.instance, seen.count) != (self._seen.instance, self._seen.count):
+            self._seen_at = self._clock()
+        self._seen = seen
+        if seen.instance not in {None, self.instance} and self._clock() - self._seen_at < self._takeover_s:
             return False
-        taken = begin(self._client, self._link.group_id, timeout_ms=_TIMEOUT_MS)
-        self._count = 0 if seen is None else seen[1]
-        return self._renew(taken)
+        self._held = begin(self._client, self._link.group_id, timeout_ms=_TIMEOUT_MS)
+        # Whoever held it can commit nothing more: what it has committed until then is read now.
+        last = read_posted(self._read())
+        self._count, self.generation = last.count, last.generation
+        if not self._commit(self.instance):
+            return False
+        self.term += 1
+        self.takeovers += seen.instance not in {None, self.instance}
+        return True
+
+    def renew(self) -> bool:
+        """Whether it is still held: renew it if it is due."""
+        fresh = self._clock() - self._renewed_at < self._takeover_s / RENEWALS
+        return (self._held is not None and fresh) or self._commit(self.instance)
+
+    def publish(self, changes: Mapping[TopicPartition, Share], generation: int, *, fence: bool) -> bool:
+        """Tell every instance who works on what from now on, all of it at once. False: the lease is lost.
+
+        `fence`: an instance was lost. Markers get a new epoch, after which brokers refuse those of the old one.
+        """
+        if fence and self._commit(self.instance):
+            self._held = begin(self._client, self._link.group_id, timeout_ms=_TIMEOUT_MS)
+            last = read_posted(self._read())
+            if (last.instance, last.count) != (self.instance, self._count):
+                self._held = None  # another instance has taken it meanwhile, and may have divided anew
+        self.generation = generation
+        try:
+            return self._commit(self.instance, [share.committed(where) for where, share in changes.items()])
+        except MaxbrodError:
+            self._held = None  # whether it was told is unknown: who takes the lease next, even this one, reads it
+            raise
 
     def release(self) -> None:
         """Let another instance take the lease at once."""
-        if self._held is not None:
-            self._commit(self._held, None)
-            self._held = None
+        self._commit(None)
+        self._held = None
 
-    def _renew(self, transaction: Transaction) -> bool:
-        began = self._clock()
-        self._held = transaction if self._commit(transaction, self.instance) else None
-        self._renewed_at = began
-        return self._held is not None
-
-    def _commit(self, transaction: Transaction, instance: str | None) -> bool:
+    def _commit(self, instance: str | None, more: Iterable[CommittedOffset] = ()) -> bool:
+        transaction, began = self._held, self._clock()
+        if transaction is None:
+            return False
         self._count += 1
-        offset = CommittedOffset(
-            topic=_TOPIC,
+        producer = (transaction.identity.producer_id, transaction.identity.epoch)
+        note = {"maxbrod": 1, "instance": instance, "generation": self.generation, "producer": producer}
+        lease = CommittedOffset(
+            topic=OFFSETS_TOPIC,
             topic_id=None,
             partition=0,
             offset=self._count,
             leader_epoch=-1,
-            metadata=json.dumps({"maxbrod": 1, "instance": instance}),
+            metadata=json.dumps(note),
         )
+        offsets = [lease, *more]
         try:
-            commit_offsets_in(self._client, transaction, self._link.lease_id, [offset], patience_s=self._patience_s)
+            for first in range(0, len(offsets), _OFFSETS_PER_REQUEST):
+                portion = offsets[first : first + _OFFSETS_PER_REQUEST]
+                commit_offsets_in(self._client, transaction, self._link.lease_id, portion, patience_s=self._patience_s)
             end(self._client, transaction, commit=True, patience_s=self._patience_s)
         except RefusedError:
-            return False  # another instance has taken it
+            self._held = None  # another instance has taken it
         except MaxbrodError as error:
             if error.retryable or isinstance(error, UsageError):
                 raise
             raise UnavailableError(f"the lease cannot be renewed: {error}", object_name=self._link.lease_id) from error
-        return True
+        self._renewed_at = began
+        return self._held is not None
 
-    def _look(self) -> tuple[str, int] | None:
-        """The holder and its count; None: nobody holds the lease."""
-        for each in self._read():
-            try:
-                note = json.loads(each.metadata or "")
-                return (str(note["instance"]), each.offset) if note["instance"] is not None else None
-            except (ValueError, KeyError, TypeError):
-                continue
-        return None
+
+def read_posted(offsets: Iterable[CommittedOffset]) -> Posted:
+    """The lease among the offsets of its group."""
+    for each in offsets:
+        try:
+            note = json.loads(each.metadata or "")
+            if note["instance"] is None:
+                return Posted(instance=None, count=each.offset, generation=int(note.get("generation", 0)))
+            producer = note.get("producer")
+            return Posted(
+                instance=str(note["instance"]),
+                count=each.offset,
+                generation=int(note.get("generation", 0)),
+                producer=None if producer is None else ProducerIdentity(producer_id=producer[0], epoch=producer[1]),
+            )
+        except (ValueError, KeyError, TypeError, IndexError):
+            continue
+    return NOBODY
+
+
+def read_committed(
+    client: KafkaClient, group_id: str, where: Iterable[TopicPartition] | None = None, *, patience_s: float
+) -> tuple[CommittedOffset, ...]:
+    """The offsets of a group at one moment: all of them, or those of some partitions.
+
+    It waits for a transaction that is being committed, so that nobody takes what was before it for the present.
+    """
+    of_group = OffsetFetchRequest.OffsetFetchRequestGroup
+    topics = (
+        None
+        if where is None
+        else [
+            of_group.OffsetFetchRequestTopics(name=name, partition_indexes=list(each))
+            for name, each in by_topic(dict.fromkeys(where)).items()
+        ]
+    )
+
+    def once(limit: Deadline) -> tuple[CommittedOffset, ...]:
+        node_id = find_coordinator(client, group_id, GROUP, deadline=limit)
+        wanted = of_group(group_id=group_id, topics=topics, member_id=None, member_epoch=-1)
+        answer = client.ask_broker(
+            node_id, OffsetFetchRequest(groups=[wanted], require_stable=True), deadline=limit
+        ).groups[0]
+        found = [(topic.name, each) for topic in answer.topics for each in topic.partitions]
+        for code in (answer.error_code, *(each.error_code for _, each in found)):
+            if code:
+                raise answered_with(code, operation="read offsets", object_name=group_id)
+        return tuple(
+            CommittedOffset(
+                topic=name,
+                topic_id=None,
+                partition=each.partition_index,
+                offset=each.committed_offset,
+                leader_epoch=each.committed_leader_epoch,
+                metadata=each.metadata,
+            )
+            for name, each in found
+            if each.committed_offset >= 0
+        )
+
+    return retry(once, deadline=Deadline.after(patience_s), what=f"the coordinator of the group {group_id}")

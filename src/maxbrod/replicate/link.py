@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 GROUP_PREFIX: Final = "maxbrod.replicate."
 _CONTROL_SUFFIX: Final = ".control"
 _LEASE_SUFFIX: Final = ".lease"
+_MEMBERS_SUFFIX: Final = ".members"
 _OWN_IDS: Final = 1 << 62
 """Brokers assign producer ids from 0 upwards, so they never reach these."""
 _WHY_LETTERS_MAX: Final = 500
@@ -80,8 +81,13 @@ class Link:
 
     @property
     def lease_id(self) -> str:
-        """The group whose offset says which instance works."""
+        """The group whose offsets say which instance leads, and which one works on what."""
         return f"{self.group_id}{_LEASE_SUFFIX}"
+
+    @property
+    def members_id(self) -> str:
+        """The group by which instances say that they live."""
+        return f"{self.group_id}{_MEMBERS_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

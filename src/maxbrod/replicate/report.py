@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from maxbrod.replicate.heartbeat import Heartbeat
     from maxbrod.replicate.view import MirroredPartition
 
-_WELL: Final = frozenset({State.IN_STEP, State.CATCHING_UP, State.PAUSED, State.PROMOTED, State.OWN, State.SOURCE_GONE})
+WELL: Final = frozenset({State.IN_STEP, State.CATCHING_UP, State.PAUSED, State.PROMOTED, State.OWN, State.SOURCE_GONE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +50,16 @@ class IngressReport:
     """Offsets that this interval has appended."""
     groups: int
     """Offsets of groups that this interval has committed."""
+    appended_bytes: int = 0
+    """Bytes of the archive whose records this interval has finished to append."""
+    heartbeat_ms: int | None = None
+    """When egress wrote the newest heartbeat that has arrived; None: there is none."""
+    leads: bool = False
+    """Whether this instance leads: it makes topics ready, carries groups, and divides the partitions."""
+    takeovers: int = 0
+    """How many instances this one has known to be lost, whose work was taken over."""
     standby_for: str | None = None
-    """The instance that holds the lease, if it is not this one: nothing was done."""
+    """The instance that leads, if it has given nothing to this one: nothing was done."""
 
     @property
     def exit_code(self) -> int:
@@ -65,7 +73,7 @@ class IngressReport:
         return {**asdict(self), "states": self.states, "exit_code": self.exit_code}
 
 
-def standing_by(link: str, holder: str | None, version: int, at_ms: int) -> IngressReport:
+def standing_by(link: str, leader: str | None, version: int, at_ms: int, *, takeovers: int) -> IngressReport:
     return IngressReport(
         link=link,
         started_at_ms=at_ms,
@@ -74,7 +82,8 @@ def standing_by(link: str, holder: str | None, version: int, at_ms: int) -> Ingr
         partitions=(),
         appended=0,
         groups=0,
-        standby_for=holder or "another instance",
+        takeovers=takeovers,
+        standby_for=leader or "another instance",
     )
 
 
@@ -85,7 +94,7 @@ def count_states(partitions: Iterable[PartitionStatus]) -> dict[str, int]:
 def exit_code_of(partitions: Sequence[PartitionStatus]) -> int:
     if any(each.state is State.FAULTED for each in partitions):
         return EXIT_REFUSED
-    return EXIT_DONE if all(each.state in _WELL for each in partitions) else EXIT_INCOMPLETE
+    return EXIT_DONE if all(each.state in WELL for each in partitions) else EXIT_INCOMPLETE
 
 
 def status_of(each: MirroredPartition, end: int, beats: Sequence[Heartbeat], now_ms: int) -> PartitionStatus:

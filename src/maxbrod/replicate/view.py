@@ -201,9 +201,6 @@ class LinkView:
     def deadline(self) -> Deadline:
         return Deadline.after(self._config.patience)
 
-    def lease_offsets(self) -> tuple[CommittedOffset, ...]:
-        return self._committed(self.link().lease_id)
-
     def _committed(self, group_id: str) -> tuple[CommittedOffset, ...]:
         listed = ListedGroup(group_id=group_id, type=CLASSIC, state="", protocol_type="")
         answers = read_offsets(self._client, [listed], {}, deadline=self.deadline())

@@ -76,6 +76,7 @@ class Code(IntEnum):
     OFFSET_NOT_AVAILABLE = 78
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
     THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
@@ -99,6 +100,7 @@ _RETRY: Final = frozenset(
         Code.NOT_CONTROLLER,  # any broker forwards a request to the controller, once it knows it
         Code.CONCURRENT_TRANSACTIONS,
         Code.OFFSET_NOT_AVAILABLE,
+        Code.UNSTABLE_OFFSET_COMMIT,
         Code.THROTTLING_QUOTA_EXCEEDED,
     }
 )

@@ -78,6 +78,10 @@ class Portion:
     lost: tuple[int, int, str] | None = None
     """The first range of offsets that the archive has lost, and why. Nothing behind it is appended."""
 
+    def bytes_between(self, position: int, end: int) -> int:
+        """The archived bytes of slices that end behind `position` and not behind `end`."""
+        return sum(each.bytes for each in self.slices if position < each.end_offset <= end)
+
 
 def choose_mirrors(
     topics: Iterable[TopicState],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -17,7 +17,7 @@ from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.reach import Needs, Place
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
-from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, MaxbrodError, MisplacedBatchError, SequenceGapError
+from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, MisplacedBatchError, SequenceGapError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.rights import may_write_markers
 from maxbrod.kafka.produce.refusals import OPERATION as PRODUCE
@@ -27,9 +27,9 @@ from maxbrod.replicate.heartbeat import Heartbeats
 from maxbrod.replicate.ingress.groups import carry_groups
 from maxbrod.replicate.ingress.plan import plan_portions, why_longer
 from maxbrod.replicate.ingress.topics import MirrorTopics
-from maxbrod.replicate.lease import Lease
 from maxbrod.replicate.link import Mark, State
 from maxbrod.replicate.report import IngressReport, standing_by, status_of
+from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.view import LinkView, places_of
 from maxbrod.restore.job import run_restore_job
 from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
@@ -80,13 +80,17 @@ class Ingress:
         self._client = self._undo.enter_context(KafkaClient(kafka, stop=self.stop))
         self._view = LinkView(config, self._client)
         self._topics: MirrorTopics | None = None
-        self._lease: Lease | None = None
+        self._shares: Shares | None = None
+        self._generation = 0
+        """The division of the partitions among instances that marks were last read in."""
         self._markers: bool | None = None
         self._marks: dict[TopicPartition, Mark] = {}
         self._groups_of: str | None = None
         """The run whose groups were carried last."""
         self._beats = Heartbeats()
         self._last: list[MirroredPartition] = []
+        self._bytes = 0
+        """Archived bytes whose records the last interval has finished to append."""
         self._looked: tuple[Newest, Orders, int] | None = None
         """The archive, the orders and the time of the last interval that looked at everything."""
         self._faults: dict[TopicPartition, str] = {}
@@ -99,47 +103,51 @@ class Ingress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._undo:
-            if self._lease is not None:
-                with suppress(MaxbrodError):  # then it runs out
-                    self._lease.release()
+            if self._shares is not None:
+                self._shares.leave()
 
     def run(self) -> IngressReport:
         """One interval. Errors of single partitions are in the report, those of archive and cluster are raised."""
         started_at_ms = now_ms()
         newest, link = self._view.look(), self._view.link()
-        if self._lease is None:
-            self._lease = Lease(
-                self._client,
-                link,
-                self._view.lease_offsets,
-                takeover_s=self._options.takeover,
-                patience_s=self._config.patience,
-            )
-        if not self._lease.hold():
+        if self._shares is None:
+            options = self._options
+            self._shares = Shares(self._view.kafka, link, takeover_s=options.takeover, patience_s=self._config.patience)
+        shares = self._shares
+        shares.look()
+        if not shares.any:
             # What it knew may be out of date when it takes over.
             self._topics = self._groups_of = self._looked = None
-            return standing_by(link.name, self._lease.holder, newest.version, started_at_ms)
+            return standing_by(link.name, shares.leader, newest.version, started_at_ms, takeovers=shares.takeovers)
         if self._topics is None:
             self._topics = MirrorTopics(self._client, link, self._options.configs, patience_s=self._config.patience)
             self._markers = may_write_markers(self._client, deadline=self._view.deadline())
             self._marks = self._view.marks()
+        elif shares.generation != self._generation:
+            self._marks, self._looked = self._view.marks(), None
+        self._generation = shares.generation
         topics, orders = self._topics, self._view.orders()
-        if self._is_quiet(newest, orders):
+        if shares.settled and self._is_quiet(newest, orders):
             return self._report(newest, link, topics, self._last, started_at_ms)
-        partitions = self._view.partitions(orders)
+        everything = self._view.partitions(orders)
+        # The instance that leads makes all topics ready, before it gives partitions of them to others.
+        partitions = everything if shares.leads else [each for each in everything if shares.has(each.where)]
         self._keep_expired(partitions, orders)
         live = [each for each in partitions if each.state not in _ENDED]
         mirrors = {each.mirror.name: each.mirror for each in live}
         extents = {each.id: each.extent for each in live}
         adopted = {each.mirror.name for each in live if each.adopted_end is not None}
-        failed = topics.prepare(list(mirrors.values()), extents, self._marks, adopted)
+        failed = topics.prepare(list(mirrors.values()), extents, self._marks, adopted, lead=shares.leads)
         for each in live:
-            if each.mirror.name in failed:
-                each.state, each.why = State.FAULTED, str(failed[each.mirror.name])
+            if (error := failed.get(each.mirror.name)) is not None:
+                each.state, each.why = State.CATCHING_UP if error.retryable else State.FAULTED, str(error)
         self._mark_begun(link, topics, partitions)
+        if shares.leads:
+            shares.divide(topics.leaders(each.where for each in live if each.mirror.name not in failed))
+            partitions = [each for each in everything if shares.has(each.where)]
         appended = self._append(newest, link, topics, partitions)
         self._follow_starts(newest, topics, partitions)
-        groups = self._carry_groups(newest, topics, partitions)
+        groups = self._carry_groups(newest, topics, everything) if shares.leads else 0
         self._mark(link, topics, partitions)
         self._last, self._looked = partitions, (newest, orders, started_at_ms)
         return self._report(newest, link, topics, partitions, started_at_ms, appended=appended, groups=groups)
@@ -194,6 +202,10 @@ class Ingress:
             partitions=tuple(status_of(each, ends.get(each.where, 0), beats, now_ms()) for each in partitions),
             appended=appended,
             groups=groups,
+            appended_bytes=self._bytes if appended else 0,
+            heartbeat_ms=beats[0].at_ms if beats else None,
+            leads=self._shares is not None and self._shares.leads,
+            takeovers=0 if self._shares is None else self._shares.takeovers,
         )
 
     # Appending
@@ -221,7 +233,10 @@ class Ingress:
                 each.why = f"the archive has lost the offsets {first} to {end} ({why}); --accept-gaps continues behind"
             if portion.end > topics.extents[each.where].end:
                 items.append((portion.bytes, self._item(each, portion, topics)))
-        return self._settle(self._write(newest.archive, link, items), behind, topics)
+        begun = {each.where: (topics.extents[each.where].end, portions[each.id]) for each in behind}
+        restored = self._write(newest.archive, link, items)
+        self._bytes = sum(begun[each.where][1].bytes_between(begun[each.where][0], each.end) for each in restored)
+        return self._settle(restored, behind, topics)
 
     def _is_behind(self, each: MirroredPartition, topics: MirrorTopics) -> bool:
         end = topics.extents[each.where].end
@@ -268,7 +283,7 @@ class Ingress:
             storage=self._config.storage,
             producer_id=link.producer_id,
             markers=bool(self._markers),
-            marker_producer=None if self._lease is None else self._lease.identity,
+            marker_producer=None if self._shares is None else self._shares.identity,
             rate_bytes_per_s=None if rate is None else rate / len(tasks),
             patience_s=self._config.patience,
         )
@@ -331,6 +346,11 @@ class Ingress:
         if not self._options.groups or self._groups_of == newest.run_id:
             return 0
         live = [each for each in partitions if each.state in {State.IN_STEP, State.CATCHING_UP, State.LATE_SEGMENT}]
+        others = [each for each in live if self._shares is not None and not self._shares.has(each.where)]
+        topics.ends([each.where for each in others])
+        for each in others:
+            if topics.extents[each.where].end < each.extent.end:
+                each.state = State.CATCHING_UP
         logs = {each.where: (each.mirror, topics.extents[each.where]) for each in live}
         carried = carry_groups(
             self._client, newest.cluster.groups, self._options.groups, logs, patience_s=self._config.patience

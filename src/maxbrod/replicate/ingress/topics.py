@@ -53,11 +53,18 @@ class MirrorTopics:
         extents: Mapping[PartitionId, Extent],
         marks: Mapping[TopicPartition, Mark],
         adopted: Collection[str] = (),
+        *,
+        lead: bool = True,
     ) -> dict[str, MaxbrodError]:
-        """Make every destination topic ready to be appended to. Returns why some are not, by name."""
+        """Make every destination topic ready to be appended to. Returns why some are not, by name.
+
+        An instance that does not `lead` changes nothing: another one has made the topics ready.
+        """
         wanted = {each.name: each for each in mirrors if not each.gone}
         failed: dict[str, MaxbrodError] = {}
         present = self._present(wanted)
+        if not lead:
+            return self._follow(wanted, present, marks, adopted)
         self._create([each for name, each in wanted.items() if name not in present], extents, failed)
         self._grow({name: each for name, each in wanted.items() if name in present}, present, failed)
         self._learn([name for name in wanted if name not in failed])
@@ -69,6 +76,37 @@ class MirrorTopics:
                     failed[name] = error
         self._configure([each for name, each in wanted.items() if name not in failed], failed)
         return failed
+
+    def _follow(
+        self,
+        wanted: Mapping[str, Mirror],
+        present: Collection[str],
+        marks: Mapping[TopicPartition, Mark],
+        adopted: Collection[str],
+    ) -> dict[str, MaxbrodError]:
+        failed: dict[str, MaxbrodError] = {name: _missing(name) for name in wanted if name not in present}
+        there = {name: each for name, each in wanted.items() if name in present}
+        self._learn(list(there))
+        fresh = [
+            TopicPartition(topic=name, partition=number)
+            for name, mirror in there.items()
+            for number in range(min(mirror.source.partition_count, self.counts[name]))
+        ]
+        fresh = [where for where in fresh if where not in self.extents]
+        self.ends(fresh)
+        for where in fresh:
+            mark, end = marks.get(where), self.extents[where].end
+            other = mark is not None and mark.topic_id != there[where.topic].source.topic_id
+            if mark is not None and other and end and where.topic not in adopted:
+                failed[where.topic] = _other_incarnation(where, mark.next_offset)
+        return failed
+
+    def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The brokers that lead these partitions; -1: none does now."""
+        wanted = list(partitions)
+        found = self._client.metadata(sorted({each.topic for each in wanted}), deadline=self._deadline()).topics
+        known = {where: found[where.topic].partitions.get(where.partition) for where in wanted if where.topic in found}
+        return {where: -1 if each.leader is None else each.leader for where, each in known.items() if each is not None}
 
     def ends(self, partitions: Collection[TopicPartition]) -> None:
         """Ask where these logs begin and end."""
@@ -269,6 +307,14 @@ def _of_topic(mirror: Mirror, extents: Mapping[PartitionId, Extent]) -> list[Ext
         PartitionId(topic_id=mirror.source.topic_id, partition=each) for each in range(mirror.source.partition_count)
     )
     return [extents[each] for each in ids if each in extents]
+
+
+def _missing(name: str) -> UnavailableError:
+    return UnavailableError(
+        "the destination topic does not exist yet; another instance creates it",
+        operation=_OPERATION,
+        object_name=name,
+    )
 
 
 def _other_incarnation(where: TopicPartition, offset: int) -> RefusedError:

@@ -1,0 +1,198 @@
+"""What one instance of a link may work on: it leads and divides the partitions, or follows the one that does.
+
+The leader holds the lease. It makes topics ready, carries groups, and divides the partitions among the instances that
+live, itself included. While it is alone it has all of them, and writes no shares. A thread keeps the lease, or the
+membership, alive while a piece of work takes long.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import MaxbrodError
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.model import TopicPartition
+from maxbrod.replicate.lease import OFFSETS_TOPIC, RENEWALS, Lease, read_committed, read_posted
+from maxbrod.replicate.members import Members
+from maxbrod.replicate.sharing import divide, next_step, read_shares
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from maxbrod.config import KafkaConfig
+    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.kafka.state.cluster_state import CommittedOffset
+    from maxbrod.replicate.link import Link
+    from maxbrod.replicate.sharing import Share
+
+_LEASE: Final = TopicPartition(topic=OFFSETS_TOPIC, partition=0)
+_TELL_AGAIN_S: Final = 86_400.0
+"""Brokers forget an offset that was committed a week ago."""
+
+
+class Shares:
+    """The share of one instance. Call `look` before each interval, and close it with `leave`."""
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        link: Link,
+        *,
+        takeover_s: float,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link, self._takeover_s, self._patience_s, self._clock = link, takeover_s, patience_s, clock
+        self._client = KafkaClient(kafka)
+        self._lease = Lease(
+            self._client, link, self._read_lease, takeover_s=takeover_s, patience_s=patience_s, clock=clock
+        )
+        self._members = Members(
+            self._client, link, self._lease.instance, takeover_s=takeover_s, patience_s=patience_s, clock=clock
+        )
+        self.leads = False
+        self.generation = 0
+        """Of the division that this instance follows. It differs after each change of its share."""
+        self.settled = False
+        """Whether the leader has nothing to divide or to hand over."""
+        self._shares: dict[TopicPartition, Share] = {}
+        self._producer: ProducerIdentity | None = None
+        self._leader: str | None = None
+        """The leader whose division this instance follows; None: it follows none."""
+        self._term = 0
+        self._divided_among: frozenset[str] = frozenset()
+        self._watched_at = -math.inf
+        self._told_at = -math.inf
+        self._lost = 0
+        self._lock, self._over = threading.RLock(), threading.Event()
+        self._keeper: threading.Thread | None = None
+
+    @property
+    def instance(self) -> str:
+        return self._lease.instance
+
+    @property
+    def leader(self) -> str | None:
+        """The instance that leads, if it is another one."""
+        return None if self.leads else self._lease.seen.instance
+
+    @property
+    def instances(self) -> int:
+        """How many live, as far as this one knows. Only the leader knows all of them."""
+        return 1 + len(self._members.living())
+
+    @property
+    def takeovers(self) -> int:
+        """How often this instance has taken over, or divided, the work of one that was lost."""
+        return self._lost + self._lease.takeovers
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """The producer of markers. Brokers refuse its markers once an instance with a later one has written some."""
+        return self._producer
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to do for this instance."""
+        return self.leads or any(each.owner == self.instance for each in self._shares.values())
+
+    def has(self, where: TopicPartition) -> bool:
+        """Whether this instance works on the partition. The leader has what was given to nobody yet."""
+        share = self._shares.get(where)
+        return self.leads if share is None else share.owner == self.instance
+
+    def look(self) -> None:
+        """Find out what this instance may work on from now on. Call it when nothing of before is under way."""
+        with self._lock:
+            self.leads = self._lease.hold()
+            if not self.leads:
+                self._follow()
+            elif self._term != self._lease.term:
+                self._lead()
+            if self._clock() - self._watched_at >= self._takeover_s / RENEWALS or not self._is_settled():
+                # Also one that follows: it may lead one day, and then knows who has not moved for how long.
+                self._members.watch()
+                self._watched_at = self._clock()
+            self.settled = self._is_settled()
+        self._keep()
+
+    def _is_settled(self) -> bool:
+        return self.settled and (not self.leads or self._divided_among == self._members.living().keys())
+
+    def divide(self, brokers: Mapping[TopicPartition, int]) -> None:
+        """The leader only: give each partition to an instance. `brokers` has the leaders of those that are ready."""
+        with self._lock:
+            living = self._members.living()
+            self._divided_among = frozenset(living)
+            if not living and not self._shares:
+                self.settled = True
+                return
+            # This instance begins nothing before it has read what it divides here.
+            heard = {**living, self.instance: math.inf}
+            present = {where: share.owner for where, share in self._shares.items() if share.owner is not None}
+            generation = max(self.generation, self._lease.generation) + 1
+            step = next_step(self._shares, divide(brokers, heard.keys(), present), heard, generation)
+            changes = dict(step.changes)
+            if self._clock() - self._told_at > _TELL_AGAIN_S:
+                changes = {**self._shares, **changes}
+            self.settled = step.settled
+            if not changes:
+                return
+            if not self._lease.publish(changes, generation, fence=bool(step.taken_from)):
+                self.leads, self._shares = False, {}
+                return
+            self._shares |= changes
+            self.generation = generation
+            self._producer = self._lease.identity
+            self._lost += len(step.taken_from & self._members.lost())
+            if len(changes) == len(self._shares):
+                self._told_at = self._clock()
+
+    def leave(self) -> None:
+        """Give everything back, so that others need not wait."""
+        self._over.set()
+        if self._keeper is not None:
+            self._keeper.join()
+        with suppress(MaxbrodError), self._client:  # what is not given back runs out
+            self._members.leave()
+            self._lease.release()
+
+    def _lead(self) -> None:
+        """What the leader before this one has divided stays as it is, until it is divided anew."""
+        self._shares = read_shares(self._read_all())
+        self.generation = self._lease.generation
+        self._told_at, self.settled = self._clock(), False
+        self._members.leave()
+        self._leader, self._term, self._producer = None, self._lease.term, self._lease.identity
+
+    def _follow(self) -> None:
+        posted = self._lease.seen
+        self._members.tell(self.generation if self._leader is not None else -1)
+        if (posted.instance, posted.generation) != (self._leader, self.generation):
+            offsets = self._read_all()
+            posted, self._shares = read_posted(offsets), read_shares(offsets)
+            self._leader, self.generation, self._producer = posted.instance, posted.generation, posted.producer
+            self._members.tell(self.generation)
+        self.settled = True
+
+    def _read_lease(self) -> tuple[CommittedOffset, ...]:
+        return read_committed(self._client, self._link.lease_id, [_LEASE], patience_s=self._patience_s)
+
+    def _read_all(self) -> tuple[CommittedOffset, ...]:
+        return read_committed(self._client, self._link.lease_id, patience_s=self._patience_s)
+
+    def _keep(self) -> None:
+        if self._keeper is None and self._takeover_s > 0:
+            self._keeper = threading.Thread(target=self._renew, name="lease", daemon=True)
+            self._keeper.start()
+
+    def _renew(self) -> None:
+        while not self._over.wait(self._takeover_s / RENEWALS):
+            # It never takes the lease. The next interval finds out what is wrong, and what was lost.
+            with suppress(MaxbrodError), self._lock:
+                if not self._lease.renew() and self._leader is not None:
+                    self._members.tell(self.generation)
