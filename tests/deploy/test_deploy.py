@@ -21,6 +21,7 @@ from maxbrod.backup.metrics import BackupMetrics
 from maxbrod.cli.main import app
 from maxbrod.cli.metrics import FIGURES, RunMetrics
 from maxbrod.config import Config
+from maxbrod.replicate.metrics import IngressMetrics
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus/maxbrod-alerts.yaml"
@@ -36,7 +37,11 @@ NAME = re.compile(r"\bmaxbrod_\w+")
 
 
 def exported() -> set[str]:
-    registries = [BackupMetrics().registry, *(RunMetrics(verb, "/a").registry for verb in FIGURES)]
+    registries = [
+        BackupMetrics().registry,
+        IngressMetrics().registry,
+        *(RunMetrics(verb, "/a").registry for verb in FIGURES),
+    ]
     texts = [generate_latest(each).decode() for each in registries]
     kinds = {name: kind for text in texts for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)}
     buckets = {f"{name}_{part}" for name, kind in kinds.items() for part in ("bucket", "sum") if kind == "histogram"}

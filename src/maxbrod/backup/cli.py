@@ -12,7 +12,7 @@ from maxbrod.backup.options import BackupOptions
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.metrics import report_figures
 from maxbrod.cli.output import err, print_json, print_line
-from maxbrod.errors import EXIT_DONE, UsageError
+from maxbrod.errors import UsageError
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
 
 if TYPE_CHECKING:
@@ -100,45 +100,27 @@ def _print_losses(work: AnyBackup, *, quiet: bool) -> None:
 def _follow(request: Config, *, quiet: bool, as_json: bool) -> None:
     from maxbrod.backup.cli_following import IntervalPrinter  # noqa: PLC0415
     from maxbrod.backup.follow import follow  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
-    from maxbrod.backup.metrics import BackupMetrics  # noqa: PLC0415
-    from maxbrod.cli.health import STALL_S, Health, serving, watched_by_systemd  # noqa: PLC0415
+    from maxbrod.backup.metrics import BackupMetrics, problem_of  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
-    from maxbrod.cli.metrics import check_writable, write_textfile  # noqa: PLC0415
-    from maxbrod.cli.progress import observing, progress_bar  # noqa: PLC0415
+    from maxbrod.cli.metrics import exporting  # noqa: PLC0415
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
 
     stop = threading.Event()
     metrics, show = BackupMetrics(), IntervalPrinter(quiet=quiet, as_json=as_json)
-    options = request.backup
-    if options.metrics_file is not None:
-        check_writable(options.metrics_file)
-    # Between two intervals nothing moves.
-    health = Health(stall_s=STALL_S + options.every)
-
-    def report(interval: Interval) -> None:
-        metrics.observe(interval)
-        health.ended(_problem(interval))
-        if options.metrics_file is not None:
-            write_textfile(options.metrics_file, metrics.registry)
-        show(interval)
-
     with ExitStack() as undo:
         undo.enter_context(showing_log(quiet=quiet))
         undo.enter_context(stopping_by_signals(stop))
-        undo.enter_context(observing(lambda _: health.beat()))
-        undo.enter_context(watched_by_systemd(health))
-        if options.metrics_port is not None:
-            undo.enter_context(serving(metrics.registry, health, options.metrics_port, options.metrics_host))
+        ended = undo.enter_context(exporting(metrics.registry, request.backup, every_s=request.backup.every))
+
+        def report(interval: Interval) -> None:
+            metrics.observe(interval)
+            ended(problem_of(interval))
+            show(interval)
+
         on_progress = undo.enter_context(progress_bar(shown=not quiet))
         last = follow(request, stop=stop, on_interval=report, on_progress=on_progress)
     raise typer.Exit(last.exit_code)
-
-
-def _problem(interval: Interval) -> str | None:
-    """Why the last interval was not complete; None if it was."""
-    if interval.error is not None:
-        return str(interval.error)
-    return None if interval.exit_code == EXIT_DONE else f"the last run is {interval.verdict}"
 
 
 def _back_up_logdirs(request: Config, *, quiet: bool, as_json: bool) -> None:

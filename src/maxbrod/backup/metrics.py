@@ -80,3 +80,10 @@ class BackupMetrics:
         self._stored.inc(report.bytes)
         for notice in report.notices:
             self._notices.labels(notice.kind).inc()
+
+
+def problem_of(interval: Interval) -> str | None:
+    """Why the last interval was not complete; None if it was."""
+    if interval.error is not None:
+        return str(interval.error)
+    return None if interval.exit_code == EXIT_DONE else f"the last run is {interval.verdict}"

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from maxbrod.cli.health import Health, serving
+from maxbrod.cli.health import STALL_S, Health, serving, watched_by_systemd
 from maxbrod.cli.progress import observing
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from prometheus_client import CollectorRegistry
 
@@ -97,6 +97,31 @@ def measuring(verb: str, options: Any, *, archive: str | None) -> Iterator[None]
             metrics.ended(code)
             if file is not None:
                 write_textfile(file, metrics.registry)
+
+
+@contextmanager
+def exporting(registry: CollectorRegistry, options: Any, *, every_s: float) -> Iterator[Callable[[str | None], None]]:  # noqa: ANN401 - of any verb
+    """Export the metrics of a verb that follows, and its health, as its options say.
+
+    Call what it yields after each interval, with the interval's problem or None.
+    """
+    file = options.metrics_file
+    if file is not None:
+        check_writable(file)
+    # Between two intervals nothing moves.
+    health = Health(stall_s=STALL_S + every_s)
+
+    def ended(problem: str | None) -> None:
+        health.ended(problem)
+        if file is not None:
+            write_textfile(file, registry)
+
+    with ExitStack() as undo:
+        undo.enter_context(observing(lambda _: health.beat()))
+        undo.enter_context(watched_by_systemd(health))
+        if options.metrics_port is not None:
+            undo.enter_context(serving(registry, health, options.metrics_port, options.metrics_host))
+        yield ended
 
 
 class RunMetrics:

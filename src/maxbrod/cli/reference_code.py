@@ -169,9 +169,14 @@ def json_page() -> str:
 
 
 def metrics_page() -> str:
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415
+
     from maxbrod.cli.metrics import FIGURES, RunMetrics  # noqa: PLC0415 - it loads Prometheus
 
     follow = import_module("maxbrod.backup.metrics").BackupMetrics().registry
+    native = import_module("maxbrod.replicate.metrics")
+    beats = CollectorRegistry()
+    native.BeatMetrics(beats)
     tree = import_module("maxbrod.replicate.seed.metrics").IngressCollector(SimpleNamespace(statuses=list, counts=None))
     single = [each for verb in FIGURES for each in RunMetrics(verb, "").registry.collect()]
     return _page(
@@ -189,6 +194,18 @@ def metrics_page() -> str:
         "Each has the label `archive`.",
         "",
         *_metrics_table(single),
+        "",
+        "## replicate ingress",
+        "",
+        "An instance exports what it works on: add up the instances of a link.",
+        "",
+        *_metrics_table(native.IngressMetrics().registry.collect()),
+        "",
+        "## replicate egress",
+        "",
+        "Those of `backup --follow`, and these.",
+        "",
+        *_metrics_table(beats.collect()),
         "",
         "## Ingress from a Parquet tree",
         "",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from maxbrod.backup.follow import Interval as EgressInterval
     from maxbrod.config import Config
+    from maxbrod.errors import MaxbrodError
     from maxbrod.replicate.ingress.follow import Interval
     from maxbrod.replicate.promote import PromoteReport
     from maxbrod.replicate.report import PartitionStatus
@@ -32,7 +33,8 @@ _FAR: Final = (ClusterOptions, *PLACE)
 _LONG: Final = (SparkOptions, QuietOption, JsonOption)
 _MIRROR: Final = ("link", "rename", "prefix", "configs", "groups", "accept_gaps")
 _ROLL: Final = ("roll_bytes", "roll_records", "roll_age")
-_LOOK: Final = ("every", "once", "takeover", "rate_bytes_per_s", *_ROLL)
+_METRICS: Final = ("metrics_port", "metrics_host", "metrics_file")
+_LOOK: Final = ("every", "once", "takeover", "rate_bytes_per_s", *_ROLL, *_METRICS)
 _RUNBOOK: Final = "docs/replication.md has runbooks: fail over, fail back, what to do about each state"
 
 
@@ -54,23 +56,35 @@ def egress(call: Call[ReplicateOptions]) -> None:
       maxbrod replicate egress --bootstrap source1:9092 -a s3://outbox/kafka --topic 'orders-*' --every 1s --roll-age 0
     """
     from maxbrod.backup.cli_following import IntervalPrinter  # noqa: PLC0415 - Kafka, Arrow, Delta: not for `--help`
+    from maxbrod.backup.metrics import BackupMetrics, problem_of  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
+    from maxbrod.cli.metrics import exporting  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
+    from maxbrod.model import now_ms  # noqa: PLC0415
     from maxbrod.replicate.egress import follow_source  # noqa: PLC0415
+    from maxbrod.replicate.metrics import BeatMetrics  # noqa: PLC0415
 
     stop, show = threading.Event(), IntervalPrinter(quiet=call.quiet, as_json=call.as_json)
-
-    def report(interval: EgressInterval) -> None:
-        show(interval)
-
-    def beaten(error: Any) -> None:  # noqa: ANN401 - an error or None
-        if error is not None:
-            print_line_to_err(f"the heartbeat could not be written: {error}")
-
+    metrics = BackupMetrics()
+    beats = BeatMetrics(metrics.registry)
     with ExitStack() as undo:
         undo.enter_context(showing_log(quiet=call.quiet))
         undo.enter_context(stopping_by_signals(stop))
+        ended = undo.enter_context(exporting(metrics.registry, call.options, every_s=call.options.every))
+        unbeaten: list[str] = []
+
+        def report(interval: EgressInterval) -> None:
+            metrics.observe(interval)
+            ended(problem_of(interval) or next(iter(unbeaten), None))
+            show(interval)
+
+        def beaten(error: MaxbrodError | None) -> None:
+            beats.observe(now_ms() if error is None else None)
+            unbeaten[:] = [] if error is None else [f"the heartbeat could not be written: {error}"]
+            for why in unbeaten:
+                print_line_to_err(why)
+
         on_progress = undo.enter_context(progress_bar(shown=not (call.quiet or call.as_json)))
         last = follow_source(_settings(call), stop=stop, on_interval=report, on_beat=beaten, on_progress=on_progress)
     raise typer.Exit(last.exit_code)
@@ -92,16 +106,26 @@ def ingress(call: Call[ReplicateOptions]) -> None:
       maxbrod replicate ingress --bootstrap target1:9092 -a s3://inbox/kafka --prefix eu. --once --json
     """
     from maxbrod.cli.log import showing_log  # noqa: PLC0415 - as above
+    from maxbrod.cli.metrics import exporting  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
     from maxbrod.replicate.ingress.follow import follow_archive  # noqa: PLC0415
+    from maxbrod.replicate.metrics import IngressMetrics, problem_of  # noqa: PLC0415
 
     stop, show = threading.Event(), _IngressPrinter(quiet=call.quiet, as_json=call.as_json)
+    metrics = IngressMetrics()
     with ExitStack() as undo:
         undo.enter_context(showing_log(quiet=call.quiet))
         undo.enter_context(stopping_by_signals(stop))
+        ended = undo.enter_context(exporting(metrics.registry, call.options, every_s=call.options.every))
+
+        def report(interval: Interval) -> None:
+            metrics.observe(interval)
+            ended(problem_of(interval))
+            show(interval)
+
         on_progress = undo.enter_context(progress_bar(shown=not (call.quiet or call.as_json)))
-        last = follow_archive(_settings(call), stop=stop, on_interval=show, on_progress=on_progress)
+        last = follow_archive(_settings(call), stop=stop, on_interval=report, on_progress=on_progress)
     raise typer.Exit(last.exit_code)
 
 
@@ -363,7 +387,7 @@ class _IngressPrinter:
         if self._quiet:
             return
         if report.standby_for is not None:
-            out.print(Text(f"{human_time(report.finished_at_ms)}  standing by: {report.standby_for} works"))
+            out.print(Text(f"{human_time(report.finished_at_ms)}  standing by: {report.standby_for} leads"))
             return
         states = ", ".join(f"{count:,} {state}" for state, count in report.states.items()) or "nothing to mirror"
         lags = [each.lag_records for each in report.partitions if each.lag_records is not None]

@@ -10,6 +10,9 @@ from maxbrod.options import (
     TARGET,
     Bytes,
     Exclude,
+    MetricsFile,
+    MetricsHost,
+    MetricsPort,
     Option,
     Options,
     Pairs,
@@ -98,3 +101,6 @@ class ReplicateOptions(Options):
         ),
     ] = ()
     watch: Annotated[Seconds | None, Option("Look again at this interval until stopped.", OUTPUT, "TIME")] = None
+    metrics_port: MetricsPort = None
+    metrics_host: MetricsHost = "127.0.0.1"
+    metrics_file: MetricsFile = None
