@@ -168,6 +168,10 @@ class SequenceGapError(RefusedError):
     """The broker expects another sequence number: another process sends the same records, or the log was changed."""
 
 
+class ProducerFencedError(RefusedError):
+    """Another producer has taken over the transactional id, or a transaction was open for longer than its timeout."""
+
+
 class LogTruncatedError(RefusedError):
     """A partition's log was truncated, and what was read beyond that point is no longer in it."""
 

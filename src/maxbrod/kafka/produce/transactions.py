@@ -19,7 +19,7 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from maxbrod.errors import RefusedError, UnavailableError
+from maxbrod.errors import ProducerFencedError, RefusedError, UnavailableError
 from maxbrod.kafka.produce.producer_ids import ask_transaction_coordinator, transactional_producer_id
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.coordination import GROUP, TRANSACTION, ask_coordinators, find_coordinator
@@ -40,16 +40,13 @@ PATIENCE_S: Final = 120.0
 _OFFSETS: Final = "commit offsets in a transaction"
 _ONGOING: Final = "Ongoing"
 _COMMITTED: Final = frozenset({"PrepareCommit", "CompleteCommit"})
+_FENCED: Final = frozenset({Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH})
 # The answers to ending a transaction that has already ended the other way.
-_OVER: Final = frozenset(
-    {
-        Code.INVALID_TXN_STATE,
-        Code.PRODUCER_FENCED,
-        Code.INVALID_PRODUCER_EPOCH,
-        Code.INVALID_PRODUCER_ID_MAPPING,
-        Code.TRANSACTIONAL_ID_NOT_FOUND,
-    }
-)
+_OVER: Final = _FENCED | {
+    Code.INVALID_TXN_STATE,
+    Code.INVALID_PRODUCER_ID_MAPPING,
+    Code.TRANSACTIONAL_ID_NOT_FOUND,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +105,8 @@ def end(client: KafkaClient, transaction: Transaction, *, commit: bool, patience
         deadline=Deadline.after(patience_s),
     )
     if over:
-        raise RefusedError(
+        kind = ProducerFencedError if over in _FENCED else RefusedError
+        raise kind(
             f"the transaction has already ended the other way (the broker answered {Code(over).name})",
             operation=operation,
             object_name=transaction.transactional_id,

@@ -13,7 +13,7 @@ from kafka.errors import for_code
 from maxbrod.errors import (
     CorruptDataError,
     MaxbrodError,
-    RefusedError,
+    ProducerFencedError,
     UnavailableError,
     UnsupportedFormatError,
     UsageError,
@@ -131,8 +131,8 @@ _FATAL: Final[dict[int, tuple[type[MaxbrodError], str]]] = {
     ),
     Code.GROUP_AUTHORIZATION_FAILED: (UsageError, "this user needs an ACL that allows it to Describe the group"),
     Code.CLUSTER_AUTHORIZATION_FAILED: (UsageError, "this user lacks an ACL on the cluster"),
-    Code.INVALID_PRODUCER_EPOCH: (RefusedError, "another producer has taken over the transactional id"),
-    Code.PRODUCER_FENCED: (RefusedError, "another producer has taken over the transactional id"),
+    Code.INVALID_PRODUCER_EPOCH: (ProducerFencedError, "another producer has taken over the transactional id"),
+    Code.PRODUCER_FENCED: (ProducerFencedError, "another producer has taken over the transactional id"),
     Code.UNSUPPORTED_VERSION: (UnsupportedFormatError, "the broker does not support this version of the request"),
 }
 

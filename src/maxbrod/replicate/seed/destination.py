@@ -19,7 +19,7 @@ import pyarrow as pa
 from maxbrod.batch.columns import number_array
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
-from maxbrod.errors import MaxbrodError, RefusedError, UsageError
+from maxbrod.errors import UsageError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.producing import produce_all
@@ -38,12 +38,7 @@ if TYPE_CHECKING:
     from maxbrod.layouts.parquet.events import Checkpoint
     from maxbrod.replicate.seed.checkpoints import Checkpoints, Source
 
-_FENCED: Final = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 _COLUMNS: Final = ("timestamp_ms", "key", "value", "headers")
-
-
-class FencedError(RefusedError):
-    """Another instance has taken the partition over, or this one was stopped for longer than a transaction lasts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +99,11 @@ class Destination:
         self._identity = self._transaction = None
 
     def append(self, client: KafkaClient, records: pa.RecordBatch, checkpoint: Checkpoint) -> None:
-        """Append records and checkpoint. When this returns, both are durable; if it raises, `open` tells what is."""
+        """Append records and checkpoint. When this returns, both are durable; if it raises, `open` tells what is.
+
+        ProducerFencedError: another instance has taken the partition over, or this one was stopped for longer than a
+        transaction lasts.
+        """
         try:
             if self._transaction is None:
                 self._produce(client, self._records(records))
@@ -114,13 +113,6 @@ class Destination:
                 add_partitions(client, self._transaction, [feed.where for feed in feeds])
                 self._produce(client, feeds)
                 end(client, self._transaction, commit=True, patience_s=self._settings.patience_s)
-        except MaxbrodError as error:
-            self.close()
-            if any(code in error.message for code in _FENCED):
-                raise FencedError(
-                    "another instance has taken this partition over", object_name=str(self.source)
-                ) from error
-            raise
         except BaseException:
             self.close()
             raise

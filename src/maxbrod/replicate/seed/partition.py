@@ -13,12 +13,12 @@ from maxbrod.errors import (
     CorruptDataError,
     MaxbrodError,
     ObjectNotFoundError,
+    ProducerFencedError,
     TopicGoneError,
     UnsupportedFormatError,
 )
 from maxbrod.layouts.parquet.events import Checkpoint
 from maxbrod.replicate.seed import machine
-from maxbrod.replicate.seed.destination import FencedError
 from maxbrod.replicate.seed.machine import Phase
 from maxbrod.replicate.seed.report import PartitionStatus
 
@@ -174,8 +174,8 @@ class Partition:
     def _fail(self, error: MaxbrodError | None, now_ns: int, takeover_ns: int) -> None:
         if error is None:
             return
-        if isinstance(error, FencedError):
-            _LOG.warning("%s: %s", self.source, error)
+        if isinstance(error, ProducerFencedError):
+            _LOG.warning("%s: another instance has taken it over (%s)", self.source, error)
             self.standby_until_ns = now_ns + takeover_ns
             return
         self.fault = str(error)

@@ -12,7 +12,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from maxbrod.errors import MaxbrodError, UsageError
@@ -21,7 +20,6 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.parquet.events import EventType
 from maxbrod.model import Codec, now_ms
-from maxbrod.replicate.notify.queue import QueueCounts, pump
 from maxbrod.replicate.notify.sqs import SqsQueue, SqsSettings
 from maxbrod.replicate.seed import machine
 from maxbrod.replicate.seed.backoff import doubling_waits, jittered
@@ -29,9 +27,11 @@ from maxbrod.replicate.seed.checkpoints import Checkpoints, Source
 from maxbrod.replicate.seed.control_topics import POLICY, ControlTopic, ensure_topic
 from maxbrod.replicate.seed.destination import Destination, DestinationSettings
 from maxbrod.replicate.seed.machine import List, Phase, Process, Settings
+from maxbrod.replicate.seed.notifications import Notifications
 from maxbrod.replicate.seed.partition import Partition
 from maxbrod.replicate.seed.report import IngressReport, PartitionStatus
 from maxbrod.replicate.seed.segment_events import EventPublisher, SegmentEvents
+from maxbrod.replicate.seed.sources import SourceTopic, sources_of
 from maxbrod.replicate.seed.tree import Tree
 from maxbrod.storage.opening import open_storage
 
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import Config, KafkaConfig
     from maxbrod.layouts.parquet.events import SegmentEvent
-    from maxbrod.replicate.notify.queue import Queue
-    from maxbrod.replicate.notify.s3_events import ObjectEvent
+    from maxbrod.replicate.notify.queue import Queue, QueueCounts
     from maxbrod.replicate.seed.options import IngressTreeOptions
     from maxbrod.replicate.seed.partition import Outcome
 
@@ -52,39 +51,7 @@ _SECOND: Final = 1_000_000_000
 _TICK_S: Final = 0.1
 _EVENTS_EVERY_NS: Final = _SECOND
 _AGAIN_NS: Final = 5 * _SECOND
-_QUEUE_PAUSE_S: Final = 5.0
 _QUEUE_WAIT_S: Final = 5  # a stop waits for it
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTopic:
-    region: str
-    topic: str
-
-
-def sources_of(options: IngressTreeOptions) -> dict[SourceTopic, str]:
-    """The destination topic of each source. UsageError: one is wrong, or two are the same."""
-    found: dict[SourceTopic, str] = {}
-    for word in options.sources:
-        named, _, destination = word.partition("=")
-        region, slash, topic = named.partition("/")
-        if not (region and slash and topic) or "/" in topic:
-            raise UsageError(f"the source {word!r} is not of the form REGION/TOPIC or REGION/TOPIC=DESTINATION")
-        if region == options.local_region:
-            raise UsageError(f"the source {word!r} is of the local region", hint="it would replicate in a circle")
-        source = SourceTopic(region, topic)
-        if source in found:
-            raise UsageError(f"the source {named} is given twice")
-        try:
-            found[source] = destination or options.destination.format(region=region, topic=topic)
-        except (KeyError, IndexError, ValueError) as error:
-            raise UsageError(
-                f"{options.destination!r} cannot be the name of destination topics",
-                hint="{region} and {topic} are known",
-            ) from error
-    if not found:
-        raise UsageError("no source is named", hint="give --source REGION/TOPIC")
-    return found
 
 
 def ingress_from_tree(
@@ -131,8 +98,7 @@ class TreeIngress:
         self._listed_ns = dict.fromkeys(self._sources, 0)
         self._events_ns = 0
         self._wake = threading.Event()
-        self._queue_error: MaxbrodError | None = None
-        self.counts: QueueCounts | None = None
+        self._notifications: Notifications | None = None
         self._stack = ExitStack()
         with ExitStack() as opening:
             self._open(opening, config, queue)
@@ -161,11 +127,11 @@ class TreeIngress:
         if queue is None and options.queue is not None:
             settings = SqsSettings(queue=options.queue, endpoint=options.sqs_endpoint, wait_s=_QUEUE_WAIT_S)
             queue = SqsQueue(settings, config.storage.s3)
-        if queue is not None:
-            self.counts = QueueCounts()
-            thread = threading.Thread(target=self._pump, args=(queue, self.counts), name="notifications", daemon=True)
-            thread.start()
-            stack.callback(thread.join)
+        if queue is not None and self._events is not None:
+            self._notifications = Notifications(
+                queue, self._tree, self._events.keep, local_region=options.local_region, stop=self.stop
+            )
+            stack.callback(self._notifications.join)
         stack.callback(self.stop.set)
 
     def __enter__(self) -> Self:
@@ -194,6 +160,11 @@ class TreeIngress:
             and all(each.settled for each in self._partitions.values())
         )
 
+    @property
+    def counts(self) -> QueueCounts | None:
+        """What became of notifications; None: there is no queue."""
+        return None if self._notifications is None else self._notifications.counts
+
     def statuses(self) -> tuple[PartitionStatus, ...]:
         return tuple(each.status() for _, each in sorted(self._partitions.items()))
 
@@ -220,8 +191,8 @@ class TreeIngress:
         changed = self._collect(now_ns)
         if self.stop.is_set():
             return changed
-        if self._queue_error is not None:
-            raise self._queue_error
+        if self._notifications is not None:
+            self._notifications.check()
         if self._events is not None and now_ns >= self._events_ns:
             self._events_ns = now_ns + _EVENTS_EVERY_NS
             self._hear(self._events, now_ns)
@@ -373,29 +344,6 @@ class TreeIngress:
             else:
                 partition.worker = machine.removed(partition.worker, segment.path)
             _look_at(partition, now_ns)
-
-    def _pump(self, queue: Queue, counts: QueueCounts) -> None:
-        """Receive notifications until the end. What cannot be kept stays in the queue."""
-        while not self.stop.is_set():
-            try:
-                pump(queue, self._keep, counts)
-            except MaxbrodError as error:
-                if not error.retryable:
-                    self._queue_error = error
-                    return
-                _LOG.warning("notifications: %s", error)
-                self._pause()
-
-    def _pause(self) -> None:
-        until = time.monotonic() + _QUEUE_PAUSE_S
-        while time.monotonic() < until and not self.stop.is_set():
-            time.sleep(_TICK_S)
-
-    def _keep(self, events: Sequence[ObjectEvent]) -> None:
-        found = [each for each in map(self._tree.event_of, events) if each is not None]
-        wanted = [each for each in found if each.segment.region != self.options.local_region]
-        if self._events is not None and wanted:
-            self._events.keep(wanted)
 
 
 class _Clients:
