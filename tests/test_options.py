@@ -105,7 +105,7 @@ def verbs(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tup
 
 def section_of(path: tuple[str, ...]) -> str:
     """Verbs of one group share a section, but trees of another tool have their own."""
-    return "ingress_tree" if path[-1] == "ingress-tree" else path[0]
+    return path[-1].replace("-", "_") if path[-1].endswith("-tree") else path[0]
 
 
 # The --config of `maxbrod sandbox` sets options of brokers.

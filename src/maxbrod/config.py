@@ -34,7 +34,7 @@ from maxbrod.prune.options import PruneOptions
 from maxbrod.query.options import QueryOptions
 from maxbrod.repair.options import RepairOptions
 from maxbrod.replicate.options import ReplicateOptions
-from maxbrod.replicate.seed.options import IngressTreeOptions
+from maxbrod.replicate.seed.options import EgressTreeOptions, IngressTreeOptions
 from maxbrod.restore.options import RestoreOptions
 from maxbrod.status.options import StatusOptions
 
@@ -272,6 +272,7 @@ class Config(_Settings):
     hold: HoldOptions = HoldOptions()
     repair: RepairOptions = RepairOptions()
     replicate: ReplicateOptions = ReplicateOptions()
+    egress_tree: EgressTreeOptions = EgressTreeOptions()
     ingress_tree: IngressTreeOptions = IngressTreeOptions()
 
     @model_validator(mode="before")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -72,6 +72,8 @@ class ForeignTarget:
         self._accept_loss = request.accept_loss
         self._storage = open_storage(url, storage)
         self.url = self._storage.url
+        self._seen: dict[str, Any] = {}
+        self._recognized = False
         self.survey = self._look()
         self.starts, self.topic_ids = self._recall()
 
@@ -139,9 +141,17 @@ class ForeignTarget:
         }, found.topic_ids
 
     def _look(self) -> Survey:
+        if not self._recognized and not self._recognize():
+            return Survey(layout=self._layout.name, segments=())
+        survey = self._layout.survey(self._storage, seen=self._seen)
+        self._demand_sound(survey)
+        return survey
+
+    def _recognize(self) -> bool:
+        """Whether the place holds an archive of this layout: if not, it must be empty."""
         seen = without_own(self._storage)
         if next(iter(seen.list()), None) is None:
-            return Survey(layout=self._layout.name, segments=())
+            return False
         if not self._layout.detect(seen):
             raise RefusedError(
                 f"there are objects here, but no archive in the layout {self._layout.name}",
@@ -149,9 +159,8 @@ class ForeignTarget:
                 object_name=self._storage.url,
                 hint="name an empty place, or one that holds an archive in this layout",
             )
-        survey = self._layout.survey(self._storage)
-        self._demand_sound(survey)
-        return survey
+        self._recognized = True
+        return True
 
     def _demand_sound(self, survey: Survey) -> None:
         for fault in survey.faults:

@@ -63,6 +63,10 @@ class BackupBase:
     ) -> None:
         self._undo.close()
 
+    def hurry(self) -> None:
+        """Allow one more run after a stop, which reads everything to the end."""
+        self.stop = self._client.stop = threading.Event()
+
     def _spark(self) -> Session:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))

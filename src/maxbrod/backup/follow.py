@@ -22,6 +22,7 @@ from maxbrod.notices import verdict_of, worst_exit_code
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from maxbrod.backup.choosing import AnyBackup
     from maxbrod.backup.options import BackupOptions
@@ -99,14 +100,17 @@ def follow(
     on_interval: Callable[[Interval], None],
     on_progress: OnProgress = silent,
     session: Session | None = None,
+    opened: AbstractContextManager[AnyBackup] | None = None,
+    waiting: Waiting | None = None,
 ) -> Interval:
     """Run until `stop` is set, and return the last interval. Errors that a retry cannot fix are raised.
 
+    `opened` and `waiting` replace the backup and the thresholds that follow from the configuration.
     A stop finishes and commits the current wave, and then reads the partitions that thresholds have deferred.
     """
-    waiting = _waiting(config.backup)
+    waiting = waiting or _waiting(config.backup)
     ticks = _Ticks(config.backup.every)
-    with open_backup(config, session=session, on_progress=on_progress, stop=stop) as backup:
+    with opened or open_backup(config, session=session, on_progress=on_progress, stop=stop) as backup:
         last = _attempt(backup, None, waiting)
         on_interval(last)
         while _wait(ticks.next_in_s(last.failures), stop, on_progress):

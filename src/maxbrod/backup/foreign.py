@@ -18,7 +18,7 @@ from maxbrod.backup.base import BackupBase
 from maxbrod.backup.notices import about, stopped
 from maxbrod.backup.observing import choose_topics, observe
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
-from maxbrod.backup.plan.states import plan_partition
+from maxbrod.backup.plan.states import PartitionBackup, plan_partition
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.catalog.surveyed import SurveyedCatalog
@@ -35,7 +35,7 @@ from maxbrod.transfer.task import TransferItem, TransferSettings
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.backup.observing import Observed
     from maxbrod.backup.plan.rolling import Waiting
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from maxbrod.notices import Notice
     from maxbrod.transfer.task import Transferred
 
+FAILED: Final = "failed"
+"""The kind of notice about a partition that could not be read or written."""
+_PUBLISH_EVERY_MS: Final = 60_000
 _ELSEWHERE: Final = "back it up to another place: this layout cannot distinguish two topics of one name"
 
 
@@ -84,20 +87,22 @@ class ForeignBackup(BackupBase):
         """Where the logs ended, if the last run has reached the end of every one."""
         # Recovery points as this process has seen them: the layout records none.
         self._points: dict[PartitionId, int | None] = {}
+        self._committed: Mapping[TopicPartition, int] = {}
+        """Up to where another place than the archive says that partitions are archived."""
+        self._read: dict[TopicPartition, tuple[int, int]] = {}
+        """Where the archive ended after a partition was read, and up to where it was read."""
+        self._published: ClusterFacts | None = None
+        self._published_at_ms = 0
 
     def _open_target(self, request: TargetRequest) -> ForeignTarget:
         return ForeignTarget(self._archive_url, self._config.storage, request)
 
-    def hurry(self) -> None:
-        """Nothing is ever deferred."""
-
     def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
-        """Bring the archive up to date. Nothing can be deferred: `waiting` is always None."""
-        del waiting
+        """Bring the archive up to date, except for partitions that `waiting` defers."""
         cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
-        return self._back_up(cluster, demand_topics=demand_topics)
+        return self._back_up(cluster, demand_topics=demand_topics, waiting=waiting)
 
-    def _back_up(self, cluster: ClusterState, *, demand_topics: bool) -> BackupReport:
+    def _back_up(self, cluster: ClusterState, *, demand_topics: bool, waiting: Waiting | None = None) -> BackupReport:
         self.lags = None
         self._reached = None
         self.target.demand_acceptance()
@@ -116,12 +121,12 @@ class ForeignBackup(BackupBase):
             start=self._start,
             patience_s=patience_s,
         )
-        progress = self._plan(observed)
+        progress = self._plan(observed, waiting)
         facts = _facts(self._without_recreated(cluster), observed)
         self.lags = _lags(observed, progress.ends)
         progress = self._write(run_id, progress, observed, facts)
-        if not progress.objects:
-            self.target.publish((), facts, unfinished=_unfinished(self.lags))
+        if not progress.objects and self._has_news(facts):
+            self._publish((), facts, self.lags)
         self._move_on(observed, progress, began_at_ms=started_at_ms)
         self._reached = _reached(observed, progress)
         return BackupReport(
@@ -172,9 +177,9 @@ class ForeignBackup(BackupBase):
         topics = tuple(each for each in cluster.topics if each.name not in others)
         return replace(cluster, topics=topics, groups=groups)
 
-    def _plan(self, observed: Observed) -> _Progress:
+    def _plan(self, observed: Observed, waiting: Waiting | None) -> _Progress:
         """The offsets of each partition to write."""
-        windows: dict[TopicPartition, Window] = {}
+        plans: dict[TopicPartition, PartitionBackup] = {}
         notices = list(observed.notices)
         # Partitions that appeared since the first run were never skipped on purpose.
         start = Earliest() if self.target.survey.positions or self.target.starts else self._start
@@ -186,33 +191,45 @@ class ForeignBackup(BackupBase):
                 notices.append(_recreated(state))
                 continue
             # A layout that has none of its records yet may say 0.
-            known = (self.target.survey.positions.get(where), self._begun(state))
+            known = (self.target.survey.positions.get(where), self._begun(state), self._committed.get(where))
             held = max((each for each in known if each is not None), default=None)
             if held is None:
-                plan = plan_partition(state, start, offset_for_time=observed.offsets_for_time.get(where, -1))
-                first, end = plan.start, plan.end
-                begun[where] = first
+                plans[where] = plan_partition(state, start, offset_for_time=observed.offsets_for_time.get(where, -1))
+                begun[where] = plans[where].start
             elif held > state.high_watermark:
                 notices.append(_diverged(state, held))
                 continue
             else:
                 if state.log_start > held:
                     notices.append(_lost(where, held, state.log_start))
-                first, end = max(held, state.log_start), state.end
-            windows[where] = Window(
-                topic_id=state.topic_id, start=first, end=end, bytes_per_offset=state.bytes_per_offset
-            )
+                begin = max(held, state.log_start)
+                plans[where] = PartitionBackup(state=state, first=held, start=begin, end=max(state.end, begin))
         # If a later run looked up the end or the time again, partitions would begin later and miss records.
         self.target.remember(
             begun if isinstance(start, Latest | AtTime) else {},
             {state.topic: state.topic_id for state in observed.states if state.topic not in others},
         )
+        news = [plan for where, plan in plans.items() if plan.start < plan.end and not self._was_read(where, plan)]
+        due = news if waiting is None else waiting.choose(news, now_ms=now_ms())[0]
         return _Progress(
-            left={where: window for where, window in windows.items() if window.start < window.end},
-            ends={where: window.start for where, window in windows.items()},
+            left={
+                plan.state.where: Window(
+                    topic_id=plan.state.topic_id,
+                    start=plan.start,
+                    end=plan.end,
+                    bytes_per_offset=plan.state.bytes_per_offset,
+                )
+                for plan in due
+            },
+            ends={where: plan.start for where, plan in plans.items()},
             topics=_no_records(observed),
             notices=tuple(notices),
         )
+
+    def _was_read(self, where: TopicPartition, plan: PartitionBackup) -> bool:
+        """Whether this process has read these offsets, and there was no record: markers at the end of a log."""
+        position, end = self._read.get(where, (-1, -1))
+        return plan.start == position and plan.end <= end
 
     def _begun(self, state: PartitionState) -> int | None:
         """Where a partition without records begins; None if it has not begun, or if it is another topic now."""
@@ -241,11 +258,24 @@ class ForeignBackup(BackupBase):
             done = run_transfer_job(self._spark(), settings, tasks)
             progress, segments = _after_wave(progress, done)
             lags = _lags(observed, progress.ends)
-            self.target.publish(segments, facts, unfinished=_unfinished(lags))
+            self._publish(segments, facts, lags)
+            positions = self.target.survey.positions
+            self._read.update(
+                (where, (positions.get(where, window.start), progress.ends[where])) for where, window in wave.items()
+            )
             # Only now is the wave published; an error in `publish` leaves the lags as they were.
             self.lags = lags
             bytes_done += sum(each.bytes for each in wave.values())
         return progress
+
+    def _publish(self, segments: Sequence[ForeignSegment], facts: ClusterFacts, lags: Mapping[str, int | None]) -> None:
+        self.target.publish(segments, facts, unfinished=_unfinished(lags))
+        self._published, self._published_at_ms = replace(facts, taken_at_ms=0), now_ms()
+
+    def _has_news(self, facts: ClusterFacts) -> bool:
+        """Whether to publish although nothing was written: for facts that have changed, or to say that none has."""
+        stale = now_ms() - self._published_at_ms >= _PUBLISH_EVERY_MS
+        return stale or self._published != replace(facts, taken_at_ms=0)
 
     def _item(self, where: TopicPartition, window: Window) -> TransferItem:
         return TransferItem(
@@ -300,7 +330,8 @@ def _facts(cluster: ClusterState, observed: Observed) -> ClusterFacts:
     facts = facts_of(cluster)
     topics = {name: each for name, each in facts.topics.items() if name in observed.topics}
     empty = tuple(state.where for state in observed.states if state.high_watermark == 0)
-    return replace(facts, topics=topics, empty=empty)
+    log_ends = {state.where: state.high_watermark for state in observed.states}
+    return replace(facts, topics=topics, empty=empty, log_ends=log_ends)
 
 
 def _lags(observed: Observed, ends: Mapping[TopicPartition, int]) -> dict[str, int | None]:
@@ -347,7 +378,7 @@ def _lost(where: TopicPartition, first: int, end: int) -> Notice:
 def _failed(where: TopicPartition, offset: int, failure: Mapping[str, Any]) -> Notice:
     return about(
         where,
-        "failed",
+        FAILED,
         failure.get("message", "it could not be read"),
         (offset, offset),
         hint=failure.get("hint"),

@@ -21,7 +21,6 @@ last step that succeeded.
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,6 +58,7 @@ from maxbrod.model import MENDABLE, now_ms
 from maxbrod.notices import worst_exit_code
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Mapping, Sequence
 
     from maxbrod.backup.observing import ChosenTopics
@@ -120,10 +120,6 @@ class Backup(GenerationalBackup):
             raise
         finally:
             self.lags = self._run.lags()
-
-    def hurry(self) -> None:
-        """Allow one more run after a stop, which reads everything to the end."""
-        self.stop = self._client.stop = threading.Event()
 
     def _run_rounds(self, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
         """One round for all chosen topics, and further ones for topics that changed while they were read."""

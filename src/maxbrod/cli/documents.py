@@ -205,13 +205,6 @@ DOCUMENTS: Final = (
         report="archive.undo:UndoReport",
         fields=_CODE,
     ),
-    Document(
-        name="replicate-ingress-tree",
-        commands=("replicate ingress-tree",),
-        about="What an ingress from a tree has produced, and the state of each partition.",
-        report="replicate.seed.report:IngressReport",
-        computed=("records", "exit_code"),
-    ),
     Document(name="hold", commands=("hold add", "hold release"), about="A hold.", report="archive.holds:Hold"),
     Document(
         name="holds",
@@ -261,6 +254,15 @@ DOCUMENTS: Final = (
         about="Whether the old source can become the mirror, and what has diverged.",
         report="replicate.fail_back:FailBackReport",
         computed=("exit_code",),
+    ),
+    Document(
+        name="replicate-egress-tree",
+        commands=("replicate egress-tree",),
+        about="One line for each interval, as of `backup --follow`.",
+        report="backup.follow:Interval",
+        computed=("verdict", "exit_code", "lag_offsets", "lag_ms"),
+        without=("number", "lags"),
+        fields={"interval": int, "report": {"type": ["object", "null"]}, "error": _REFUSED},
     ),
     Document(
         name="replicate-ingress-tree",

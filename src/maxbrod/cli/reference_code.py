@@ -177,7 +177,11 @@ def metrics_page() -> str:
     native = import_module("maxbrod.replicate.metrics")
     beats = CollectorRegistry()
     native.BeatMetrics(beats)
-    tree = import_module("maxbrod.replicate.seed.metrics").IngressCollector(SimpleNamespace(statuses=list, counts=None))
+    trees = import_module("maxbrod.replicate.seed.metrics")
+    written = trees.EgressCollector(SimpleNamespace(written={}, rewinded={}, lags=None))
+    read = trees.IngressCollector(
+        SimpleNamespace(statuses=list, counts=None, listings=0, listing_ns=0, notification_lag_ms=None)
+    )
     single = [each for verb in FIGURES for each in RunMetrics(verb, "").registry.collect()]
     return _page(
         "Metrics",
@@ -207,11 +211,17 @@ def metrics_page() -> str:
         "",
         *_metrics_table(beats.collect()),
         "",
+        "## Egress into a Parquet tree",
+        "",
+        "Each has the labels `region`, `topic` and `partition`, the lag only `topic`.",
+        "",
+        *_metrics_table(written.collect()),
+        "",
         "## Ingress from a Parquet tree",
         "",
-        "Each has the labels `region`, `topic` and `partition`.",
+        "Each has the labels `region`, `topic` and `partition`, except for listings and notifications.",
         "",
-        *_metrics_table(tree.collect()),
+        *_metrics_table(read.collect()),
     )
 
 

@@ -103,6 +103,17 @@ def extended_by(
     }
 
 
+def with_empty(known: Mapping[TopicPartition, Coverage], empty: Iterable[ForeignGap]) -> dict[TopicPartition, Coverage]:
+    """The coverage if these offsets never had a record, too."""
+    added: dict[TopicPartition, list[Range]] = {}
+    for each in empty:
+        added.setdefault(each.where, []).append((each.base_offset, each.end_offset))
+    before = {where: known.get(where, Coverage(folder="")) for where in added}
+    return dict(known) | {
+        where: replace(before[where], empty=_merged([*before[where].empty, *ranges])) for where, ranges in added.items()
+    }
+
+
 def without_segments(known: Coverage, going: Iterable[ForeignSegment]) -> Coverage:
     """The coverage once these segments, the oldest of the partition, were deleted on purpose."""
     gone = [_range(each) for each in going]

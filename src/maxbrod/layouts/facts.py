@@ -2,8 +2,9 @@
 
 One object of ours beside the segments, `maxbrod.json`, which no other tool opens. A JSON object, every field optional
 but the first: `version` 1, `layout`, `cluster_id`, `taken_at_ms`, `topics` by name (`partition_count`,
-`replication_factor`, `configs`), `groups` by id (topic, partition as text, next offset), `offsets` by topic, partition
-(see `layouts.coverage`). Without it every record can still be read, but missing records cannot be detected.
+`replication_factor`, `configs`), `groups` by id (topic, partition as text, next offset), `log_ends` of the source at
+that time by topic, partition, `offsets` by topic, partition (see `layouts.coverage`). Without it every record can still
+be read, but missing records cannot be detected.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Facts:
     taken_at_ms: int | None = None
     topics: Mapping[str, ForeignTopic] = field(default_factory=dict)
     groups: tuple[ForeignGroup, ...] = ()
+    log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     coverage: Mapping[TopicPartition, Coverage] = field(default_factory=dict)
 
 
@@ -87,19 +89,24 @@ def decode_facts(document: dict[str, Any]) -> Facts:
         taken_at_ms=_number(document.get("taken_at_ms")),
         topics=topics,
         groups=tuple(_decode_group(group, offsets) for group, offsets in document.get("groups", {}).items()),
+        log_ends=_decode_offsets(document.get("log_ends", {})),
         coverage=decode_coverage(document.get("offsets")),
     )
 
 
 def _decode_group(group_id: str, topics: dict[str, dict[str, int]]) -> ForeignGroup:
+    return ForeignGroup(group_id=group_id, offsets=_decode_offsets(topics))
+
+
+def _decode_offsets(topics: dict[str, dict[str, int]]) -> dict[TopicPartition, int]:
     offsets = {}
     for topic, partitions in topics.items():
         for partition, offset in partitions.items():
             number, next_offset = _number(int(partition)), _number(offset)
             if number is None or next_offset is None:
-                raise ValueError("a group has no offset")
+                raise ValueError("an offset is missing")
             offsets[TopicPartition(topic=topic, partition=number)] = next_offset
-    return ForeignGroup(group_id=group_id, offsets=offsets)
+    return offsets
 
 
 def _number(value: Any) -> int | None:  # noqa: ANN401 - JSON
@@ -133,6 +140,7 @@ def encode_facts(survey: Survey, facts: ClusterFacts, coverage: Mapping[TopicPar
         "taken_at_ms": facts.taken_at_ms or survey.taken_at_ms,
         "topics": topics,
         "groups": groups,
+        "log_ends": by_topic(facts.log_ends),
         "offsets": encode_coverage(coverage),
     }
 

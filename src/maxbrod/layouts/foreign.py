@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
     import pyarrow as pa
@@ -159,6 +159,9 @@ class WriteOptions:
     segment_records_max: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
     """Options of one layout, such as `region` or `backup_id`. A layout refuses options that it does not know."""
+    read_from: Callable[[], int] | None = None
+    """Where the reading of the records began, to be asked when the first of them has come. No offset from there on that
+    has no record ever had one. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +176,8 @@ class ClusterFacts:
     """Offsets within the published ranges that the source itself lacks."""
     empty: tuple[TopicPartition, ...] = ()
     """Partitions that never had a record."""
+    log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where the source's logs ended when this was taken."""
     committed: bool = True
     """False: records of aborted transactions may be among those that are published."""
     taken_at_ms: int = 0
@@ -194,9 +199,13 @@ class Layout(Protocol):
     def detect(self, storage: Storage) -> bool:
         """Whether the storage holds such an archive. Cheap: lists names, and reads a few bytes at most."""
 
-    def survey(self, storage: Storage, options: Mapping[str, str] | None = None) -> Survey:
+    def survey(
+        self, storage: Storage, options: Mapping[str, str] | None = None, *, seen: dict[str, Any] | None = None
+    ) -> Survey:
         """The contents of the archive. Damage is reported in `faults`, not raised, if anything can still be read.
 
+        `seen` is what earlier surveys of the same storage have read of its objects. A layout that must open every
+        object reads only new and changed ones, and adds them; others ignore it.
         `options`, such as `backup_id` or `region`, select one of several archives in the same place.
         UsageError: there are several and none is selected, or the layout has no such option.
         """

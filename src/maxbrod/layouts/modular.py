@@ -30,6 +30,8 @@ class ModularLayout:
     choices: tuple[str, ...] = ()
     """The options by which `survey` selects one of several archives in one place: its keyword parameters."""
     has_lossy_options: bool = False
+    remembers: bool = False
+    """Whether `survey` takes what earlier ones have seen."""
 
     def losses_with(self, options: WriteOptions) -> Sequence[Loss]:
         """The losses of the layout, and of options by which it loses more (`losses` of its module `options`)."""
@@ -39,12 +41,15 @@ class ModularLayout:
     def detect(self, storage: Storage) -> bool:
         return bool(self._part("survey").detect(storage))
 
-    def survey(self, storage: Storage, options: Mapping[str, str] | None = None) -> Survey:
+    def survey(
+        self, storage: Storage, options: Mapping[str, str] | None = None, *, seen: dict[str, Any] | None = None
+    ) -> Survey:
         unknown = sorted(set(options or {}) - set(self.choices))
         if unknown:
             known = f"it has {', '.join(self.choices)}" if self.choices else "leave it out"
             raise UsageError(f"reading the layout {self.name} has no option {', '.join(unknown)}", hint=known)
-        found: Survey = self._part("survey").survey(storage, **(options or {}))
+        memory = {"seen": seen} if self.remembers else {}
+        found: Survey = self._part("survey").survey(storage, **(options or {}), **memory)
         return found
 
     def read(

@@ -15,7 +15,7 @@ from maxbrod.cli.output import table as new_table
 from maxbrod.errors import EXIT_DONE
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
 from maxbrod.replicate.options import ReplicateOptions
-from maxbrod.replicate.seed.cli import ingress_tree
+from maxbrod.replicate.seed.cli import egress_tree, ingress_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -293,6 +293,7 @@ def verify(call: Call[ReplicateOptions]) -> None:
     raise typer.Exit(EXIT_DONE if found.report is None else found.report.exit_code)
 
 
+app.command(name="egress-tree")(egress_tree)
 app.command(name="ingress-tree")(ingress_tree)
 
 

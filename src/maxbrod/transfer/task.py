@@ -6,7 +6,7 @@ published or committed it, so a task may run twice, or again.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,6 +67,8 @@ class TransferItem:
     survey: str
     """What the target has of the partition, as `travelling.encode_survey` encodes it."""
     slices: tuple[Slice, ...] = ()
+    segment_bytes_max: int | None = None
+    segment_records_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def _transfer(settings: TransferSettings, target: Storage, records: _Records) ->
         with naming(str(item.where)):
             layout = layout_of(settings.layout)
             survey = decode_survey(item.survey)
-            written = layout.write(target, item.where, records, settings.options, survey=survey)
+            written = layout.write(target, item.where, records, records.options(settings.options), survey=survey)
     except MaxbrodError as error:
         return nothing(item, error)
     return Transferred(
@@ -142,6 +144,16 @@ class _Records:
         self.skipped = Skipped()
         self._patience_s = settings.patience_s
         self._source, self._client = source, client
+
+    def options(self, common: WriteOptions) -> WriteOptions:
+        """How to write this item: its own limits stand above those of all."""
+        return replace(
+            common,
+            segment_bytes_max=self.item.segment_bytes_max or common.segment_bytes_max,
+            segment_records_max=self.item.segment_records_max or common.segment_records_max,
+            # An archive may lack offsets that its topic had; a log lacks only what it never had, or no longer has.
+            read_from=None if self._client is None else lambda: self.start,
+        )
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         self.count = self.raw_bytes = 0

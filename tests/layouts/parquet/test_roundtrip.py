@@ -110,8 +110,9 @@ def test_a_segment_ends_at_the_first_threshold_that_it_reaches(tmp_path: Path) -
     storage = local(tmp_path)
     by_count = write(storage, [rows(25), rows(5, start=25)], segment_records_max=10)
     assert [segment.records for segment in by_count] == [10, 10, 10]
-    by_bytes = write(storage, [rows(100, start=1000)], segment_bytes_max=100)
-    # Keys and values have ten bytes a record here: a segment ends with the record that fills it.
+    by_bytes = write(storage, [rows(100, start=1000)], segment_bytes_max=260)
+    # As the tool counts: 16 bytes a record, and keys and values of ten bytes here. A segment ends with the record that
+    # fills it.
     assert [segment.records for segment in by_bytes] == [10] * 10
     ticks = iter(range(100))
     batches = [rows(1, start=index) for index in range(9)]

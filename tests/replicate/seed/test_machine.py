@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maxbrod.replicate.seed import machine
 from maxbrod.replicate.seed.backoff import doubling_waits
-from maxbrod.replicate.seed.machine import List, Listing, Phase, Process, Segment, Settings, Wait, Worker, decide
+from maxbrod.replicate.seed.machine import Action, List, Listing, Look, Phase, Process, Segment, Settings, Wait, Worker
 
 SETTINGS = Settings(waits_ns=doubling_waits(700, 3), first_delay_ns=1000, poll_ns=10_000)  # 100, 200, 400
 FAR = replace(SETTINGS, poll_ns=10**12)
@@ -27,6 +27,15 @@ def listing(*segments: Segment, **known: object) -> Listing:
 
 def ready(checkpoint: int | None, *segments: Segment, now: int = 0, to: Settings = FAR, **known: object) -> Worker:
     return machine.listed(machine.started(0, 0), listing(*segments, **known), checkpoint, now, to)
+
+
+def decide(worker: Worker, now: int, to: Settings, follows: dict[str, int] | None = None) -> tuple[Worker, Action]:
+    """`machine.decide`, and what segments say about the offsets before them, by path."""
+    worker, action = machine.decide(worker, now, to)
+    if isinstance(action, Look):
+        worker = machine.looked(worker, action.segment, (follows or {}).get(action.segment.path))
+        worker, action = machine.decide(worker, now, to)
+    return worker, action
 
 
 # INIT
@@ -146,6 +155,32 @@ def test_a_hole_that_is_known_to_be_none_costs_no_wait() -> None:
     assert decide(worker, 0, FAR)[1] == Process(segment=segment(20, 29), first=20)
 
 
+def test_a_segment_that_says_what_it_follows_costs_no_wait() -> None:
+    """Its writer was killed before it could record the hole elsewhere, or the record of it has not arrived yet."""
+    after = segment(13, 19)
+    worker = ready(9, segment(0, 9), after)
+    assert machine.decide(worker, 0, FAR)[1] == Look(segment=after)
+    assert decide(worker, 0, FAR, {after.path: 10})[1] == Process(segment=after, first=13)
+    assert isinstance(decide(worker, 0, FAR, {after.path: 11})[1], Wait)
+    assert isinstance(decide(worker, 0, FAR, {})[1], Wait)
+
+
+def test_only_what_no_segment_accounts_for_is_lost() -> None:
+    after = segment(13, 19)
+    worker = machine.looked(ready(9, after), after, 11)
+    for now in (0, 100, 300, 700, 700):
+        worker, action = machine.decide(worker, now, FAR)
+    assert action == Process(segment=after, first=13, lost=(10, 10))
+
+
+def test_a_segment_that_was_replaced_is_looked_at_again() -> None:
+    half, whole = segment(13, 19, size=1), segment(13, 19, size=2)
+    worker, _ = decide(ready(9, half), 0, FAR)
+    assert isinstance(machine.decide(worker, 1, FAR)[1], Wait)
+    for seen in (machine.arrived(worker, whole), machine.listed(worker, listing(whole), 9, 1, FAR)):
+        assert machine.decide(seen, 1, FAR)[1] == Look(segment=whole)
+
+
 def test_only_the_unknown_part_of_a_hole_is_waited_for() -> None:
     worker = ready(9, segment(20, 29), empty=((10, 15),))
     worker, _ = decide(worker, 0, replace(FAR, waits_ns=(1,)))
@@ -246,7 +281,7 @@ class World:
             elif isinstance(action, Wait):
                 coming = [at for at, told in self.arrivals.values() if told and at > self.now]
                 self.now = min([action.until_ns, *coming])
-            else:
+            elif isinstance(action, Process):
                 self.reads += 1
                 if action.segment.path in self.broken:
                     worker = machine.unreadable(worker, action.segment, last, self.now, SETTINGS)

@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 from parquet.archives import rows, write
 
-from maxbrod.replicate.seed.metrics import serving
+from maxbrod.replicate.seed.metrics import IngressCollector, serving
 from maxbrod.replicate.seed.run import TreeIngress
 from maxbrod.storage.opening import open_storage
 from replicate.notify.servers import Aws, aws_server
@@ -50,7 +50,10 @@ def test_segments_arrive_by_notifications_alone(cluster: Cluster, topic: str) ->
             until(ingress, lambda: ingress.statuses()[0].checkpoint == 19)
             assert ingress.counts is not None
             assert ingress.counts.invalid >= 1
-            with serving(ingress, 0, "127.0.0.1") as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            with (
+                serving(IngressCollector(ingress), 0, "127.0.0.1") as port,
+                urlopen(f"http://127.0.0.1:{port}/metrics") as answer,
+            ):
                 text = answer.read().decode()
     labels = f'{{partition="0",region="{REGION}",topic="{topic}"}}'
     assert f"maxbrod_ingress_messages_produced_total{labels} 20.0" in text

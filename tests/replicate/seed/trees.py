@@ -77,9 +77,9 @@ class Link:
     def run(self) -> IngressReport:
         return ingress_from_tree(self.config)
 
-    def arrived(self, partition: int = 0) -> pa.Table:
-        """The committed records of the destination."""
-        where = TopicPartition(topic=self.destination, partition=partition)
+    def arrived(self, partition: int = 0, *, topic: str | None = None) -> pa.Table:
+        """The committed records of the destination, or of another topic."""
+        where = TopicPartition(topic=topic or self.destination, partition=partition)
         with KafkaClient(KafkaConfig(bootstrap=self.cluster.bootstrap)) as client:
             end = list_offsets(client, {where: LATEST}, read_committed=True)[where].offset
             found = []

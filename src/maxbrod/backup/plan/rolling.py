@@ -30,8 +30,9 @@ class Waiting:
     A crash loses this, and the next run then counts from its own start: safety does not depend on it.
     """
 
-    def __init__(self, limits: RollLimits) -> None:
-        self._limits = limits
+    def __init__(self, limits: RollLimits, by_topic: Mapping[str, RollLimits] | None = None) -> None:
+        """`by_topic`: limits of topics that have their own."""
+        self._limits, self._by_topic = limits, by_topic or {}
         self._since_ms: dict[PartitionId, int] = {}
 
     @property
@@ -48,7 +49,12 @@ class Waiting:
             plan.state.id: plan
             for plan in plans
             if not plan.idle
-            and not due(plan, waiting_since_ms=since_ms.get(plan.state.id), now_ms=now_ms, limits=self._limits)
+            and not due(
+                plan,
+                waiting_since_ms=since_ms.get(plan.state.id),
+                now_ms=now_ms,
+                limits=self._by_topic.get(plan.state.topic, self._limits),
+            )
         }
         self._since_ms = {partition: since for partition, since in since_ms.items() if partition in deferred}
         return [plan for plan in plans if plan.state.id not in deferred], list(deferred.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.logdir.names import is_log
@@ -34,11 +34,14 @@ class LogdirLayout(ModularLayout):
         # By names alone: the survey's module takes long to load.
         return any(is_log(info.path) for info in islice(storage.list(), _NAMES_MAX))
 
-    def survey(self, storage: Storage, options: Mapping[str, str] | None = None) -> Survey:
+    def survey(
+        self, storage: Storage, options: Mapping[str, str] | None = None, *, seen: dict[str, Any] | None = None
+    ) -> Survey:
         """The option `uncommitted_tail` includes records above the high watermark.
 
         `check_crc=false` leaves the checksums to the reader of the segments, who then finds the damage.
         """
+        del seen
         flags = _flags(options or {})
         found: Survey = self._part("survey").survey(storage, uncommitted_tail=flags[TAIL], check_crc=flags[CHECK_CRC])
         return found

@@ -164,7 +164,8 @@ def _merge(
     first, last = run[0].name, run[-1].name
     level = max(part.name.level for part in run) + 1
     name = SegmentName(folder=first.folder, where=first.where, level=level, start=run[0].base, end=last.end)
-    region = open_found(storage, first, objects[first]).footer.region
+    footer = open_found(storage, first, objects[first]).footer
+    region, follows = footer.region, footer.follows if run[0].base == first.start else None
     try:
         with naming(storage.name_of(name.path)), storage.create(name.path) as sink:
             records = 0
@@ -172,7 +173,7 @@ def _merge(
                 for table in _tables(storage, run, objects):
                     records += table.num_rows
                     writer.write_table(table, row_group_size=table.num_rows)
-                footer = footer_of(name, region=region, records=records)
+                footer = footer_of(name, region=region, records=records, follows=follows)
                 writer.add_key_value_metadata(footer.keys())
         return described(name, footer, sink.size, (None, None))
     except ObjectExistsError:

@@ -1,4 +1,9 @@
-"""The eight keys in the footer of a segment. The tool opens no segment that lacks one or has another name."""
+"""The eight keys in the footer of a segment. The tool opens no segment that lacks one or has another name.
+
+A ninth key is ours, and the tool ignores it: from which offset on the writer has read everything. Offsets between that
+one and the first record never had a record, so that a reader need not wait for a segment with them. It travels with the
+segment, also if the writer is killed before it publishes anything else.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,7 @@ _KEYS: Final = (
     "messageCount",
     "createdTimestamp",
 )
+FOLLOWS: Final = "maxbrod.follows"
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _SHOWN_MAX: Final = 80
 
@@ -41,15 +47,20 @@ class Footer:
     records: int
     created: str
     """RFC 3339 with up to nine fractional digits, kept as text: our clocks have fewer."""
+    follows: int | None = None
+    """The writer read everything from this offset on; None: not recorded, as by the tool itself."""
 
     def keys(self) -> dict[str, str]:
         numbers = (self.partition, self.level, self.start, self.end, self.records)
-        return dict(
+        keys = dict(
             zip(_KEYS, (self.region, self.topic, *(str(number) for number in numbers), self.created), strict=True)
         )
+        return keys if self.follows is None else {**keys, FOLLOWS: str(self.follows)}
 
 
-def footer_of(name: SegmentName, *, region: str, records: int, now: datetime | None = None) -> Footer:
+def footer_of(
+    name: SegmentName, *, region: str, records: int, follows: int | None = None, now: datetime | None = None
+) -> Footer:
     return Footer(
         region=region,
         topic=name.where.topic,
@@ -59,11 +70,12 @@ def footer_of(name: SegmentName, *, region: str, records: int, now: datetime | N
         end=name.end,
         records=records,
         created=rfc3339(now or datetime.now(UTC)),
+        follows=follows,
     )
 
 
 def parse_footer(found: Mapping[bytes, bytes] | None) -> Footer:
-    """The values of the eight keys; other keys are ignored, as the tool does."""
+    """The values of the keys; others are ignored, as the tool does."""
     texts = {key: _text(key, (found or {}).get(key.encode())) for key in _KEYS}
     region, topic, *rest, created = (texts[key] for key in _KEYS)
     partition, level, start, end, records = (_number(key, text) for key, text in zip(_KEYS[2:7], rest, strict=True))
@@ -76,6 +88,7 @@ def parse_footer(found: Mapping[bytes, bytes] | None) -> Footer:
         end=end,
         records=records,
         created=created,
+        follows=_follows((found or {}).get(FOLLOWS.encode()), start),
     )
 
 
@@ -113,6 +126,12 @@ def _number(key: str, text: str) -> int:
     if _NUMBER.fullmatch(text) is None:
         raise CorruptDataError(f"the footer's key {key} is not a number: {text[:_SHOWN_MAX]!r}")
     return int(text)
+
+
+def _follows(value: bytes | None, start: int) -> int | None:
+    """A value that cannot be right says nothing."""
+    text = (value or b"").decode(errors="replace")
+    return int(text) if _NUMBER.fullmatch(text) is not None and int(text) <= start else None
 
 
 def _shown(said: tuple[object, ...]) -> str:

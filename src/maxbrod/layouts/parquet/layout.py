@@ -10,6 +10,7 @@ from maxbrod.layouts.modular import ModularLayout
 LAYOUT: Final = ModularLayout(
     name="parquet",
     choices=("region",),
+    remembers=True,
     losses=(
         Loss(what="producer ids, sequences, leader epochs and which records were written in transactions", real=False),
         Loss(what="transaction markers, which no consumer sees", real=False),

@@ -65,13 +65,16 @@ def parse_name(path: str) -> SegmentName | None:
     return SegmentName(folder=found["folder"] or "", where=where, level=level, start=start, end=end)
 
 
-def region_folder(region: str) -> str:
+def region_folder(region: str, prefix: str = PREFIX) -> str:
     """The folder of a region's segments."""
     if _REGION.fullmatch(region) is None or region in {".", ".."}:
         raise UsageError(
             f"{region!r} cannot be a region", hint="it has 1 to 64 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"
         )
-    return f"{PREFIX}/{region}"
+    parts = prefix.split("/") if prefix else []
+    if any(_TOPIC.fullmatch(part) is None or part in {".", ".."} for part in parts):
+        raise UsageError(f"{prefix!r} cannot be the folder of a tree", hint="it is a relative path, such as data")
+    return "/".join((*parts, region))
 
 
 def check_topic(topic: str) -> str:

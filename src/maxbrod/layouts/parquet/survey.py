@@ -1,4 +1,7 @@
-"""Surveys an archive by names and footers: one listing, and the tail of each object, several at a time."""
+"""Surveys an archive by names and footers: one listing, and the tail of each object, several at a time.
+
+Whoever surveys again and again passes a memory: then only objects that are new, or were replaced, are opened.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.coverage import judge
+from maxbrod.layouts.coverage import judge, with_empty
 from maxbrod.layouts.facts import is_published, surveyed_facts
-from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
+from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.parquet.footer import Footer, check_footer, parse_footer
 from maxbrod.layouts.parquet.groups import check_columns
 from maxbrod.layouts.parquet.names import PREFIX, SegmentName, parse_name
@@ -50,7 +53,7 @@ def detect(storage: Storage) -> bool:
     return any(parse_name(name) is not None for name in names) or is_published(storage, "parquet")
 
 
-def survey(storage: Storage, *, region: str | None = None) -> Survey:
+def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Found] | None = None) -> Survey:
     """All segments of one region, or of all regions if no two have records of the same partition."""
     faults: list[Fault] = []
     # Before the objects are listed: if segments are published in between, more are listed than the facts name, never
@@ -59,7 +62,7 @@ def survey(storage: Storage, *, region: str | None = None) -> Survey:
     objects, unknown = _named(storage, region)
     faults += unknown
     found: list[Found] = []
-    for outcome in _opened(storage, objects):
+    for outcome in _opened(storage, objects, {} if seen is None else seen):
         if isinstance(outcome, Fault):
             faults.append(outcome)
         else:
@@ -72,6 +75,7 @@ def survey(storage: Storage, *, region: str | None = None) -> Survey:
         for part in _one_region(storage, where, names)
     ]
     coverage = {where: each for where, each in facts.coverage.items() if _is_of(each.folder, region)}
+    coverage = with_empty(coverage, _empty(found))
     verdict = judge(segments, coverage)
     return Survey(
         layout="parquet",
@@ -122,8 +126,13 @@ def _named(storage: Storage, region: str | None) -> tuple[list[tuple[SegmentName
     return named, [Fault(path=path, message="is not a segment's name: not read", fatal=False) for path in unknown]
 
 
-def _opened(storage: Storage, objects: Sequence[tuple[SegmentName, ObjectInfo]]) -> Iterable[Found | Fault]:
+def _opened(
+    storage: Storage, objects: Sequence[tuple[SegmentName, ObjectInfo]], seen: dict[str, Found]
+) -> Iterable[Found | Fault]:
     def attempt(each: tuple[SegmentName, ObjectInfo]) -> Found | Fault | None:
+        known = seen.get(each[0].path)
+        if known is not None and (known.size, known.modified_ms) == (each[1].size, each[1].modified_ms):
+            return known
         try:
             return open_found(storage, *each)
         except ObjectNotFoundError:
@@ -134,7 +143,19 @@ def _opened(storage: Storage, objects: Sequence[tuple[SegmentName, ObjectInfo]])
     if not objects:
         return []
     with ThreadPoolExecutor(min(THREADS, len(objects))) as pool:
-        return [outcome for outcome in pool.map(attempt, objects) if outcome is not None]
+        outcomes = [outcome for outcome in pool.map(attempt, objects) if outcome is not None]
+    seen.clear()
+    seen.update((outcome.name.path, outcome) for outcome in outcomes if isinstance(outcome, Found))
+    return outcomes
+
+
+def _empty(found: Iterable[Found]) -> list[ForeignGap]:
+    """Offsets before segments that never had a record, as the footers tell."""
+    return [
+        ForeignGap(where=each.name.where, base_offset=each.footer.follows, end_offset=each.name.start, reason="empty")
+        for each in found
+        if each.footer.follows is not None and each.footer.follows < each.name.start
+    ]
 
 
 def _fault(name: SegmentName, error: MaxbrodError) -> Fault:

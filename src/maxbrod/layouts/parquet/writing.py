@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 CODECS: Final[dict[str, range]] = {"snappy": range(0), "gzip": range(1, 10), "zstd": range(1, 23), "none": range(0)}
 """The codecs that the tool can read, with their levels. It crashes on Parquet's others."""
 _GZIP_LEVEL: Final = 6  # Arrow's default is 9, which is ten times slower and saves nothing
-_OPTIONS: Final = frozenset({"region", "segment_seconds_max"})
+_OPTIONS: Final = frozenset({"prefix", "region", "segment_seconds_max"})
 _OURS: Final = [name for name in FILE_SCHEMA.names if name not in TOOL_COLUMNS]
 
 
@@ -48,19 +48,23 @@ def write(
 ) -> list[ForeignSegment]:
     """Write one object after the other, each visible when it is complete."""
     check_options(options)
-    place, compression = place_of(where, options.extra.get("region"), survey), compression_of(options)
-    after = survey.positions.get(where, 0) - 1
-    return [
-        _write_segment(storage, place, batches, compression)
-        for batches in roll(records, _thresholds(options), after=after)
-    ]
+    compression = compression_of(options)
+    place = place_of(where, options.extra.get("region"), survey, prefix=options.extra.get("prefix", PREFIX))
+    written: list[ForeignSegment] = []
+    for batches in roll(records, _thresholds(options), after=survey.positions.get(where, 0) - 1):
+        if written:
+            follows: int | None = written[-1].end_offset
+        else:
+            follows = None if options.read_from is None else options.read_from()
+        written.append(_write_segment(storage, place, batches, compression, follows))
+    return written
 
 
 def check_options(options: WriteOptions) -> None:
     """UsageError: an option is invalid."""
     compression_of(options)
     _thresholds(options)
-    region_folder(options.extra.get("region", REGION))
+    region_folder(options.extra.get("region", REGION), options.extra.get("prefix", PREFIX))
     unknown = sorted(set(options.extra) - _OPTIONS)
     if unknown:
         raise UsageError(f"the parquet layout has no option {', '.join(unknown)}", hint=f"it has {sorted(_OPTIONS)}")
@@ -110,11 +114,15 @@ def described(name: SegmentName, footer: Footer, size: int, bounds: tuple[int | 
 
 
 def _write_segment(
-    storage: Storage, place: SegmentPlace, batches: Sequence[pa.RecordBatch], compression: dict[str, Any]
+    storage: Storage,
+    place: SegmentPlace,
+    batches: Sequence[pa.RecordBatch],
+    compression: dict[str, Any],
+    follows: int | None,
 ) -> ForeignSegment:
     table = pa.Table.from_batches([to_file(batch) for batch in batches])
     name = place.name(batches[0].column("offset")[0].as_py(), batches[-1].column("offset")[-1].as_py())
-    footer = footer_of(name, region=place.region, records=table.num_rows)
+    footer = footer_of(name, region=place.region, records=table.num_rows, follows=follows)
     sink = pa.BufferOutputStream()
     with parquet_writer(sink, compression) as writer:
         writer.write_table(table, row_group_size=table.num_rows)
@@ -157,7 +165,7 @@ class SegmentPlace:
         return SegmentName(folder=self.folder, where=self.where, level=self.level, start=start, end=end)
 
 
-def place_of(where: TopicPartition, requested: str | None, survey: Survey) -> SegmentPlace:
+def place_of(where: TopicPartition, requested: str | None, survey: Survey, *, prefix: str = PREFIX) -> SegmentPlace:
     """The folder and region for new segments: those of the archive, or `requested`.
 
     UsageError: the partition's records are in another region, or the region is ambiguous.
@@ -165,7 +173,7 @@ def place_of(where: TopicPartition, requested: str | None, survey: Survey) -> Se
     check_topic(where.topic)
     folders: Mapping[str, str] = survey.details.get("regions", {})
     region = _region(where, requested, survey, tuple(folders))
-    return SegmentPlace(folder=_folder(region, folders), region=region, where=where)
+    return SegmentPlace(folder=_folder(region, folders, prefix), region=region, where=where)
 
 
 def _region(where: TopicPartition, requested: str | None, survey: Survey, regions: tuple[str, ...]) -> str:
@@ -187,22 +195,21 @@ def _region(where: TopicPartition, requested: str | None, survey: Survey, region
     return requested or next(iter(regions), REGION)
 
 
-def _folder(region: str, folders: Mapping[str, str]) -> str:
+def _folder(region: str, folders: Mapping[str, str], wanted: str) -> str:
     if region in folders:
         return folders[region]
     if "" in folders.values():
         raise UsageError(
             f"the storage is the folder of another region than {region}", hint="open the folder above the regions"
         )
-    prefixes = {folder.rpartition("/")[0] for folder in folders.values()} or {PREFIX}
-    prefix = prefixes.pop()
-    name = region_folder(region).rpartition("/")[2]
-    return f"{prefix}/{name}" if prefix else name
+    prefixes = {folder.rpartition("/")[0] for folder in folders.values()} or {wanted}
+    return region_folder(region, prefixes.pop())
 
 
 BYTES_MAX: Final = 64 << 20
 """The tool's default is 100 MiB. Segments are built in memory, several at a time."""
 RECORDS_MAX: Final = 1_000_000
+_FIXED_BYTES: Final = 16
 SECONDS_MAX: Final = 300.0
 
 
@@ -228,7 +235,7 @@ def roll(
 ) -> Iterator[list[pa.RecordBatch]]:
     """The records of one segment after the other, split by bytes, number and time.
 
-    The bytes are those of keys, values and headers before encoding and compression, as the tool counts them. A segment
+    The bytes are those of `record_bytes`, before encoding and compression. A segment
     has at least one record, however large. UsageError: offsets do not rise from above `after`.
     """
     held: list[pa.RecordBatch] = []
@@ -255,8 +262,8 @@ def roll(
 
 
 def record_bytes(records: pa.RecordBatch) -> NDArray[np.int64]:
-    """The size of each record: key, value, and keys and values of its headers."""
-    sizes = np.zeros(records.num_rows, np.int64)
+    """The size of each record as the tool counts it: offset, time, key, value, and keys and values of its headers."""
+    sizes = np.full(records.num_rows, _FIXED_BYTES, np.int64)
     for name in ("key", "value"):
         sizes += np.diff(binary_column(records.column(name)).ends)
     ends, keys, values = headers_columns(records.column("headers"))

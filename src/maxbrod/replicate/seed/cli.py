@@ -1,4 +1,4 @@
-"""`maxbrod replicate ingress-tree`: follows a tree of kafka-replicator, and produces its records."""
+"""`maxbrod replicate egress-tree` and `ingress-tree`: write a tree of kafka-replicator, and follow one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,53 @@ import typer
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import out, print_json, print_line, table
 from maxbrod.cli.signals import stopping_by_signals
-from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, QuietOption, StorageOptions
-from maxbrod.replicate.seed.options import IngressTreeOptions
+from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, QuietOption, SparkOptions, StorageOptions
+from maxbrod.replicate.seed.options import EgressTreeOptions, IngressTreeOptions
 
 if TYPE_CHECKING:
     from maxbrod.replicate.seed.report import IngressReport, PartitionStatus
     from maxbrod.replicate.seed.run import TreeIngress
+
+
+@command(
+    "egress_tree",
+    EgressTreeOptions,
+    after=(ClusterOptions, ArchiveOptions, StorageOptions, SparkOptions, QuietOption, JsonOption),
+)
+def egress_tree(call: Call[EgressTreeOptions]) -> None:
+    """Write the records of topics into a tree of Parquet segments, as kafka-replicator does.
+
+    Runs until SIGTERM or Ctrl-C, and then writes what is waiting. It continues after the last segment of the tree,
+    whoever wrote that. Its progress is also in the consumer group of kafka-replicator, so that either tool continues
+    where the other one ended.
+
+    For example:
+
+      maxbrod replicate egress-tree -a s3://bucket --region us-east-1 --topic orders --bootstrap broker:9092
+    """
+    from contextlib import ExitStack  # noqa: PLC0415 - Arrow and Kafka: not for `--help`
+
+    from maxbrod.backup.cli_following import IntervalPrinter  # noqa: PLC0415
+    from maxbrod.cli.log import showing_log  # noqa: PLC0415
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.replicate.seed.egress import TreeEgress, follow_into_tree  # noqa: PLC0415
+    from maxbrod.replicate.seed.metrics import EgressCollector, serving  # noqa: PLC0415
+
+    options, stop, silent = call.options, threading.Event(), call.as_json or call.quiet
+    with ExitStack() as stack:
+        stack.enter_context(showing_log(quiet=call.quiet))
+        stack.enter_context(stopping_by_signals(stop, what="waiting records are written first"))
+        on_progress = stack.enter_context(progress_bar(shown=not silent))
+
+        def serve(egress: TreeEgress) -> None:
+            if options.metrics_port is not None:
+                port = stack.enter_context(serving(EgressCollector(egress), options.metrics_port, options.metrics_host))
+                if not silent:
+                    print_line(f"metrics: http://{options.metrics_host}:{port}/metrics")
+
+        show = IntervalPrinter(quiet=call.quiet, as_json=call.as_json)
+        last = follow_into_tree(call.config, stop=stop, on_interval=show, on_opened=serve, on_progress=on_progress)
+    raise typer.Exit(last.exit_code)
 
 
 @command(
@@ -35,7 +76,7 @@ def ingress_tree(call: Call[IngressTreeOptions]) -> None:
     """
     from contextlib import ExitStack  # noqa: PLC0415 - Arrow and Kafka: not for `--help`
 
-    from maxbrod.replicate.seed.metrics import serving  # noqa: PLC0415
+    from maxbrod.replicate.seed.metrics import IngressCollector, serving  # noqa: PLC0415
     from maxbrod.replicate.seed.run import TreeIngress  # noqa: PLC0415
 
     stop = threading.Event()
@@ -44,7 +85,9 @@ def ingress_tree(call: Call[IngressTreeOptions]) -> None:
         stack.enter_context(stopping_by_signals(stop, what="running batches are finished first"))
         ingress = stack.enter_context(TreeIngress(call.config, stop=stop))
         if call.options.metrics_port is not None:
-            port = stack.enter_context(serving(ingress, call.options.metrics_port, call.options.metrics_host))
+            port = stack.enter_context(
+                serving(IngressCollector(ingress), call.options.metrics_port, call.options.metrics_host)
+            )
             if not (call.as_json or call.quiet):
                 print_line(f"metrics: http://{call.options.metrics_host}:{port}/metrics")
         report = ingress.run(show)

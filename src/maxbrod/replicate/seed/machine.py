@@ -6,7 +6,8 @@ A *segment* here is an object of the tree. `next` is the first offset that the d
     IDLE      no segment has `next` or anything after it
     FIRST     no checkpoint: waits for segments before the lowest one that is known
     NEXT      passing: chooses the segment that has `next`, steps over offsets that never had a record
-    LATE      a later segment is known, but none that has `next`: waits, and lists the tree after each wait
+    LATE      a later segment is known, but none that has `next`, and it does not say that there never was a record in
+              between: waits, and lists the tree after each wait
     LOST      passing: the last wait is over, the missing offsets are reported
     PROCESS   the records of a segment are being produced
 
@@ -62,6 +63,8 @@ class Listing:
     """Ranges [first, second) that never had a record: they are not waited for."""
     first_offset: int | None = None
     """The first offset that the tree ever held, if its writer recorded it."""
+    source_end: int | None = None
+    """Where the source's log ended when the writer looked last, if it recorded that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,14 @@ class Process:
     """Offsets, both inclusive, that are given up for lost."""
 
 
-Action: TypeAlias = Wait | List | Process
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Look at what this segment says about the offsets before it, then call `looked`."""
+
+    segment: Segment
+
+
+Action: TypeAlias = Wait | List | Look | Process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +123,9 @@ class Worker:
     listing: Listing = Listing()
     failures: Mapping[str, Failure] = field(default_factory=dict)
     """By path."""
+    follows: Mapping[str, int] = field(default_factory=dict)
+    """By path, of segments that were looked at: the offset from which on their writer has read everything. It is the
+    segment's own start if it says nothing."""
     late_waits: int = 0
     """The number of waits for a late segment that have begun; 0 if none is late."""
 
@@ -130,12 +143,14 @@ def listed(worker: Worker, listing: Listing, checkpoint: int | None, now_ns: int
     """The worker after the tree was listed. A checkpoint never goes back."""
     known = [each for each in (worker.checkpoint, checkpoint) if each is not None]
     present = {each.path: each for each in listing.segments}
+    before = {each.path: each for each in worker.listing.segments}
     return replace(
         worker,
         phase=Phase.IDLE if worker.phase is Phase.INIT else worker.phase,
         checkpoint=max(known, default=None),
         listing=listing,
         failures={path: each for path, each in worker.failures.items() if _same(present.get(path), each.segment)},
+        follows={path: worker.follows[path] for path in worker.follows if _same(present.get(path), before.get(path))},
         poll_ns=now_ns + settings.poll_ns,
         listed_ns=now_ns,
     )
@@ -150,7 +165,14 @@ def arrived(worker: Worker, segment: Segment) -> Worker:
         worker,
         listing=replace(worker.listing, segments=tuple(sorted((*others, segment)))),
         failures={path: each for path, each in worker.failures.items() if path != segment.path},
+        follows={path: each for path, each in worker.follows.items() if path != segment.path},
     )
+
+
+def looked(worker: Worker, segment: Segment, follows: int | None) -> Worker:
+    """The worker after `Look`. None: the segment says nothing, or could not be read."""
+    first = segment.start if follows is None else follows
+    return replace(worker, follows={**worker.follows, segment.path: first})
 
 
 def removed(worker: Worker, path: str) -> Worker:
@@ -218,9 +240,20 @@ def _next(
     readable = [each for each in ahead if not _failed(worker, each, now_ns)]
     if best := _best(readable, wanted):
         return replace(worker, phase=Phase.PROCESS), Process(segment=best, first=wanted)
-    later = min((each.start for each in readable if each.start > wanted), default=None)
+    later = _best(readable, min((each.start for each in readable if each.start > wanted), default=-1))
     if later is None:  # the newest segment cannot be read: it is tried again, and nothing is given up
         return replace(worker, phase=Phase.IDLE, late_waits=0), Wait(until_ns=worker.poll_ns)
+    if later.path not in worker.follows:
+        return worker, Look(segment=later)
+    missing_end = worker.follows[later.path]
+    if missing_end <= wanted:  # its writer has read everything in between: there never was a record
+        return replace(worker, phase=Phase.PROCESS), Process(segment=later, first=later.start)
+    return _late(worker, (wanted, missing_end - 1), later, now_ns, settings)
+
+
+def _late(
+    worker: Worker, missing: tuple[int, int], later: Segment, now_ns: int, settings: Settings
+) -> tuple[Worker, Action]:
     if not worker.late_waits:
         begun = replace(worker, phase=Phase.LATE, late_waits=1, due_ns=now_ns + settings.waits_ns[0])
         return begun, Wait(until_ns=min(begun.due_ns, begun.poll_ns))
@@ -232,9 +265,7 @@ def _next(
         return replace(polled, due_ns=worker.due_ns + settings.waits_ns[worker.late_waits]), List()
     if worker.late_waits == len(settings.waits_ns):
         return polled, List()  # the last look
-    best = _best(readable, later)
-    assert best is not None  # noqa: S101 - `later` is where a readable segment starts
-    return replace(worker, phase=Phase.PROCESS), Process(segment=best, first=later, lost=(wanted, later - 1))
+    return replace(worker, phase=Phase.PROCESS), Process(segment=later, first=later.start, lost=missing)
 
 
 def _failed(worker: Worker, segment: Segment, now_ns: int) -> bool:
@@ -242,8 +273,11 @@ def _failed(worker: Worker, segment: Segment, now_ns: int) -> bool:
     return failure is not None and now_ns < failure.retry_ns
 
 
-def _same(found: Segment | None, failed: Segment) -> bool:
-    return found is not None and (found.size, found.time_ns) == (failed.size, failed.time_ns)
+def _same(found: Segment | None, known: Segment | None) -> bool:
+    """Whether the tree still has the object that was known."""
+    if found is None or known is None:
+        return False
+    return (found.size, found.time_ns) == (known.size, known.time_ns)
 
 
 def _best(segments: Iterable[Segment], offset: int) -> Segment | None:

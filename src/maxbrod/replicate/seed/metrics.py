@@ -1,4 +1,7 @@
-"""Prometheus metrics of an ingress from a tree: the original's counters and gauges under Prometheus' names."""
+"""Prometheus metrics of an egress into a tree and an ingress from one: the original's, under Prometheus' names.
+
+docs/replication-seed.md has the table of the original's names and ours.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from maxbrod.errors import UsageError
 
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from maxbrod.replicate.seed.egress import TreeEgress
     from maxbrod.replicate.seed.report import PartitionStatus
     from maxbrod.replicate.seed.run import TreeIngress
 
@@ -26,6 +31,9 @@ _COUNTERS: Final[dict[str, tuple[str, Callable[[PartitionStatus], float]]]] = {
         "Offsets that were given up.",
         lambda each: sum(last - first + 1 for first, last in each.lost),
     ),
+    "checkpoints_saved": ("Batches whose checkpoint is durable.", lambda each: each.checkpoints_saved),
+    "segments_unreadable": ("Attempts to read a segment that was gone or damaged.", lambda each: each.unreadable),
+    "faults": ("Attempts that a broker or the store did not answer, or refused.", lambda each: each.faults),
     "segments_read": ("Segments read to their end.", lambda each: each.segments_read),
     "segments_lost": ("Ranges of offsets that were given up.", lambda each: len(each.lost)),
 }
@@ -34,6 +42,10 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[PartitionStatus], float | None]]]]
     "segments_late": ("1 while a segment is late.", lambda each: each.state == "late segment"),
     "checkpoint": ("The last source offset at the destination.", lambda each: each.checkpoint),
     "faulted": ("1 while nothing can be produced.", lambda each: each.fault is not None),
+    "lag_offsets": (
+        "Offsets that the source had, when its egress last said so, and the destination lacks.",
+        lambda each: each.lag_offsets,
+    ),
     "lag_seconds": (
         "The age of the oldest record of the last batch when it was produced.",
         lambda each: None if each.lag_ms is None else each.lag_ms / 1000,
@@ -41,7 +53,7 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[PartitionStatus], float | None]]]]
 }
 
 
-class IngressCollector:
+class IngressCollector(Collector):
     """Reads the state of an ingress when it is asked for."""
 
     def __init__(self, ingress: TreeIngress) -> None:
@@ -61,18 +73,58 @@ class IngressCollector:
                 if value is not None:
                     gauge.add_metric(_labels(each), value)
             yield gauge
-        if self._ingress.counts is not None:
-            events = CounterMetricFamily("maxbrod_ingress_notifications", "Messages and entries.", labels=["what"])
-            for what, count in asdict(self._ingress.counts).items():
-                events.add_metric([what], count)
-            yield events
+        listings = CounterMetricFamily("maxbrod_ingress_listings", "Listings of the tree.")
+        listings.add_metric([], self._ingress.listings)
+        yield listings
+        spent = CounterMetricFamily("maxbrod_ingress_listing_seconds", "Time that listings took.")
+        spent.add_metric([], self._ingress.listing_ns / 1e9)
+        yield spent
+        lag = GaugeMetricFamily(
+            "maxbrod_ingress_notification_lag_seconds", "The age of the newest event when it was received."
+        )
+        if self._ingress.notification_lag_ms is not None:
+            lag.add_metric([], self._ingress.notification_lag_ms / 1000)
+        yield lag
+        events = CounterMetricFamily(
+            "maxbrod_ingress_notifications", "Messages and entries, by the label `what`.", labels=["what"]
+        )
+        for what, count in ({} if self._ingress.counts is None else asdict(self._ingress.counts)).items():
+            events.add_metric([what], count)
+        yield events
+
+
+class EgressCollector(Collector):
+    """Reads what an egress has written when it is asked for."""
+
+    def __init__(self, egress: TreeEgress) -> None:
+        self._egress = egress
+
+    def collect(self) -> Iterator[Metric]:
+        written = dict(self._egress.written)
+        for what in ("messages", "segments"):
+            counter = CounterMetricFamily(
+                f"maxbrod_egress_{what}_written", f"{what.capitalize()} in the tree.", labels=_LABELS
+            )
+            for (where, kind), count in sorted(written.items()):
+                if kind == what:
+                    counter.add_metric([self._egress.region, where.topic, str(where.partition)], count)
+            yield counter
+        failed = CounterMetricFamily("maxbrod_egress_segments_rewinded", "Attempts that failed.", labels=_LABELS)
+        for (topic, partition), count in sorted(dict(self._egress.rewinded).items()):
+            failed.add_metric([self._egress.region, topic, str(partition)], count)
+        yield failed
+        lag = GaugeMetricFamily("maxbrod_egress_lag_offsets", "Offsets that are not in the tree.", labels=["topic"])
+        for topic, behind in (self._egress.lags or {}).items():
+            if behind is not None:
+                lag.add_metric([topic], behind)
+        yield lag
 
 
 @contextmanager
-def serving(ingress: TreeIngress, port: int, host: str) -> Iterator[int]:
+def serving(collector: Collector, port: int, host: str) -> Iterator[int]:
     """Serve the metrics within the block; yields the port, which differs from `port` if that is 0."""
     registry = CollectorRegistry()
-    registry.register(IngressCollector(ingress))
+    registry.register(collector)
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except (OSError, OverflowError) as error:

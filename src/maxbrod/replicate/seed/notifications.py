@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError
+from maxbrod.model import now_ms
 from maxbrod.replicate.notify.queue import QueueCounts, pump
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Notifications:
     ) -> None:
         """`keep` makes events durable, or raises."""
         self.counts = QueueCounts()
+        self.lag_ms: int | None = None
+        """How old the newest event was when it was received last."""
         self._queue, self._tree, self._keep = queue, tree, keep
         self._local_region, self._stop = local_region, stop
         self._error: MaxbrodError | None = None
@@ -71,6 +74,9 @@ class Notifications:
             time.sleep(_TICK_S)
 
     def _handle(self, events: Sequence[ObjectEvent]) -> None:
+        newest_ns = max((each.time_ns for each in events), default=None)
+        if newest_ns is not None:
+            self.lag_ms = max(now_ms() - newest_ns // 1_000_000, 0)
         found = [each for each in map(self._tree.event_of, events) if each is not None]
         wanted = [each for each in found if each.segment.region != self._local_region]
         if wanted:

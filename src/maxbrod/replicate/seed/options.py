@@ -1,15 +1,63 @@
-"""The options of `maxbrod replicate ingress-tree`."""
+"""The options of `maxbrod replicate egress-tree` and `ingress-tree`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from maxbrod.options import BEHAVIOR, Option, Options, Seconds, Words
+from maxbrod.options import BEHAVIOR, Bytes, Exclude, Option, Options, Seconds, Topics, Words
 
 SOURCE: Final = "Source"
+TREE: Final = "Tree"
+SEGMENTS: Final = "Segments"
 DESTINATION: Final = "Destination"
 LATE: Final = "Late segments"
 NOTIFICATIONS: Final = "Notifications"
 METRICS: Final = "Metrics"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EgressTreeOptions(Options):
+    topics: Topics = ()
+    exclude: Exclude = ()
+    region: Annotated[
+        str | None, Option("The region of the source, which is a folder of the tree. Required.", TREE, "REGION")
+    ] = None
+    key_prefix: Annotated[
+        str, Option("The folder of a new tree, above the regions. A tree keeps the one that it has.", TREE, "PREFIX")
+    ] = "data"
+    group: Annotated[
+        str,
+        Option("The consumer group that has the progress, for the original tool to continue.", TREE, "NAME"),
+    ] = "replicator.egress"
+    codec: Annotated[Literal["snappy", "gzip", "zstd", "none"], Option("Compress segments.", TREE, "NAME")] = "snappy"
+    roll_records: Annotated[
+        int, Option("Write a segment once this many records are waiting; it has no more.", SEGMENTS, "N", low=1)
+    ] = 1_000_000
+    roll_bytes: Annotated[
+        Bytes,
+        Option(
+            "Write a segment once about this much is waiting; its records have about this size.",
+            SEGMENTS,
+            "BYTES",
+            low=1,
+        ),
+    ] = 100 << 20
+    roll_age: Annotated[
+        Seconds, Option("Write a segment once a record has waited this long. 0: at every interval.", SEGMENTS, "TIME")
+    ] = 300.0
+    topic_limits: Annotated[
+        Words,
+        Option(
+            "Limits of one topic, instead of those above, such as orders:age=30s,records=5000. May be repeated.",
+            SEGMENTS,
+            "TOPIC:records=N,bytes=SIZE,age=TIME",
+        ),
+    ] = ()
+    every: Annotated[Seconds, Option("Look at the source this often.", BEHAVIOR, "TIME")] = 10.0
+    once: Annotated[bool, Option("End when everything that the source has now is in the tree.", BEHAVIOR)] = False
+    metrics_port: Annotated[
+        int | None, Option("Serve Prometheus metrics on this port.", METRICS, "PORT", low=0, high=65535)
+    ] = None
+    metrics_host: Annotated[str, Option("Serve metrics on this address.", METRICS, "ADDRESS")] = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,9 @@ class Partition:
     records: int = 0
     lost: list[tuple[int, int]] = field(default_factory=list)
     lag_ms: int | None = None
+    checkpoints_saved: int = 0
+    unreadable: int = 0
+    faults: int = 0
 
     @property
     def settled(self) -> bool:
@@ -91,7 +94,7 @@ class Partition:
             state = "late segment" if self.worker.failures else "catching up"
         if self.standby_until_ns:
             state = "standby"
-        fault = self.fault or self.unreachable
+        fault, end = self.fault or self.unreachable, self.worker.listing.source_end
         return PartitionStatus(
             region=self.source.region,
             topic=self.source.topic,
@@ -105,6 +108,10 @@ class Partition:
             records=self.records,
             lost=tuple(self.lost),
             lag_ms=self.lag_ms,
+            checkpoints_saved=self.checkpoints_saved,
+            unreadable=self.unreadable,
+            faults=self.faults,
+            lag_offsets=None if end is None else max(end - self.worker.next, 0),
         )
 
     def work(
@@ -140,6 +147,7 @@ class Partition:
                 self.destination.append(client, batch, reached)
                 checkpoints.saved(reached)
                 checkpoint = reached.offset
+                self.checkpoints_saved += 1
                 self.records += batch.num_rows
                 oldest_ms = int(np.min(number_column(batch.column("timestamp_ms"))))
                 self.lag_ms = max(0, clock_ns() // 1_000_000 - oldest_ms)
@@ -165,6 +173,7 @@ class Partition:
             self.segments_read += 1
             self.worker = machine.processed(self.worker, outcome.checkpoint)
         elif isinstance(error, ObjectNotFoundError | CorruptDataError | UnsupportedFormatError):
+            self.unreadable += 1
             _LOG.warning("%s cannot be read: %s", process.segment.path, error)
             self.worker = machine.unreadable(self.worker, process.segment, outcome.checkpoint, now_ns, settings)
         else:
@@ -179,6 +188,7 @@ class Partition:
             self.standby_until_ns = now_ns + takeover_ns
             return
         self.fault = str(error)
+        self.faults += 1
         self.gone = isinstance(error, TopicGoneError)
         wait_ns = min(_RETRY_FIRST_NS << min(self.failures, 10), _RETRY_MAX_NS)
         self.due_ns = now_ns + wait_ns

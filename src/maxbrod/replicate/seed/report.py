@@ -30,6 +30,13 @@ class PartitionStatus:
     """Ranges of offsets, both inclusive, that were given up."""
     lag_ms: int | None
     """How old the oldest record of the last batch was when it was produced."""
+    lag_offsets: int | None = None
+    """How many offsets the source had, when its egress last said so, and the destination lacks; None: unknown."""
+    checkpoints_saved: int = 0
+    unreadable: int = 0
+    """Attempts to read a segment that was gone or damaged."""
+    faults: int = 0
+    """Attempts that a broker or the store did not answer, or refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

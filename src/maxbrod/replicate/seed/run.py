@@ -26,7 +26,7 @@ from maxbrod.replicate.seed.backoff import doubling_waits, jittered
 from maxbrod.replicate.seed.checkpoints import Checkpoints, Source
 from maxbrod.replicate.seed.control_topics import POLICY, ControlTopic, ensure_topic
 from maxbrod.replicate.seed.destination import Destination, DestinationSettings
-from maxbrod.replicate.seed.machine import List, Phase, Process, Settings
+from maxbrod.replicate.seed.machine import List, Look, Phase, Process, Settings
 from maxbrod.replicate.seed.notifications import Notifications
 from maxbrod.replicate.seed.partition import Partition
 from maxbrod.replicate.seed.report import IngressReport, PartitionStatus
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from maxbrod.config import Config, KafkaConfig
     from maxbrod.layouts.parquet.events import SegmentEvent
     from maxbrod.replicate.notify.queue import Queue, QueueCounts
+    from maxbrod.replicate.seed.machine import Segment
     from maxbrod.replicate.seed.options import IngressTreeOptions
     from maxbrod.replicate.seed.partition import Outcome
 
@@ -97,6 +98,7 @@ class TreeIngress:
         self._partitions: dict[Source, Partition] = {}
         self._listed_ns = dict.fromkeys(self._sources, 0)
         self._events_ns = 0
+        self.listings = self.listing_ns = 0
         self._wake = threading.Event()
         self._notifications: Notifications | None = None
         self._stack = ExitStack()
@@ -165,6 +167,10 @@ class TreeIngress:
         """What became of notifications; None: there is no queue."""
         return None if self._notifications is None else self._notifications.counts
 
+    @property
+    def notification_lag_ms(self) -> int | None:
+        return None if self._notifications is None else self._notifications.lag_ms
+
     def statuses(self) -> tuple[PartitionStatus, ...]:
         return tuple(each.status() for _, each in sorted(self._partitions.items()))
 
@@ -218,6 +224,10 @@ class TreeIngress:
             return False
         before = partition.worker.phase
         partition.worker, action = machine.decide(partition.worker, now_ns, self._settings)
+        while isinstance(action, Look):
+            if not self._look(partition, action.segment, now_ns):
+                return True
+            partition.worker, action = machine.decide(partition.worker, now_ns, self._settings)
         if isinstance(action, List):
             source = partition.source
             self._list(SourceTopic(source.region, source.topic), now_ns)
@@ -226,6 +236,12 @@ class TreeIngress:
         else:
             partition.due_ns, partition.waits = action.until_ns, True
         return partition.worker.phase is not before
+
+    def _look(self, partition: Partition, segment: Segment, now_ns: int) -> bool:
+        def read() -> None:
+            partition.worker = machine.looked(partition.worker, segment, self._tree.follows(segment))
+
+        return self._guarded(read, [partition], now_ns)
 
     def _submit(self, partition: Partition, action: Process) -> None:
         partition.process = action
@@ -278,7 +294,10 @@ class TreeIngress:
 
         def read() -> None:
             nonlocal listings
+            began_ns = time.perf_counter_ns()
             listings = self._tree.listing(topic.region, topic.topic)
+            self.listings += 1
+            self.listing_ns += time.perf_counter_ns() - began_ns
 
         if not self._guarded(read, mine, now_ns):
             self._listed_ns[topic] = now_ns + _AGAIN_NS - self._settings.poll_ns
@@ -303,6 +322,7 @@ class TreeIngress:
                 raise
             _LOG.warning("%s", error)
             for each in partitions:
+                each.faults += 1
                 each.unreachable, each.due_ns = str(error), now_ns + _AGAIN_NS
             return False
         for each in partitions:

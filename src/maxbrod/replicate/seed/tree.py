@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.facts import read_facts
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
+from maxbrod.layouts.facts import Facts, read_facts
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.parquet.events import EventSegment, EventType, SegmentEvent
+from maxbrod.layouts.parquet.footer import parse_footer
 from maxbrod.layouts.parquet.names import SegmentName, parse_name
+from maxbrod.layouts.parquet.objects import open_parquet
 from maxbrod.layouts.parquet.reading import read
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.notify.s3_events import Change
 from maxbrod.replicate.seed.machine import Listing, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
@@ -41,7 +44,8 @@ class Tree:
         """What the tree holds of each partition of the topic, by one listing."""
         folder = self._folder(region, topic)
         # Before the objects: what is published in between is listed, and not known to be empty.
-        coverage = self._coverage()
+        facts = self._facts()
+        coverage = {each.folder: each for each in facts.coverage.values()}
         segments: dict[int, list[Segment]] = {}
         for info in self._storage.list(folder):
             name = parse_name(info.path)
@@ -49,7 +53,11 @@ class Tree:
                 found = _segment(name, size=info.size, time_ns=info.modified_ms * _MILLISECOND)
                 segments.setdefault(name.where.partition, []).append(found)
         return {
-            partition: _listing(each, coverage.get(f"{folder}/{partition}")) for partition, each in segments.items()
+            partition: replace(
+                _listing(each, coverage.get(f"{folder}/{partition}")),
+                source_end=facts.log_ends.get(TopicPartition(topic=topic, partition=partition)),
+            )
+            for partition, each in segments.items()
         }
 
     def batches(self, source: Source, segment: Segment, first: int, *, records_max: int) -> Iterator[pa.RecordBatch]:
@@ -69,6 +77,14 @@ class Tree:
         for batch in read(self._storage, found, _COLUMNS):
             for row in range(0, batch.num_rows, records_max):
                 yield batch.slice(row, records_max)
+
+    def follows(self, segment: Segment) -> int | None:
+        """From which offset on the writer of a segment has read everything; None: it does not say, or is damaged."""
+        try:
+            info = self._storage.head(segment.path)
+            return parse_footer(open_parquet(self._storage, segment.path, info.size).keys).follows
+        except (ObjectNotFoundError, CorruptDataError, UnsupportedFormatError):
+            return None  # whoever reads it finds out
 
     def event_of(self, event: ObjectEvent) -> SegmentEvent | None:
         """The event as segment events have it; None if the object is no segment of this tree."""
@@ -97,13 +113,13 @@ class Tree:
     def _folder(self, *parts: str) -> str:
         return "/".join((self._prefix, *parts) if self._prefix else parts)
 
-    def _coverage(self) -> Mapping[str, Coverage]:
-        """What the tree's writer recorded, by the folder of the partition. The original records nothing."""
+    def _facts(self) -> Facts:
+        """What the tree's writer recorded. The original records nothing."""
         try:
-            return {each.folder: each for each in read_facts(self._storage).coverage.values()}
+            return read_facts(self._storage)
         except (CorruptDataError, UnsupportedFormatError) as error:
             _LOG.warning("%s: holes between segments are waited for", error)
-            return {}
+            return Facts()
 
 
 def _segment(name: SegmentName, *, size: int, time_ns: int) -> Segment:

@@ -1,0 +1,170 @@
+"""Egress into a tree: a continuous backup in the layout of the original, with the original's limits and its group.
+
+The tree itself says how far it is. The group says the same to the original: it continues where this ends, and the other
+way round. A segment appears whole, under its own name, and counts from then on; it also says which offsets before it
+never had a record. So a process may be killed at any time, and the next one continues after the last segment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.archive.foreign_target import TargetRequest
+from maxbrod.archive.selection import select_topics
+from maxbrod.backup.follow import follow
+from maxbrod.backup.foreign import FAILED, ForeignBackup
+from maxbrod.backup.plan.rolling import Waiting
+from maxbrod.engine.progress import silent
+from maxbrod.errors import UsageError
+from maxbrod.replicate.seed.egress_group import EgressGroup
+from maxbrod.replicate.seed.limits import limits_of
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+
+    from maxbrod.backup.follow import Interval
+    from maxbrod.backup.report import BackupReport
+    from maxbrod.config import Config
+    from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.session import Session
+    from maxbrod.engine.windows import Window
+    from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
+    from maxbrod.model import TopicPartition
+    from maxbrod.transfer.task import TransferItem
+
+LAYOUT: Final = "parquet"
+_SEGMENT_SECONDS_MAX: Final = 86_400
+
+
+class TreeEgress(ForeignBackup):
+    """One tree and one cluster. Call `run` again and again."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        session: Session | None = None,
+        on_progress: OnProgress = silent,
+        stop: threading.Event | None = None,
+    ) -> None:
+        options = config.egress_tree
+        if not options.region:
+            raise UsageError("the region of the source is missing", hint="give --region, such as us-east-1")
+        self.region = options.region
+        self._common, self._by_topic = limits_of(options)
+        self.written: Counter[tuple[TopicPartition, str]] = Counter()
+        """By partition: `messages` and `segments` that this process has written."""
+        self.rewinded: Counter[tuple[str, int]] = Counter()
+        """Attempts to write a partition that failed, by topic and partition: it is read again."""
+        request = TargetRequest(
+            layout=LAYOUT,
+            codec=options.codec,
+            segment_bytes=options.roll_bytes,
+            segment_records=options.roll_records,
+            extra={
+                "region": options.region,
+                "prefix": options.key_prefix,
+                # Everything that is read at once was waiting: its age is measured before it is read.
+                "segment_seconds_max": str(_SEGMENT_SECONDS_MAX),
+            },
+        )
+        super().__init__(backup_config(config), request, session=session, on_progress=on_progress, stop=stop)
+        self._group = EgressGroup(self._client, options.group, self._is_followed, patience_s=config.patience)
+        self._claimed = False
+
+    def waiting(self) -> Waiting:
+        return Waiting(self._common, self._by_topic)
+
+    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+        """Write the segments that are due.
+
+        RefusedError: another egress has taken over, or the original is running.
+        """
+        if self._claimed:
+            self._group.demand()
+        else:
+            self._committed = self._group.claim(self._positions())
+            self._claimed = True
+        report = super().run(demand_topics=demand_topics, waiting=waiting)
+        for each in report.notices:
+            if each.kind == FAILED and each.topic is not None and each.partition is not None:
+                self.rewinded[each.topic, each.partition] += 1
+        return report
+
+    def _publish(self, segments: Sequence[ForeignSegment], facts: ClusterFacts, lags: Mapping[str, int | None]) -> None:
+        self._group.demand()
+        super()._publish(segments, facts, lags)
+        for each in segments:
+            self.written[each.where, "segments"] += 1
+            self.written[each.where, "messages"] += each.records or 0
+        # The original commits the offset after a segment's last record, too, not one after markers behind it.
+        self._group.commit(self._positions())
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        """Where the tree ends, of the region that is written."""
+        survey = self.target.survey
+        return {
+            each.where: survey.positions[each.where]
+            for each in survey.segments
+            if each.details.get("region") == self.region
+        }
+
+    def _is_followed(self, topic: str) -> bool:
+        return bool(select_topics({topic: False}, self._request.topics, self._request.exclude).chosen)
+
+    def _item(self, where: TopicPartition, window: Window) -> TransferItem:
+        limits = self._by_topic.get(where.topic, self._common)
+        item = super()._item(where, window)
+        return replace(item, segment_bytes_max=limits.bytes, segment_records_max=limits.records)
+
+
+def follow_into_tree(
+    config: Config,
+    *,
+    stop: threading.Event,
+    on_interval: Callable[[Interval], None],
+    on_opened: Callable[[TreeEgress], None] = lambda _: None,
+    on_progress: OnProgress = silent,
+    session: Session | None = None,
+) -> Interval:
+    """Write segments until `stop` is set. With `once`, everything that is there now is written."""
+    options = config.egress_tree
+    egress = TreeEgress(config, session=session, on_progress=on_progress, stop=stop)
+    on_opened(egress)
+
+    def after(interval: Interval) -> None:
+        on_interval(interval)
+        if options.once:
+            stop.set()
+
+    return follow(
+        backup_config(config),
+        stop=stop,
+        on_interval=after,
+        on_progress=on_progress,
+        opened=egress,
+        waiting=None if options.once else egress.waiting(),
+    )
+
+
+def backup_config(config: Config) -> Config:
+    """The configuration of the backup that egress is."""
+    options = config.egress_tree
+    backup = replace(
+        config.backup,
+        topics=options.topics,
+        exclude=options.exclude,
+        start="earliest",
+        follow=True,
+        every=options.every,
+        roll_age=0.0,
+        roll_bytes=None,
+        roll_records=None,
+        layout_options={},
+        generation_every=None,
+        generation_role=None,
+    )
+    return config.model_copy(update={"backup": backup, "layout": LAYOUT})

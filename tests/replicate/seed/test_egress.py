@@ -1,0 +1,278 @@
+"""Egress into a tree: the original's limits and its group, and what a killed process leaves behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka import KafkaConsumer
+from parquet.archives import rows
+
+from convert.engine import run_job_here, without_spark
+from maxbrod.errors import EXIT_DONE, RefusedError, UsageError
+from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.layouts.foreign import WriteOptions
+from maxbrod.layouts.parquet import survey as surveying
+from maxbrod.layouts.parquet import writing
+from maxbrod.layouts.parquet.layout import LAYOUT
+from maxbrod.layouts.parquet.names import parse_name
+from maxbrod.replicate.seed import egress as module
+from maxbrod.replicate.seed.egress import TreeEgress
+from maxbrod.replicate.seed.egress_group import EgressGroup
+from maxbrod.replicate.seed.limits import limits_of
+from maxbrod.replicate.seed.options import EgressTreeOptions
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
+from maxbrod.sandbox.waiting import wait_for
+from maxbrod.storage.opening import open_storage
+from replicate.seed.egresses import committed, egress_config, interval, ranges, write_segments
+from replicate.seed.trees import KEPT, REGION, Link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maxbrod.config import Config
+    from maxbrod.sandbox.cluster import Cluster
+
+
+class KilledError(BaseException):
+    """Ends the work where it is raised; nothing of ours handles it."""
+
+
+def test_either_tool_continues_where_the_other_one_ended(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    """The original leaves segments, an offset without metadata, and no facts about what it wrote."""
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(25))
+    config = egress_config(cluster, tmp_path, topic, roll_records=10)
+    assert write_segments(config).exit_code == EXIT_DONE
+    assert ranges(tmp_path, topic) == [(0, 9), (10, 19), (20, 24)]
+    assert committed(config)[0].offset == 25  # the original would continue here
+    produce(cluster, topic, numbered(10, first=25))
+    storage = open_storage(str(tmp_path))
+    link = Link(cluster, topic, tmp_path)
+    options = WriteOptions(extra={"region": REGION})
+    LAYOUT.write(storage, link.where(), [rows(5, start=25)], options, survey=LAYOUT.survey(storage))
+    _commit(config, topic, 30)
+    assert write_segments(config).exit_code == EXIT_DONE
+    assert ranges(tmp_path, topic)[3:] == [(25, 29), (30, 34)]
+    assert committed(config)[0].offset == 35
+
+
+def test_an_offset_beyond_the_tree_is_where_the_original_ended(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    """Its segments are elsewhere by now, moved or expired. And a tree beyond the offset has a lost commit."""
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(20))
+    config = egress_config(cluster, tmp_path, topic)
+    _commit(config, topic, 15)
+    write_segments(config)
+    assert ranges(tmp_path, topic) == [(15, 19)]
+    _commit(config, topic, 3)
+    produce(cluster, topic, numbered(5))
+    write_segments(config)
+    assert ranges(tmp_path, topic) == [(15, 19), (20, 24)]
+    assert committed(config)[0].offset == 25
+
+
+def test_records_wait_for_a_limit_of_their_topic(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    slow, fast = f"{topic}-slow", f"{topic}-fast"
+    for each in (slow, fast):
+        create_topic(cluster, each)
+        produce(cluster, each, numbered(5))
+    config = egress_config(cluster, tmp_path, slow, fast, roll_age=3600.0, topic_limits=(f"{fast}:records=5,age=2h",))
+    with TreeEgress(config) as egress:
+        waiting = egress.waiting()
+        assert interval(egress, waiting).records == 5
+        assert (ranges(tmp_path, slow), ranges(tmp_path, fast)) == ([], [(0, 4)])
+        produce(cluster, fast, numbered(4))
+        assert interval(egress, waiting).records == 0
+        assert interval(egress).records == 9  # as a stop does
+    assert (ranges(tmp_path, slow), ranges(tmp_path, fast)) == ([(0, 4)], [(0, 4), (5, 8)])
+
+
+def test_limits_of_a_topic_replace_those_of_all() -> None:
+    common, own = limits_of(EgressTreeOptions(topic_limits=("a:bytes=1MiB", "b:records=7,age=30s")))
+    assert (common.records, common.bytes, common.age_ms) == (1_000_000, 100 << 20, 300_000)
+    assert (own["a"].records, own["a"].bytes, own["a"].age_ms) == (1_000_000, 1 << 20, 300_000)
+    assert (own["b"].records, own["b"].bytes, own["b"].age_ms) == (7, 100 << 20, 30_000)
+
+
+@pytest.mark.parametrize("words", [("a",), ("a:",), (":records=1",), ("a:size=1",), ("a:records=0",), ("a:age=x",)])
+def test_wrong_limits_are_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="limit"):
+        limits_of(EgressTreeOptions(topic_limits=words))
+    with pytest.raises(UsageError, match="twice"):
+        limits_of(EgressTreeOptions(topic_limits=("a:records=1", "a:bytes=1")))
+
+
+def test_an_egress_that_was_replaced_writes_nothing_more(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(5))
+    config = egress_config(cluster, tmp_path, topic)
+    with TreeEgress(config) as first, TreeEgress(config) as second:
+        interval(first)
+        assert interval(second).records == 0
+        produce(cluster, topic, numbered(5))
+        with pytest.raises(RefusedError, match="another egress has committed"):
+            interval(first)
+        assert interval(second).records == 5
+    assert ranges(tmp_path, topic) == [(0, 4), (5, 9)]
+
+
+def test_an_egress_is_refused_while_the_original_runs(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(5))
+    config = egress_config(cluster, tmp_path, topic)
+    write_segments(config)
+    consumer = KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap, group_id=config.egress_tree.group, enable_auto_commit=False
+    )
+    try:
+        consumer.subscribe([topic])
+        wait_for("the member", lambda: bool(consumer.poll(timeout_ms=200) or consumer.assignment()), timeout_s=60)
+        with pytest.raises(RefusedError, match="the group has members"):
+            write_segments(config)
+    finally:
+        consumer.close()
+
+
+def test_following_opens_only_new_segments_and_reads_markers_once(
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(30))
+    opened: list[str] = []
+    real = surveying.open_found
+    monkeypatch.setattr(surveying, "open_found", lambda *each: opened.append(each[1].path) or real(*each))
+    with TreeEgress(egress_config(cluster, tmp_path, topic, roll_records=10)) as egress:
+        interval(egress)
+        assert len(opened) == 3
+        produce_transaction(cluster, topic, numbered(5), transactional_id=topic, commit=False)
+        jobs: list[int] = []
+        with without_spark(lambda *given, **more: jobs.append(1) or run_job_here(*given, **more)):
+            for _ in range(3):
+                egress.run()
+        assert (len(opened), len(jobs)) == (3, 1)
+        produce(cluster, topic, numbered(4))
+        interval(egress)
+        assert len(opened) == 4
+    assert ranges(tmp_path, topic)[-1] == (36, 39)
+
+
+STEPS = [(writing, "_write_segment"), (module.ForeignBackup, "_publish"), (EgressGroup, "commit")]
+
+
+def test_an_egress_killed_after_any_step_loses_and_doubles_nothing(
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the segments there are holes, which cost no wait although the killed process recorded none of them."""
+    create_topic(cluster, topic)
+    link = Link(cluster, topic, tmp_path).created()
+    config = egress_config(cluster, tmp_path, topic, roll_records=4)
+    for number, (owner, step) in enumerate(STEPS * 2):
+        produce_transaction(cluster, topic, numbered(6, first=100 * number), transactional_id=topic)
+        produce_transaction(cluster, topic, numbered(3), transactional_id=topic, commit=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, step, _killed(getattr(owner, step)))
+            with pytest.raises(KilledError):
+                write_segments(config)
+    assert write_segments(config).exit_code == EXIT_DONE
+    found = ranges(tmp_path, topic)
+    assert all(before[1] < after[0] for before, after in pairwise(found))
+    report = link.run()
+    assert (report.exit_code, report.records, report.partitions[0].lost) == (EXIT_DONE, 36, ())
+    assert report.partitions[0].lag_offsets is not None
+    assert link.arrived().to_pylist() == _source(link)
+    survey = LAYOUT.survey(open_storage(str(tmp_path)))
+    assert not survey.faults
+    assert not survey.gaps
+
+
+def test_a_tree_copied_in_any_order_arrives_record_by_record_though_both_sides_are_killed(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """Objects arrive late, twice, half, and an old list of them over a new one."""
+    create_topic(cluster, topic)
+    here, there = tmp_path / "here", tmp_path / "there"
+    there.mkdir()
+    link = Link(cluster, topic, there, batch_size=7, lost_segment_timeout=3600.0).created()
+    config = egress_config(cluster, here, topic, roll_records=20)
+    chance = random.Random(16)
+    sides = {"egress": config.model_dump_json(), "ingress": link.config.model_dump_json()}
+    for number, killed in enumerate(["egress", "ingress", None]):
+        produce_transaction(cluster, topic, numbered(60, first=1000 * number), transactional_id=topic)
+        produce_transaction(cluster, topic, numbered(5), transactional_id=topic, commit=False)
+        if killed == "egress":
+            _kill_itself(killed, sides[killed], after=2)
+        write_segments(config)
+        _copy(here, there, chance, some=True)
+        if killed == "ingress":
+            _kill_itself(killed, sides[killed], after=3)
+        link.run()
+    _copy(here, there, chance, some=False)
+    report = link.run()
+    assert (report.exit_code, report.partitions[0].lost) == (EXIT_DONE, ())
+    expected = _source(link)
+    assert len(expected) == 180
+    assert link.arrived().to_pylist() == expected
+    found = ranges(here, topic)
+    assert all(before[1] < after[0] for before, after in pairwise(found))
+
+
+def _copy(here: Path, there: Path, chance: random.Random, *, some: bool) -> None:
+    """Copy a tree object by object in any order; only some of it, one of them half, or all."""
+    paths = sorted(each.relative_to(here) for each in here.rglob("*") if each.is_file())
+    chance.shuffle(paths)
+    halves = 1
+    for path in paths:
+        if some and chance.random() < 0.4:
+            continue
+        target = there / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        data = (here / path).read_bytes()
+        if some and halves and parse_name(str(path)) is not None and not target.exists():
+            data, halves = data[: len(data) // 2], 0
+        target.write_bytes(data)
+
+
+def _kill_itself(side: str, config: str, *, after: int) -> None:
+    """Run one side in a process of its own, which kills itself."""
+    program = Path(__file__).with_name("program.py")
+    done = subprocess.run(
+        [sys.executable, program, side, config, str(after)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def _killed(real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        real(*arguments, **named)
+        raise KilledError
+
+    return call
+
+
+def _commit(config: Config, topic: str, offset: int) -> None:
+    """As the original commits."""
+    assert config.kafka is not None
+    wanted = CommittedOffset(topic=topic, topic_id=None, partition=0, offset=offset, leader_epoch=-1, metadata="")
+    with KafkaClient(config.kafka) as client:
+        assert all(each.done for each in commit_offsets(client, config.egress_tree.group, [wanted]).values())
+
+
+def _source(link: Link) -> list[dict[str, Any]]:
+    """The committed records of the source."""
+    return link.arrived(topic=link.topic).select(list(KEPT)).to_pylist()
