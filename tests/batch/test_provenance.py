@@ -15,7 +15,7 @@ from replay_cases import Log, appended, cuts, logs, packed, replay_all, wanted
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
-from maxbrod.batch.provenance import PROVENANCE_BYTES_MAX, Provenance, with_provenance
+from maxbrod.batch.provenance import PROVENANCE_BYTES_MAX, Provenance, passed, source_offsets, with_provenance
 from maxbrod.batch.replay import replay
 from maxbrod.batch.rewriting import _jobs
 from maxbrod.model import Codec
@@ -102,3 +102,40 @@ def test_old_messages_on_both_sides_of_a_batch_are_never_rewritten_together() ->
     headers: Any = Headers(magic=np.array([2, 1, 2, 1]))
     jobs = [rows.tolist() for rows in _jobs(headers, np.ones(4, np.int16))]
     assert sorted(jobs) == [[0, 2], [1], [3]]
+
+
+def test_a_record_tells_where_it_has_been_and_who_brought_it_last() -> None:
+    there = [[(b"x", None)], [], [(b"maxbrod.origin", b"C/t")]]
+    records = [Record(offset=row, timestamp=0, key=None, value=b"", headers=each) for row, each in enumerate(there)]
+    columns = decode(packed(records), columns=["offset", "timestamp_ms", "headers"])
+    first = replace(PROVENANCE, origins=("B/t", "A/*"), restore_id="a link")
+    brought = with_provenance(columns, first)
+    headers = brought.column("headers")
+    for place, expected in (
+        ("A/*", [True] * 3),
+        ("B/t", [True] * 3),
+        ("C/t", [False, False, True]),
+        ("B/x", [False] * 3),
+    ):
+        assert passed(headers, ["X/t", place]).tolist() == expected
+    assert source_offsets(headers, "a link").tolist() == [0, 1, 2]
+    assert source_offsets(headers.slice(1), "a link").tolist() == [1, 2]
+    later = with_provenance(brought, replace(PROVENANCE, restore_id="another link")).column("headers")
+    assert source_offsets(later, "a link").tolist() == [-1, -1, -1], "another one was the last to bring it"
+    assert source_offsets(columns.column("headers"), "a link").tolist() == [-1, -1, -1]
+
+
+def test_a_record_that_comes_back_is_left_out() -> None:
+    there = [[], [(b"maxbrod.origin", b"here/t")], [(b"maxbrod.origin", b"here/x")]]
+    records = [Record(offset=row, timestamp=0, key=None, value=b"", headers=each) for row, each in enumerate(there)]
+    data = packed(records)
+    made = replay(
+        data,
+        walk(data),
+        [],
+        cut=Cut(),
+        exact=False,
+        batch_bytes_max=1000,
+        provenance=replace(PROVENANCE, left_out=("here/t", "here/*")),
+    )
+    assert made.ranges.first_offset.tolist() == [0, 2]

@@ -12,8 +12,10 @@ import signal
 import sys
 from unittest.mock import patch
 
+from maxbrod.batch.coalescing import JoinRule
 from maxbrod.config import Config
 from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.replicate.ingress import append_task
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
 from maxbrod.restore import task
@@ -33,8 +35,12 @@ class StoppingPace(Pace):
 
 
 def main() -> None:
-    patch.object(task, "Pace", StoppingPace).start()
+    for module in (task, append_task):
+        patch.object(module, "Pace", StoppingPace).start()
     task._RULES.clear()
+    patch.object(append_task, "AUTO", JoinRule(target_bytes=1, small_bytes={})).start()
+    patch.object(append_task, "_READ_BYTES", 2000).start()
+    patch.object(append_task, "_TRANSACTION_BYTES", 4000).start()
     if sys.argv[3:] == ["without lease"]:
         patch.object(Lease, "hold", lambda _: True).start()
     config = Config.model_validate(json.loads(sys.argv[1]))

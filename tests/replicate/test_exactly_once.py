@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from maxbrod.config import KafkaConfig
 from maxbrod.kafka.wire.client import KafkaClient
@@ -21,14 +18,13 @@ from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.sandbox.waiting import wait_for
 from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only, take_in
+from replicate.processes import ingress_program, produce_small_batches, tell, told, wait_until_stopped
 from restore.oracle import log_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
+    from pathlib import Path
 
-    import pytest
-
-    from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
 
 _NEVER = 0
@@ -44,17 +40,17 @@ def test_two_racing_writers_append_every_record_once(
     monkeypatch.setattr(Lease, "hold", lambda _: True)
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, rate_bytes_per_s=50_000)
-    _produce_small_batches(cluster, topic, 10)
+    produce_small_batches(cluster, topic, 10)
     archive(config)
     take_in(config)  # the mirror and its marks are there, as after a takeover
-    _produce_small_batches(cluster, topic, 3000)
+    produce_small_batches(cluster, topic, 3000)
     archive(config)
-    with _ingress(config, "without lease", stop_at=_NEVER) as process, Ingress(config) as other:
+    with ingress_program(config, "without lease", stop_at=_NEVER) as process, Ingress(config) as other:
         states = set[str]()
         while states != {State.IN_STEP}:
-            _tell(process)
+            tell(process)
             mine = other.run()
-            states = {*_told(process), *mine.states}
+            states = {*told(process), *mine.states}
             assert states <= {State.CATCHING_UP, State.IN_STEP}, mine
     assert_mirrored(cluster, topic)
 
@@ -64,15 +60,15 @@ def test_an_ingress_killed_at_any_point_continues_from_the_destination(
 ) -> None:
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, takeover=0)
-    _produce_small_batches(cluster, topic, 400)
+    produce_small_batches(cluster, topic, 400)
     produce_transaction(cluster, topic, numbered(20, first=400), transactional_id=topic, commit=False)
-    _produce_small_batches(cluster, topic, 400)
+    produce_small_batches(cluster, topic, 400)
     archive(config)
     reached = -1
     for stop_at in (1, 12, 30):
-        with _ingress(config, stop_at=stop_at) as process:
-            _tell(process)
-            _wait_until_stopped(process)
+        with ingress_program(config, stop_at=stop_at) as process:
+            tell(process)
+            wait_until_stopped(process)
             process.kill()
         end = offsets(cluster, topic + SUFFIX)[1]
         assert reached < end < 821
@@ -87,20 +83,20 @@ def test_a_writer_that_wakes_up_late_never_doubles_a_record(cluster: Cluster, tm
     """One is stopped in the middle of its work, another one finishes and goes on, the first one continues."""
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, takeover=0)
-    _produce_small_batches(cluster, topic, 500)
+    produce_small_batches(cluster, topic, 500)
     archive(config)
-    with _ingress(config, stop_at=10) as process:
-        _tell(process)
-        _wait_until_stopped(process)
+    with ingress_program(config, stop_at=10) as process:
+        tell(process)
+        wait_until_stopped(process)
         assert offsets(cluster, topic + SUFFIX)[1] < 500
         assert only(take_in(config)).state is State.IN_STEP
         produce(cluster, topic, numbered(100, first=500))
         archive(config)
         take_in(config)
         os.kill(process.pid, signal.SIGCONT)
-        assert set(_told(process)) == {State.CATCHING_UP}, "the broker refused what it sent"
-        _tell(process)
-        assert set(_told(process)) == {State.IN_STEP}
+        assert set(told(process)) == {State.CATCHING_UP}, "the broker refused what it sent"
+        tell(process)
+        assert set(told(process)) == {State.IN_STEP}
     assert_mirrored(cluster, topic)
 
 
@@ -108,11 +104,11 @@ def test_a_promoted_mirror_takes_nothing_more_from_its_link(cluster: Cluster, tm
     """Not even from an ingress that was stopped before the promotion and continues after it."""
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, takeover=0)
-    _produce_small_batches(cluster, topic, 500)
+    produce_small_batches(cluster, topic, 500)
     archive(config)
-    with _ingress(config, stop_at=10) as process:
-        _tell(process)
-        _wait_until_stopped(process)
+    with ingress_program(config, stop_at=10) as process:
+        tell(process)
+        wait_until_stopped(process)
         report = promote(config)
         (partition,) = report.partitions
         assert report.fenced
@@ -121,13 +117,34 @@ def test_a_promoted_mirror_takes_nothing_more_from_its_link(cluster: Cluster, tm
         assert report.exit_code == 3
         end = offsets(cluster, topic + SUFFIX)[1]
         os.kill(process.pid, signal.SIGCONT)
-        assert set(_told(process)) == {State.FAULTED}
+        assert set(told(process)) == {State.FAULTED}
     assert offsets(cluster, topic + SUFFIX)[1] == end
     produce(cluster, topic + SUFFIX, numbered(1, first=9000))
     assert only(take_in(config)).state is State.PROMOTED
     assert promote(config).partitions[0].end == partition.end, "it may be repeated, and changes nothing"
     assert offsets(cluster, topic + SUFFIX)[1] == end + 1
     assert len(log_of(cluster, topic + SUFFIX)) == partition.end + 1
+
+
+def test_a_promotion_that_died_after_its_marker_ends_the_mirror_at_the_same_offset(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    produce(cluster, topic, numbered(10))
+    archive(config)
+    take_in(config)
+    with monkeypatch.context() as dying:
+        dying.setattr("maxbrod.replicate.promote._release", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            promote(config)
+    produce(cluster, topic + SUFFIX, numbered(3, first=500))
+    assert promote(config).partitions[0].end == promote(config).partitions[0].end == 10
+    assert offsets(cluster, topic + SUFFIX) == (0, 14), "one marker"
+
+
+def raise_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_an_instance_stands_by_until_the_one_that_works_is_gone(cluster: Cluster, tmp_path: Path, topic: str) -> None:
@@ -172,23 +189,23 @@ def test_instances_divide_a_link_and_none_ever_doubles_or_loses_a_record(
     config = link_config(cluster, tmp_path / "archive", topic, takeover=4)
     archive(config)
     with (
-        _ingress(config, stop_at=_NEVER) as steady,
-        _ingress(config, stop_at=5) as sleeping,
-        _ingress(config, stop_at=5) as dying,
+        ingress_program(config, stop_at=_NEVER) as steady,
+        ingress_program(config, stop_at=5) as sleeping,
+        ingress_program(config, stop_at=5) as dying,
     ):
         _run_until([steady, sleeping, dying], [2, 2, 2])
         _produce_everywhere(cluster, topic, first=0)
         archive(config)
         for each in (sleeping, dying):
-            _tell(each)
-            _wait_until_stopped(each)
+            tell(each)
+            wait_until_stopped(each)
         dying.kill()
         _run_until([steady], [6])
         _produce_everywhere(cluster, topic, first=600)
         archive(config)
         _run_until([steady], [6])
         os.kill(sleeping.pid, signal.SIGCONT)
-        assert set(_told(sleeping)) <= {State.CATCHING_UP, State.IN_STEP}, "brokers refused what it sent"
+        assert set(told(sleeping)) <= {State.CATCHING_UP, State.IN_STEP}, "brokers refused what it sent"
         _run_until([steady, sleeping], [3, 3])
         _produce_everywhere(cluster, topic, first=1200)
         archive(config)
@@ -202,8 +219,8 @@ def _run_until(processes: list[subprocess.Popen[str]], in_step: list[int]) -> No
 
     def reached() -> bool:
         for each in processes:
-            _tell(each)
-        return [_told(each) for each in processes] == [{State.IN_STEP: count} for count in in_step]
+            tell(each)
+        return [told(each) for each in processes] == [{State.IN_STEP: count} for count in in_step]
 
     wait_for("even shares that are in step", reached, timeout_s=120)
 
@@ -211,40 +228,3 @@ def _run_until(processes: list[subprocess.Popen[str]], in_step: list[int]) -> No
 def _produce_everywhere(cluster: Cluster, topic: str, *, first: int) -> None:
     for partition in range(6):
         produce(cluster, topic, numbered(100, first=first + 100 * partition), partition=partition, batch_size=400)
-
-
-def _produce_small_batches(cluster: Cluster, topic: str, count: int) -> None:
-    produce(cluster, topic, numbered(count), batch_size=400)
-
-
-@contextmanager
-def _ingress(config: Config, *words: str, stop_at: int) -> Iterator[subprocess.Popen[str]]:
-    document = config.model_dump(mode="json", include={"archive", "kafka", "replicate"})
-    command = [sys.executable, "-m", "replicate.program", json.dumps(document), str(stop_at), *words]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
-
-
-def _tell(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def _told(process: subprocess.Popen[str]) -> dict[str, int]:
-    assert process.stdout is not None
-    states: dict[str, int] = json.loads(process.stdout.readline())
-    return states
-
-
-def _wait_until_stopped(process: subprocess.Popen[str]) -> None:
-    stat = Path(f"/proc/{process.pid}/stat")
-    wait_for("a stopped process", lambda: stat.read_text().rpartition(") ")[2].startswith("T"), timeout_s=120)

@@ -1,4 +1,4 @@
-"""Appends headers to restored records that name their source. Columns in, column out: no Python per record.
+"""Headers of restored and replicated records that name their source. Columns in, columns out: no Python per record.
 
 A record that is restored twice has them twice. The last ones are of the last restore, and Kafka's clients return the
 last header of a name.
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from maxbrod.batch.columns import binary_array, headers_array, headers_columns, number_array
+from maxbrod.batch.columns import binary_array, headers_array, headers_columns, number_array, number_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 TOPIC: Final = "maxbrod.source.topic"
 PARTITION: Final = "maxbrod.source.partition"
 CLUSTER_ID: Final = "maxbrod.source.cluster_id"
+ORIGIN: Final = "maxbrod.origin"
 RESTORE_ID: Final = "maxbrod.restore_id"
 OFFSET: Final = "maxbrod.source.offset"
 TIMESTAMP: Final = "maxbrod.source.timestamp_ms"
@@ -37,14 +39,19 @@ class Provenance:
     partition: int
     cluster_id: str | None
     restore_id: str
+    origins: tuple[str, ...] = ()
+    """Where the records have been, in headers of their own: for replication, which must not send them back."""
+    left_out: tuple[str, ...] = ()
+    """Records that have been at one of these places are left out."""
 
     @property
-    def constants(self) -> dict[str, str]:
+    def constants(self) -> list[tuple[str, str]]:
         """The headers that are the same for all records."""
-        found = {TOPIC: self.topic, PARTITION: str(self.partition)}
+        found = [(TOPIC, self.topic), (PARTITION, str(self.partition))]
         if self.cluster_id is not None:
-            found[CLUSTER_ID] = self.cluster_id
-        return {**found, RESTORE_ID: self.restore_id}
+            found.append((CLUSTER_ID, self.cluster_id))
+        found += [(ORIGIN, each) for each in self.origins]
+        return [*found, (RESTORE_ID, self.restore_id)]
 
 
 def with_provenance(records: pa.RecordBatch, provenance: Provenance) -> pa.RecordBatch:
@@ -54,17 +61,58 @@ def with_provenance(records: pa.RecordBatch, provenance: Provenance) -> pa.Recor
     return records.set_column(place, records.schema.field(place), stamped)
 
 
+def passed(headers: pa.Array, places: Sequence[str]) -> NDArray[np.bool_]:
+    """For each record, whether it has been at one of these places."""
+    rows, entries = _entries(headers)
+    found = np.zeros(len(headers), np.bool_)
+    named = _equal(entries.field(0), ORIGIN)
+    for place in places:
+        found[rows[named & _equal(entries.field(1), place)]] = True
+    return found
+
+
+def source_offsets(headers: pa.Array, restore_id: str) -> NDArray[np.int64]:
+    """For each record, its offset at the source; -1 if this restore, or this link, was not the last to write it."""
+    rows, entries = _entries(headers)
+    ids, offsets = (_last(rows, _equal(entries.field(0), name), len(headers)) for name in (RESTORE_ID, OFFSET))
+    ours = (ids >= 0) & (offsets >= 0)
+    ours[ours] = _equal(entries.field(1).take(number_array(ids[ours])), restore_id)
+    found = np.full(len(headers), -1, np.int64)
+    texts = entries.field(1).take(number_array(offsets[ours]))
+    found[ours] = number_column(texts.cast(pa.string()).cast(pa.int64()))
+    return found
+
+
+def _entries(headers: pa.Array) -> tuple[NDArray[np.int64], pa.StructArray]:
+    """All headers, and the row of each."""
+    ends, _, _ = headers_columns(headers)
+    entries = headers.values.slice(int(ends[0]), int(ends[-1] - ends[0]))
+    return np.repeat(np.arange(len(headers), dtype=np.int64), np.diff(ends)), entries
+
+
+def _equal(texts: pa.Array, word: str) -> NDArray[np.bool_]:
+    return number_column(pc.fill_null(pc.equal(texts, pa.scalar(word.encode(), texts.type)), fill_value=False))
+
+
+def _last(rows: NDArray[np.int64], chosen: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
+    """The number of the last chosen header of each row, or -1."""
+    found = np.full(count, -1, np.int64)
+    numbers = np.flatnonzero(chosen)
+    np.maximum.at(found, rows[numbers], numbers)
+    return found
+
+
 def _stamped(records: pa.RecordBatch, headers: pa.Array, provenance: Provenance) -> pa.Array:
     """Gather keys and values by number: the existing ones, then the constants, then offsets and times."""
     rows = records.num_rows
     ends, _, _ = headers_columns(headers)
     entries = headers.values
     constants = provenance.constants
-    keys = pa.concat_arrays([entries.field(0), _texts([*constants, OFFSET, TIMESTAMP])])
+    keys = pa.concat_arrays([entries.field(0), _texts([*(key for key, _ in constants), OFFSET, TIMESTAMP])])
     values = pa.concat_arrays(
         [
             entries.field(1),
-            _texts(list(constants.values())),
+            _texts([value for _, value in constants]),
             *(records.column(name).cast(pa.string()).cast(pa.binary()) for name in ("offset", "timestamp_ms")),
         ]
     )

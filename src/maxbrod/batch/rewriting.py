@@ -14,7 +14,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import BATCH_BYTES_MAX, encode
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
-from maxbrod.batch.provenance import with_provenance
+from maxbrod.batch.provenance import passed, with_provenance
 from maxbrod.batch.replay import SourcedBatches, SourceRanges
 from maxbrod.model import Codec
 
@@ -51,6 +51,8 @@ def rewrite(
         records, batch = _decoded(data, job)
         offset = number_column(records.column("offset"))
         keep = cut.keeps(offset, number_column(records.column("timestamp_ms")))
+        if provenance is not None and provenance.left_out:
+            keep &= ~passed(records.column("headers"), provenance.left_out)
         if keep.any():
             records, offset, batch = records.filter(number_array(keep)), offset[keep], batch[keep]
             records = records if provenance is None else with_provenance(records, provenance)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Mirror topics to another cluster through an archive.")
 _FAR: Final = (ClusterOptions, *PLACE)
 _LONG: Final = (SparkOptions, QuietOption, JsonOption)
-_MIRROR: Final = ("link", "rename", "prefix", "configs", "groups", "accept_gaps")
+_MIRROR: Final = ("link", "rename", "prefix", "offsets", "configs", "groups", "accept_gaps")
 _ROLL: Final = ("roll_bytes", "roll_records", "roll_age")
 _METRICS: Final = ("metrics_port", "metrics_host", "metrics_file")
 _LOOK: Final = ("every", "once", "takeover", "rate_bytes_per_s", *_ROLL, *_METRICS)
@@ -96,14 +96,17 @@ def ingress(call: Call[ReplicateOptions]) -> None:
     """In the destination region: follow an archive, and append what it holds to mirrors, exactly once.
 
     Mirrors have the source's offsets. Topics are created, configured and grown as the source's are, and log starts
-    follow. Nothing is remembered but at the destination: kill it at any time, and start it again anywhere. The archive
-    may be a bucket that something else copies object by object, in any order.
+    follow. With --offsets append, records join those of others, in transactions that contain the position. Nothing is
+    remembered but at the destination: kill it at any time, and start it again anywhere. The archive may be a bucket
+    that something else copies object by object, in any order.
 
     For example:
 
       maxbrod replicate ingress --bootstrap target1:9092 -a s3://inbox/kafka --every 1s --groups '*'
 
       maxbrod replicate ingress --bootstrap target1:9092 -a s3://inbox/kafka --prefix eu. --once --json
+
+      maxbrod replicate ingress --bootstrap target1:9092 -a s3://inbox/kafka --link eu --offsets append
     """
     from maxbrod.cli.log import showing_log  # noqa: PLC0415 - as above
     from maxbrod.cli.metrics import exporting  # noqa: PLC0415

@@ -72,6 +72,7 @@ def fail_back(config: Config, *, session: Session | None = None, on_progress: On
     kafka, _ = places_of(config)
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
+        view.refuse_appending(_OPERATION)
         newest, link = view.look(), view.link()
         partitions = view.partitions(view.orders())
         ends = destination_ends(client, partitions, patience_s=config.patience)

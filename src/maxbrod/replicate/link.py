@@ -33,6 +33,22 @@ _WHY_LETTERS_MAX: Final = 500
 """Brokers accept 4096 bytes of metadata by default."""
 
 
+class Offsets(StrEnum):
+    """The offsets of records at the destination."""
+
+    EXACT = "exact"
+    """Those of the source, in a topic of its own."""
+    APPEND = "append"
+    """The next free ones, in a topic that others may write to."""
+
+
+def parse_offsets(text: str) -> Offsets:
+    try:
+        return Offsets(text)
+    except ValueError:
+        raise UsageError(f"--offsets is exact or append, not {text!r}") from None
+
+
 class State(StrEnum):
     """The state of a replicated partition."""
 
@@ -74,6 +90,14 @@ class Link:
     def group_id(self) -> str:
         return f"{GROUP_PREFIX}{self.name}"
 
+    def transactional_id(self, where: TopicPartition) -> str:
+        """The id of transactions that append to one partition: a coordinator gives it to one instance at a time."""
+        return f"{self.group_id}.{where.topic}-{where.partition}"
+
+    def restore_id(self, topic_id: str) -> str:
+        """What appended records of a source topic name in their headers."""
+        return f"{self.group_id}.{topic_id}"
+
     @property
     def control_id(self) -> str:
         """The group by which an operator pauses, resumes and promotes topics."""
@@ -91,6 +115,20 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppendPlace:
+    """How far a link has come that appends at the next free offsets."""
+
+    topic_id: str
+    """The id of the destination topic."""
+    end: int
+    """The destination's offset behind the last record that the link has appended."""
+    last: int
+    """The last source offset that was looked at; -1: none."""
+    leader_epoch: int
+    """The leader epoch of the batch at `last`: another one there shows that the source's log was truncated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """What ingress last knew of one destination partition."""
 
@@ -105,10 +143,18 @@ class Mark:
     why: str | None = None
     origins: tuple[str, ...] = ()
     """The ids of the clusters that the records come from, the nearest first."""
+    append: AppendPlace | None = None
+    """None: records have the source's offsets, and the log itself says how far the link has come."""
+
+    @property
+    def offsets(self) -> Offsets:
+        return Offsets.EXACT if self.append is None else Offsets.APPEND
 
     def committed(self, where: TopicPartition) -> CommittedOffset:
         note = asdict(self) | {"why": None if self.why is None else self.why[:_WHY_LETTERS_MAX]}
         del note["next_offset"]
+        if self.append is None:
+            del note["append"]
         return CommittedOffset(
             topic=where.topic,
             topic_id=None,
@@ -124,7 +170,11 @@ class Mark:
 
 
 def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]:
-    """The marks among the offsets of a link's group. Others are left out: logs decide, marks only explain."""
+    """The marks among the offsets of a link's group. Others are left out.
+
+    With exact offsets logs decide, and marks only explain. A link that appends commits its marks only in transactions:
+    they say how far it has come.
+    """
     found = {}
     for each in offsets:
         try:
@@ -132,10 +182,20 @@ def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]
             if note.pop("maxbrod") == 1:
                 state = State(note.pop("state"))
                 origins = tuple(map(str, note.pop("origins", ())))
-                found[each.where] = Mark(next_offset=each.offset, state=state, origins=origins, **note)
+                place = note.pop("append", None)
+                append = None if place is None else AppendPlace(**place)
+                found[each.where] = Mark(next_offset=each.offset, state=state, origins=origins, append=append, **note)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return found
+
+
+def origin(cluster_id: str, topic: str = "*") -> str:
+    """Where appended records have been, as their headers name it; `*`: a topic whose name is not known.
+
+    A record that comes back to a topic in which it has been is left out, so that it never circles.
+    """
+    return f"{cluster_id}/{topic}"
 
 
 class Order(StrEnum):
@@ -144,6 +204,8 @@ class Order(StrEnum):
     RUN = "run"
     PAUSE = "pause"
     PROMOTE = "promote"
+    BEGIN = "begin"
+    """Append from the start of the archive, although the link has no mark: it never was here."""
     ADOPT = "adopt"
     """Continue a topic whose records are known to be those of the source, although others have written them."""
 
@@ -183,7 +245,8 @@ def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
 def origins_of(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
     """For each topic of a cluster that is a mirror there, the clusters that its records come from.
 
-    `groups` are those of that cluster's snapshot: its links have left their marks there.
+    `groups` are those of that cluster's snapshot: its links have left their marks there. A topic that links append to
+    is not one: its records have several sources, which their headers name.
     """
     promoted = {where.topic for where in promotions_in(groups)}
     found: dict[str, tuple[str, ...]] = {}
@@ -193,7 +256,7 @@ def origins_of(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
             found |= {
                 where.topic: mark.origins
                 for where, mark in marks.items()
-                if where.topic not in promoted and mark.state is not State.PROMOTED
+                if where.topic not in promoted and mark.state is not State.PROMOTED and mark.append is None
             }
     return found
 

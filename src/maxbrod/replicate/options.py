@@ -47,6 +47,15 @@ class ReplicateOptions(Options):
         str,
         Option("Prefix of all destination topics that --rename does not list, such as the source's region.", TARGET),
     ] = ""
+    offsets: Annotated[
+        str,
+        Option(
+            "exact (mirrors have the source's offsets, in topics of their own), or append (records are appended at the "
+            "next free offsets, also to topics that others write to).",
+            TARGET,
+            "exact|append",
+        ),
+    ] = "exact"
     configs: Annotated[
         Pairs,
         Option(

@@ -2,30 +2,33 @@
 
 The order to promote comes first: an ingress that runs stops at its next interval. Then each partition gets a marker of
 the link's own producer with a higher epoch. Consumers never see it, and from then on brokers refuse every batch of the
-link, whoever sends it and whenever it arrives. What is in the log then is all that the mirror ever gets.
+link, whoever sends it and whenever it arrives. What is in the log then is all that the mirror ever gets. A link that
+appends to shared topics is ended by its transactional ids instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
-from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UsageError
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.rights import may_write_markers
 from maxbrod.kafka.admin.topics import alter_configs
 from maxbrod.kafka.fetch.offsets import ask_leaders
+from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.partitions import by_topic
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.heartbeat import read_heartbeats
-from maxbrod.replicate.ingress.groups import carry_groups
+from maxbrod.replicate.ingress.append_task import put_mark, take_position
+from maxbrod.replicate.ingress.groups import carry_appended_groups, carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
-from maxbrod.replicate.link import Order, State, order_of
+from maxbrod.replicate.link import Offsets, Order, State, order_of
 from maxbrod.replicate.report import PartitionStatus, status_of
-from maxbrod.replicate.status import destination_ends
+from maxbrod.replicate.status import existing
 from maxbrod.replicate.view import LinkView, places_of
 from maxbrod.restore.target import log_extents
 
@@ -36,8 +39,9 @@ if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.kafka.wire.client import Leader
     from maxbrod.kafka.wire.connection import Message
-    from maxbrod.replicate.link import Link
+    from maxbrod.replicate.link import Link, Mark
     from maxbrod.replicate.view import MirroredPartition
+    from maxbrod.restore.plan.targets import LogExtent
 
 _OPERATION: Final = "promote"
 _FENCING_EPOCH: Final = 1
@@ -75,9 +79,9 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
     kafka, _ = places_of(config)
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
-        partitions = view.partitions(view.orders())
-        present = destination_ends(client, partitions, patience_s=config.patience)
-        topics = sorted({each.where.topic for each in partitions if each.where in present})
+        partitions, marks = view.partitions(view.orders()), view.marks()
+        present = existing(client, partitions)
+        topics = sorted({each.topic for each in present})
         if not topics:
             raise UsageError("no mirrored topic is selected", operation=order.value, hint="see 'replicate status'")
         promoted = [each.where.topic for each in partitions if each.state is State.PROMOTED]
@@ -89,6 +93,9 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
                 hint="to mirror it again, delete the destination topic first",
             )
         put_orders(client, view.link(), _for_topics(topics, order), view)
+        unknown = set(topics) - {where.topic for where in marks}
+        if order is Order.RUN and unknown and view.offsets(marks) is Offsets.APPEND:
+            put_orders(client, view.link(), _for_topics(unknown, Order.BEGIN), view)
     return tuple(topics)
 
 
@@ -102,6 +109,8 @@ def promote(config: Config) -> PromoteReport:
         chosen = [each for each in view.partitions(orders) if each.where in known]
         if not chosen:
             raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
+        if view.offsets(known) is Offsets.APPEND:
+            return _promote_appended(client, config, view, chosen)
         can_fence = may_write_markers(client, deadline=view.deadline())
         if not can_fence and not config.replicate.force:
             raise RefusedError(
@@ -112,11 +121,11 @@ def promote(config: Config) -> PromoteReport:
         ended = {where: end for where, (order, end) in orders.items() if order is Order.PROMOTE and end is not None}
         fresh = [each for each in chosen if each.where not in ended]
         put_orders(client, link, _for_topics({each.where.topic for each in fresh}, Order.PROMOTE), view)
+        extents = log_extents(client, [each.where for each in fresh], config.patience)
         if can_fence:
-            fence(client, link, [each.where for each in fresh], view)
-        ends = destination_ends(client, fresh, patience_s=config.patience)
-        # The marker has taken an offset behind the end of the mirror.
-        ends = {where: end - 1 if can_fence else end for where, end in ends.items()}
+            ends = _fence_once(client, link, view, extents, known, ordered={where.topic for where in orders})
+        else:
+            ends = {where: each.end for where, each in extents.items()}
         groups = _carry_groups(client, config, newest.cluster.groups, chosen)
         _release(client, config, chosen, view)
         for each in chosen:
@@ -133,6 +142,85 @@ def promote(config: Config) -> PromoteReport:
         fenced=can_fence,
         groups=groups,
     )
+
+
+def _promote_appended(
+    client: KafkaClient, config: Config, view: LinkView, chosen: Sequence[MirroredPartition]
+) -> PromoteReport:
+    """End a link that appends. Taking its transactional ids fences every ingress; its marks say that it has ended.
+
+    The topics were never the link's alone: they stay as they are.
+    """
+    newest, link = view.look(), view.link()
+    put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
+    marks = {}
+    for each in chosen:
+        transaction, mark = take_position(client, link, each.where, patience_s=config.patience)
+        if mark is None:
+            raise UnavailableError("the mark of the link is gone", operation=_OPERATION, object_name=str(each.where))
+        marks[each.where] = replace(mark, state=State.PROMOTED, why=None, at_ms=now_ms())
+        put_mark(client, link, transaction, each.where, marks[each.where], patience_s=config.patience)
+        each.state = State.PROMOTED
+    groups = carry_appended_groups(
+        client,
+        link,
+        newest.cluster.groups,
+        config.replicate.groups,
+        {each.where: (each.mirror, marks[each.where]) for each in chosen},
+        patience_s=config.patience,
+    )
+    beats = read_heartbeats(newest.archive.storage)
+    return PromoteReport(
+        link=link.name,
+        at_ms=now_ms(),
+        heartbeat_ms=beats[0].at_ms if beats else None,
+        partitions=tuple(status_of(each, marks[each.where].next_offset, beats, now_ms()) for each in chosen),
+        fenced=True,
+        groups=groups,
+    )
+
+
+def _fence_once(
+    client: KafkaClient,
+    link: Link,
+    view: LinkView,
+    extents: Mapping[TopicPartition, LogExtent],
+    marks: Mapping[TopicPartition, Mark],
+    *,
+    ordered: Collection[str],
+) -> dict[TopicPartition, int]:
+    """The offset of the marker that ends each log. A promotion that died may have written it before.
+
+    Others may have written behind it since. It is looked for behind what ingress has marked; and in the whole log, if a
+    promotion was ordered before: an ingress that ran meanwhile may have marked the end with the marker.
+    """
+    found = {}
+    for where, extent in extents.items():
+        marked = min(max(marks[where].next_offset, extent.start), extent.end)
+        at = find_fence(client, link, where, marked, extent.end)
+        if at is None and where.topic in ordered:
+            at = find_fence(client, link, where, extent.start, marked)
+        if at is not None:
+            found[where] = at
+    unfenced = [where for where in extents if where not in found]
+    fence(client, link, unfenced, view)
+    for where, extent in log_extents(client, unfenced, view.patience_s).items():
+        at = find_fence(client, link, where, extents[where].end, extent.end)
+        if at is None:
+            raise UnavailableError("the marker that ends the mirror is not there yet", object_name=str(where))
+        found[where] = at
+    return found
+
+
+def find_fence(client: KafkaClient, link: Link, where: TopicPartition, start: int, end: int) -> int | None:
+    """The offset of the first marker of a promotion in this range."""
+    for chunk in read_range(client, where, start, end, floor=0, read_committed=False) if start < end else ():
+        headers = chunk.headers
+        fences = headers.control & (headers["producer_id"] == link.producer_id)
+        fences &= headers["producer_epoch"] == _FENCING_EPOCH
+        if fences.any():
+            return int(headers["base_offset"][int(fences.argmax())])
+    return None
 
 
 def fence(client: KafkaClient, link: Link, partitions: Collection[TopicPartition], view: LinkView) -> None:

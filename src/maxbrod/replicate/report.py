@@ -27,7 +27,7 @@ class PartitionStatus:
     state: State
     why: str | None
     end: int
-    """The log end at the destination."""
+    """The first source offset that the destination lacks. With exact offsets it is the log end there."""
     archive_end: int
     source_end: int | None
     """The log end at the source when the newest heartbeat was taken; None: there is no heartbeat."""
@@ -47,7 +47,7 @@ class IngressReport:
     version: int
     partitions: tuple[PartitionStatus, ...]
     appended: int
-    """Offsets that this interval has appended."""
+    """Offsets that this interval has appended; with `--offsets append` records."""
     groups: int
     """Offsets of groups that this interval has committed."""
     appended_bytes: int = 0

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.heartbeat import read_heartbeats
-from maxbrod.replicate.ingress.plan import plan_portions, why_longer
-from maxbrod.replicate.link import State
+from maxbrod.replicate.ingress.plan import plan_portions, why_longer, why_not_append
+from maxbrod.replicate.link import Offsets, State
 from maxbrod.replicate.report import PartitionStatus, count_states, exit_code_of, status_of
 from maxbrod.replicate.view import LinkView, places_of
 from maxbrod.restore.target import log_extents
@@ -51,7 +51,10 @@ def link_status(config: Config) -> LinkStatus:
         view = LinkView(config, client)
         newest, link, marks = view.look(), view.link(), view.marks()
         partitions = view.partitions(view.orders())
-        ends = destination_ends(client, partitions, patience_s=config.patience)
+        if view.offsets(marks) is Offsets.APPEND:
+            ends = {where: mark.next_offset for where, mark in marks.items() if mark.append is not None}
+        else:
+            ends = destination_ends(client, partitions, patience_s=config.patience)
     _measure(newest, partitions, ends)
     for each in partitions:
         each.state, each.why = _state_of(each, ends.get(each.where), marks.get(each.where))
@@ -71,13 +74,18 @@ def destination_ends(
     client: KafkaClient, partitions: Sequence[MirroredPartition], *, patience_s: float
 ) -> dict[TopicPartition, int]:
     """Where the logs of mirrors that exist end."""
+    known = existing(client, partitions)
+    return {where: extent.end for where, extent in log_extents(client, known, patience_s).items()}
+
+
+def existing(client: KafkaClient, partitions: Sequence[MirroredPartition]) -> list[TopicPartition]:
+    """Those that the destination has."""
     present = client.metadata(sorted({each.where.topic for each in partitions})).topics
-    known = [
+    return [
         each.where
         for each in partitions
         if each.where.topic in present and each.where.partition in present[each.where.topic].partitions
     ]
-    return {where: extent.end for where, extent in log_extents(client, known, patience_s).items()}
 
 
 def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapping[TopicPartition, int]) -> None:
@@ -99,7 +107,11 @@ def _state_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> tu
     if mark is not None and mark.state in _TOLD_BY_INGRESS:
         return mark.state, mark.why
     if end is None:
-        return State.CATCHING_UP, "the destination topic does not exist yet"
-    if (why := why_longer(end, each.extent.end)) is not None:
+        return State.CATCHING_UP, "ingress has not begun with it yet"
+    if mark is not None and mark.append is not None:
+        why = why_not_append(mark, each.id, each.extent.end, mark.append.end)
+    else:
+        why = why_longer(end, each.extent.end)
+    if why is not None:
         return State.FAULTED, why
     return (State.IN_STEP if end == each.extent.end else State.CATCHING_UP), None

@@ -45,6 +45,7 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
     options = config.replicate
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
+        view.refuse_appending(_OPERATION)
         partitions = view.partitions(view.orders())
         present = client.metadata(sorted({each.where.topic for each in partitions})).topics
         there = [each for each in partitions if each.where.topic in present]

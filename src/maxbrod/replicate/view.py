@@ -16,7 +16,7 @@ from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.replicate.ingress.plan import Extent, choose_mirrors
-from maxbrod.replicate.link import Link, Order, State, origins_of, read_marks, read_orders
+from maxbrod.replicate.link import Link, Offsets, Order, State, origins_of, parse_offsets, read_marks, read_orders
 from maxbrod.restore.plan.rename import parse_rename
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class LinkView:
         self.kafka, self._url = places_of(config)
         self._config, self._options, self._client = config, config.replicate, client
         self._rename = parse_rename(self._options.rename, prefix=self._options.prefix)
+        self.patience_s = config.patience
         self._newest: Newest | None = None
         self._link: Link | None = None
         self.version = -1
@@ -169,7 +170,7 @@ class LinkView:
             exclude=self._options.exclude,
             rename=self._rename,
         )
-        here = self._client.metadata([], deadline=self.deadline()).cluster_id or ""
+        here = self.here()
         mirrored_there = origins_of(newest.cluster.groups)
         found = []
         for mirror in mirrors:
@@ -197,6 +198,25 @@ class LinkView:
                     each.state, each.why = State.OWN, f"its records come from this cluster, through {origins[0]}"
                 found.append(each)
         return found
+
+    def here(self) -> str:
+        """The id of the destination's cluster."""
+        return self._client.metadata([], deadline=self.deadline()).cluster_id or ""
+
+    def offsets(self, marks: Mapping[TopicPartition, Mark]) -> Offsets:
+        """The offsets that the link uses, as its marks tell; without marks, as the options tell."""
+        found = {each.offsets for each in marks.values()}
+        return found.pop() if len(found) == 1 else parse_offsets(self._options.offsets)
+
+    def refuse_appending(self, operation: str) -> None:
+        """RefusedError: the link appends, so that its records have other offsets than the source's."""
+        if self.offsets(self.marks()) is Offsets.APPEND:
+            raise RefusedError(
+                "the link appends at the next free offsets: there is no mirror with the source's offsets",
+                operation=operation,
+                object_name=self.link().name,
+                hint="this needs a link with --offsets exact",
+            )
 
     def deadline(self) -> Deadline:
         return Deadline.after(self._config.patience)

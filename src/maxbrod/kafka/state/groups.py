@@ -18,6 +18,7 @@ from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.coordination import ask_coordinators
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.messages.share_groups import DescribeShareGroupOffsetsRequest
+from maxbrod.kafka.wire.partitions import by_topic
 from maxbrod.model import topic_id_text
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.coordination import Answers
     from maxbrod.kafka.wire.deadline import Deadline
+    from maxbrod.model import TopicPartition
 
     # A group, its error code, and its offsets.
     GroupOffsets = tuple[str, int, tuple[CommittedOffset, ...]]
@@ -119,6 +121,29 @@ def _offset_fetch_request(group_ids: Iterable[str]) -> Message:
     wanted = [group(group_id=each, topics=None, member_id=None, member_epoch=-1) for each in group_ids]
     # Offsets in an open transaction are not committed: the group has the offset before them.
     return OffsetFetchRequest(groups=wanted, require_stable=False)
+
+
+def read_settled_offsets(
+    client: KafkaClient, group_id: str, partitions: Iterable[TopicPartition], *, deadline: Deadline
+) -> tuple[CommittedOffset, ...]:
+    """The offsets of some partitions, once no open transaction may still change them. UnavailableError: unknown."""
+    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    topics = [
+        group.OffsetFetchRequestTopics(name=name, partition_indexes=list(each))
+        for name, each in by_topic(dict.fromkeys(partitions)).items()
+    ]
+
+    def request(group_ids: Iterable[str]) -> Message:
+        wanted = [group(group_id=each, topics=topics, member_id=None, member_epoch=-1) for each in group_ids]
+        return OffsetFetchRequest(groups=wanted, require_stable=True)
+
+    def committed(answer: Message) -> Iterator[GroupOffsets]:
+        return ((each.group_id, _error(each), tuple(_committed(each, {}))) for each in answer.groups)
+
+    answers = ask_coordinators(client, [group_id], request, committed, deadline=deadline)
+    for why in answers.refused.values():
+        raise UnavailableError(f"the offsets of the group cannot be read: {why}", object_name=group_id)
+    return answers.found[group_id]
 
 
 def _committed(group: Message, topic_ids: Mapping[str, str]) -> Iterator[CommittedOffset]:

@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.replicate.link import Mark
     from maxbrod.restore.plan.rename import Rename
 
 _BATCH_BYTES: Final = 1 << 20
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_HEADERS_BYTES: Final = 64 << 10
+"""By so much a topic that is appended to accepts larger batches than its source: records get headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,13 @@ class Portion:
     def bytes_between(self, position: int, end: int) -> int:
         """The archived bytes of slices that end behind `position` and not behind `end`."""
         return sum(each.bytes for each in self.slices if position < each.end_offset <= end)
+
+    @property
+    def why_lost(self) -> str | None:
+        if self.lost is None:
+            return None
+        first, end, why = self.lost
+        return f"the archive has lost the offsets {first} to {end} ({why}); --accept-gaps continues behind"
 
 
 def choose_mirrors(
@@ -135,6 +145,15 @@ def plan_mirror_configs(topic: TopicState, overrides: Mapping[str, str], *, repl
     return MirrorConfigs(linked=linked, release=release)
 
 
+def plan_shared_configs(topic: TopicState, overrides: Mapping[str, str], *, replication_factor: int) -> dict[str, str]:
+    """The configuration of a topic that is created to be appended to: the source's, with room for the headers."""
+    planned = plan_new_configs(
+        topic, overrides, replication_factor=replication_factor, batch_bytes_max=_BATCH_BYTES, known=None
+    )
+    limit = {**(topic.effective or {}), **planned.final}.get(_MAX_MESSAGE_BYTES, str(MESSAGE_BYTES_DEFAULT))
+    return {**planned.final, _MAX_MESSAGE_BYTES: str(int(limit) + _HEADERS_BYTES)}
+
+
 def why_longer(end: int, archive_end: int) -> str | None:
     """Why a mirror that ends at `end` cannot be appended to; None: it is not longer than what is archived."""
     if end <= archive_end:
@@ -143,6 +162,26 @@ def why_longer(end: int, archive_end: int) -> str | None:
         f"the destination ends at {end}, behind the archive's end {archive_end}: the source's log was truncated, or "
         "somebody else has written to the destination"
     )
+
+
+def why_not_append(mark: Mark, each: PartitionId, archive_end: int, log_end: int) -> str | None:
+    """Why a link that appends cannot continue behind its mark; None: it can. `log_end` is the destination's."""
+    if mark.topic_id != each.topic_id:
+        return (
+            "the source topic was deleted and created again, and the link has appended the records of the old one; "
+            "another --link appends those of the new one"
+        )
+    if mark.next_offset > archive_end:
+        return (
+            f"the link has appended up to offset {mark.next_offset}, and the archive ends at {archive_end}: the "
+            "source's log was truncated; another --link appends all of it anew"
+        )
+    if mark.append is not None and log_end < mark.append.end:
+        return (
+            f"the destination's log ends at {log_end}, and the link has appended to it up to {mark.append.end}: the "
+            "destination has lost records; another --link appends all of them anew"
+        )
+    return None
 
 
 def plan_portions(

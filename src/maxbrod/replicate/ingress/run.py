@@ -24,10 +24,11 @@ from maxbrod.kafka.produce.refusals import OPERATION as PRODUCE
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import now_ms
 from maxbrod.replicate.heartbeat import Heartbeats
+from maxbrod.replicate.ingress.appending import Appending, finished_bytes
 from maxbrod.replicate.ingress.groups import carry_groups
 from maxbrod.replicate.ingress.plan import plan_portions, why_longer
 from maxbrod.replicate.ingress.topics import MirrorTopics
-from maxbrod.replicate.link import Mark, State
+from maxbrod.replicate.link import Mark, Offsets, State, parse_offsets
 from maxbrod.replicate.report import IngressReport, standing_by, status_of
 from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.view import LinkView, places_of
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
+    from maxbrod.errors import MaxbrodError
     from maxbrod.model import PartitionId, TopicPartition
     from maxbrod.replicate.ingress.plan import Portion
     from maxbrod.replicate.link import Link
@@ -54,6 +56,7 @@ _SPARK_FROM_BYTES: Final = 64 << 20
 _MARK_AGAIN_MS: Final = 60_000
 """Marks are renewed, so that others see that ingress is alive, and brokers do not expire them."""
 _ENDED: Final = frozenset({State.PROMOTED, State.OWN, State.SOURCE_GONE})
+_UNTOUCHED: Final = _ENDED | {State.FAULTED}
 _QUIET: Final = _ENDED | {State.IN_STEP, State.PAUSED}
 _LOOK_AGAIN_MS: Final = 60_000
 """How often the destination's topics are looked at although the archive has nothing new."""
@@ -83,6 +86,8 @@ class Ingress:
         self._shares: Shares | None = None
         self._generation = 0
         """The division of the partitions among instances that marks were last read in."""
+        self._appending: Appending | None = None
+        """None: mirrors have the source's offsets."""
         self._markers: bool | None = None
         self._marks: dict[TopicPartition, Mark] = {}
         self._groups_of: str | None = None
@@ -120,37 +125,68 @@ class Ingress:
             self._topics = self._groups_of = self._looked = None
             return standing_by(link.name, shares.leader, newest.version, started_at_ms, takeovers=shares.takeovers)
         if self._topics is None:
-            self._topics = MirrorTopics(self._client, link, self._options.configs, patience_s=self._config.patience)
-            self._markers = may_write_markers(self._client, deadline=self._view.deadline())
-            self._marks = self._view.marks()
+            self._begin_working(link)
         elif shares.generation != self._generation:
             self._marks, self._looked = self._view.marks(), None
+        assert self._topics is not None  # noqa: S101 - made above
         self._generation = shares.generation
         topics, orders = self._topics, self._view.orders()
         if shares.settled and self._is_quiet(newest, orders):
             return self._report(newest, link, topics, self._last, started_at_ms)
+        return self._work(newest, link, topics, orders, shares, started_at_ms)
+
+    def _work(
+        self, newest: Newest, link: Link, topics: MirrorTopics, orders: Orders, shares: Shares, started_at_ms: int
+    ) -> IngressReport:
+        appending = self._appending
         everything = self._view.partitions(orders)
         # The instance that leads makes all topics ready, before it gives partitions of them to others.
         partitions = everything if shares.leads else [each for each in everything if shares.has(each.where)]
+        if appending is not None:
+            self._marks = appending.marks = self._view.marks()
         self._keep_expired(partitions, orders)
-        live = [each for each in partitions if each.state not in _ENDED]
+        self._refuse_other_offsets(partitions)
+        live = [each for each in partitions if each.state not in _UNTOUCHED]
         mirrors = {each.mirror.name: each.mirror for each in live}
         extents = {each.id: each.extent for each in live}
         adopted = {each.mirror.name for each in live if each.adopted_end is not None}
         failed = topics.prepare(list(mirrors.values()), extents, self._marks, adopted, lead=shares.leads)
-        for each in live:
-            if (error := failed.get(each.mirror.name)) is not None:
-                each.state, each.why = State.CATCHING_UP if error.retryable else State.FAULTED, str(error)
-        self._mark_begun(link, topics, partitions)
+        _tell_failures(failed, live)
+        if appending is None:
+            self._mark_begun(link, topics, partitions)
         if shares.leads:
             shares.divide(topics.leaders(each.where for each in live if each.mirror.name not in failed))
             partitions = [each for each in everything if shares.has(each.where)]
-        appended = self._append(newest, link, topics, partitions)
-        self._follow_starts(newest, topics, partitions)
+        if appending is None:
+            appended = self._append(newest, link, topics, partitions)
+            self._follow_starts(newest, topics, partitions)
+        else:
+            appended = self._append_shared(appending, newest, topics, partitions, orders)
         groups = self._carry_groups(newest, topics, everything) if shares.leads else 0
-        self._mark(link, topics, partitions)
+        if appending is None:
+            self._mark(link, topics, partitions)
+        else:
+            appending.mark(partitions)
         self._last, self._looked = partitions, (newest, orders, started_at_ms)
         return self._report(newest, link, topics, partitions, started_at_ms, appended=appended, groups=groups)
+
+    def _begin_working(self, link: Link) -> None:
+        shared = parse_offsets(self._options.offsets) is Offsets.APPEND
+        self._topics = MirrorTopics(
+            self._client, link, self._options.configs, patience_s=self._config.patience, shared=shared
+        )
+        self._appending = Appending(self._config, self._client, self._view, link) if shared else None
+        self._markers = None if shared else may_write_markers(self._client, deadline=self._view.deadline())
+        self._marks = self._view.marks()
+
+    def _refuse_other_offsets(self, partitions: Iterable[MirroredPartition]) -> None:
+        """A link that has appended to a topic cannot mirror it, nor the other way round."""
+        wanted = Offsets.EXACT if self._appending is None else Offsets.APPEND
+        for each in partitions:
+            mark = self._marks.get(each.where)
+            if mark is not None and mark.offsets is not wanted and each.state not in _ENDED:
+                each.state = State.FAULTED
+                each.why = f"this link has written it with --offsets {mark.offsets}; name another --link"
 
     def _keep_expired(self, partitions: Iterable[MirroredPartition], orders: Orders) -> None:
         """Keep what was ordered after brokers have forgotten the order: the marks, which are renewed, still tell it.
@@ -193,7 +229,10 @@ class Ingress:
         groups: int = 0,
     ) -> IngressReport:
         beats = self._beats.read(newest.archive.storage)
-        ends = {where: extent.end for where, extent in topics.extents.items()}
+        if self._appending is not None:
+            ends = self._appending.positions(partitions)
+        else:
+            ends = {where: extent.end for where, extent in topics.extents.items()}
         return IngressReport(
             link=link.name,
             started_at_ms=started_at_ms,
@@ -228,9 +267,7 @@ class Ingress:
             each.bytes = portion.bytes
             each.state = State.CATCHING_UP
             if portion.lost is not None:
-                first, end, why = portion.lost
-                each.state = State.LOST_RANGE
-                each.why = f"the archive has lost the offsets {first} to {end} ({why}); --accept-gaps continues behind"
+                each.state, each.why = State.LOST_RANGE, portion.why_lost
             if portion.end > topics.extents[each.where].end:
                 items.append((portion.bytes, self._item(each, portion, topics)))
         begun = {each.where: (topics.extents[each.where].end, portions[each.id]) for each in behind}
@@ -268,6 +305,26 @@ class Ingress:
             adopted=each.adopted_end == extent.end,
         )
 
+    def _append_shared(
+        self,
+        appending: Appending,
+        newest: Newest,
+        topics: MirrorTopics,
+        partitions: Sequence[MirroredPartition],
+        orders: Orders,
+    ) -> int:
+        """Append to topics that others may write to. Returns the number of records."""
+        items = appending.plan(newest, topics, partitions, orders)
+        if not items:
+            return 0
+        size = sum(size for size, _ in items)
+        self._on_progress(Progress(phase="appending", bytes_total=size))
+        tasks = spread(items, parallelism_of(self._config.spark.master, self._session))
+        session = None if size < _SPARK_FROM_BYTES else partial(self._spark, newest.archive)
+        appended = appending.write(newest, tasks, session, stop=self.stop)
+        self._bytes = sum(map(partial(finished_bytes, {item.where: item for _, item in items}), appended))
+        return appending.settle(appended, partitions, self._judge)
+
     def _write(self, archive: Archive, link: Link, items: Sequence[tuple[int, RestoreItem]]) -> list[Restored]:
         if not items:
             return []
@@ -291,12 +348,15 @@ class Ingress:
             with ThreadPoolExecutor(len(tasks)) as pool:
                 answers = pool.map(partial(run_restore_task, settings), tasks)
                 return [each for answer in answers for each in answer]
+        return run_restore_job(self._spark(archive), settings, tasks, stop=self.stop)
+
+    def _spark(self, archive: Archive) -> Session:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
             place = Place(url=archive.url, storage=self._config.storage)
             needs = Needs(clusters=(self._view.kafka,), places=(place,), patience_s=self._config.patience)
             self._session = self._undo.enter_context(open_configured(self._config.spark, needs=needs))
-        return run_restore_job(self._session, settings, tasks, stop=self.stop)
+        return self._session
 
     def _settle(self, restored: Iterable[Restored], behind: Iterable[MirroredPartition], topics: MirrorTopics) -> int:
         known = {each.where: each for each in behind}
@@ -347,14 +407,17 @@ class Ingress:
             return 0
         live = [each for each in partitions if each.state in {State.IN_STEP, State.CATCHING_UP, State.LATE_SEGMENT}]
         others = [each for each in live if self._shares is not None and not self._shares.has(each.where)]
-        topics.ends([each.where for each in others])
-        for each in others:
-            if topics.extents[each.where].end < each.extent.end:
-                each.state = State.CATCHING_UP
-        logs = {each.where: (each.mirror, topics.extents[each.where]) for each in live}
-        carried = carry_groups(
-            self._client, newest.cluster.groups, self._options.groups, logs, patience_s=self._config.patience
-        )
+        if self._appending is not None:
+            carried = self._appending.carry_groups(newest, live, others)
+        else:
+            topics.ends([each.where for each in others])
+            for each in others:
+                if topics.extents[each.where].end < each.extent.end:
+                    each.state = State.CATCHING_UP
+            logs = {each.where: (each.mirror, topics.extents[each.where]) for each in live}
+            carried = carry_groups(
+                self._client, newest.cluster.groups, self._options.groups, logs, patience_s=self._config.patience
+            )
         self._groups_of = newest.run_id if all(each.state is State.IN_STEP for each in live) else None
         return carried
 
@@ -371,6 +434,8 @@ class Ingress:
             known = self._marks.get(each.where)
             if known is None and (each.where not in topics.extents or each.state is State.PROMOTED):
                 continue
+            if known is not None and known.append is not None:
+                continue  # it says how far the link has appended
             mark = self._mark_of(each, topics)
             if known is None or not mark.same_as(known) or mark.at_ms - known.at_ms > _MARK_AGAIN_MS:
                 marks[each.where] = mark
@@ -398,3 +463,9 @@ class Ingress:
         offsets = [mark.committed(where) for where, mark in marks.items()]
         outcomes = commit_offsets(self._client, link.group_id, offsets, deadline=self._view.deadline())
         self._marks |= {where: mark for where, mark in marks.items() if where in outcomes and outcomes[where].done}
+
+
+def _tell_failures(failed: Mapping[str, MaxbrodError], partitions: Iterable[MirroredPartition]) -> None:
+    for each in partitions:
+        if (error := failed.get(each.mirror.name)) is not None:
+            each.state, each.why = State.CATCHING_UP if error.retryable else State.FAULTED, str(error)

@@ -1,7 +1,7 @@
 """Destination topics: created as the source's are, grown, configured, begun at the source's log start.
 
 A topic that somebody else made is left alone, unless it is empty: only what the link's own producer has written is
-appended to.
+appended to. Topics that are shared with others are only created and grown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition, topic_id_of, topic_id_text
-from maxbrod.replicate.ingress.plan import plan_mirror_configs
-from maxbrod.restore.plan.configs import CLEANUP_POLICY
+from maxbrod.replicate.ingress.plan import plan_mirror_configs, plan_shared_configs
+from maxbrod.restore.plan.configs import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.target import StartToFill, fill_starts, log_extents
 
@@ -36,8 +36,18 @@ _OPERATION: Final = "replicate"
 class MirrorTopics:
     """The destination's topics, as far as they are known to be mirrors of this link."""
 
-    def __init__(self, client: KafkaClient, link: Link, overrides: Mapping[str, str], *, patience_s: float) -> None:
+    def __init__(
+        self,
+        client: KafkaClient,
+        link: Link,
+        overrides: Mapping[str, str],
+        *,
+        patience_s: float,
+        shared: bool = False,
+    ) -> None:
+        """`shared`: others may write to the topics. Then they keep their configuration and all their records."""
         self._client, self._link, self._overrides, self._patience_s = client, link, overrides, patience_s
+        self._shared = shared
         self.ids: dict[str, str] = {}
         """The ids of destination topics, by name."""
         self.counts: dict[str, int] = {}
@@ -46,6 +56,8 @@ class MirrorTopics:
         self._configured: dict[str, str] = {}
         """The digest of the configuration that each topic has got from this process."""
         self._ours: set[str] = set()
+        self.batch_bytes: dict[str, int] = {}
+        """The largest batch that each shared topic accepts."""
 
     def prepare(
         self,
@@ -68,6 +80,9 @@ class MirrorTopics:
         self._create([each for name, each in wanted.items() if name not in present], extents, failed)
         self._grow({name: each for name, each in wanted.items() if name in present}, present, failed)
         self._learn([name for name in wanted if name not in failed])
+        if self._shared:
+            self._look_at_limits([name for name in wanted if name not in failed])
+            return failed
         for name, mirror in wanted.items():
             if name not in failed:
                 try:
@@ -87,6 +102,9 @@ class MirrorTopics:
         failed: dict[str, MaxbrodError] = {name: _missing(name) for name in wanted if name not in present}
         there = {name: each for name, each in wanted.items() if name in present}
         self._learn(list(there))
+        if self._shared:
+            self._look_at_limits(list(there))
+            return failed
         fresh = [
             TopicPartition(topic=name, partition=number)
             for name, mirror in there.items()
@@ -145,6 +163,7 @@ class MirrorTopics:
         """The topic was deleted at the destination: whatever has its name now is another one."""
         self.ids.pop(name, None)
         self._configured.pop(name, None)
+        self.batch_bytes.pop(name, None)
         self._ours.discard(name)
         self.extents = {where: each for where, each in self.extents.items() if where.topic != name}
 
@@ -155,6 +174,11 @@ class MirrorTopics:
         brokers = len(self._client.metadata([], deadline=self._deadline()).brokers)
         for mirror in mirrors:
             factor = min(mirror.source.replication_factor or 1, brokers)
+            if self._shared:
+                configs = plan_shared_configs(mirror.source, self._overrides, replication_factor=factor)
+                count = mirror.source.partition_count
+                new.append(NewTopic(name=mirror.name, partitions=count, replication_factor=factor, configs=configs))
+                continue
             configs = dict(plan_mirror_configs(mirror.source, self._overrides, replication_factor=factor).linked)
             if any(each.start for each in _of_topic(mirror, extents)):
                 configs[CLEANUP_POLICY] = "delete"  # a compacted topic refuses fillers; `_configure` compacts it again
@@ -176,7 +200,7 @@ class MirrorTopics:
         if counts:
             failed |= _failures(create_partitions(self._client, counts, deadline=self._deadline()), "add partitions")
         for name, each in mirrors.items():
-            if len(present[name].partitions) > each.source.partition_count:
+            if not self._shared and len(present[name].partitions) > each.source.partition_count:
                 failed[name] = RefusedError(
                     f"the destination topic has {len(present[name].partitions)} partitions, more than the source's "
                     f"{each.source.partition_count}",
@@ -257,6 +281,15 @@ class MirrorTopics:
         )
 
     # Configuration
+
+    def _look_at_limits(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self.batch_bytes]
+        if unknown:
+            present = capture(self._client, unknown, (), deadline=self._deadline())
+            for name in unknown:
+                topic = present.topic(name)
+                limit = None if topic is None else (topic.effective or {}).get("max.message.bytes")
+                self.batch_bytes[name] = MESSAGE_BYTES_DEFAULT if limit is None else int(limit)
 
     def _configure(self, mirrors: Iterable[Mirror], failed: dict[str, MaxbrodError]) -> None:
         """Configure topics whose source has another configuration than when this process last looked."""

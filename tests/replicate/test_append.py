@@ -1,0 +1,283 @@
+"""Ingress that appends to topics that others write to: exactly once, in order, without loops."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from kafka import KafkaConsumer
+from kafka import TopicPartition as Place
+
+from maxbrod.batch.provenance import ORIGIN
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.model import TopicPartition
+from maxbrod.replicate.ingress import append_task
+from maxbrod.replicate.ingress.append_task import put_mark, take_position
+from maxbrod.replicate.ingress.run import Ingress
+from maxbrod.replicate.lease import Lease
+from maxbrod.replicate.link import Link, State
+from maxbrod.sandbox.topics import create_topic, recreate_topic
+from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
+from replicate.engine import SUFFIX, archive, carry, link_config, only, take_in
+from replicate.processes import ingress_program, produce_small_batches, tell, told, wait_until_stopped
+from replicate.test_operating import LinkCommand
+from restore.engine import configs_of, put, stand
+from restore.oracle import log_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from maxbrod.config import Config
+    from maxbrod.replicate.link import Mark
+    from maxbrod.sandbox.cluster import Cluster
+
+_GZIP = {"compression_type": "gzip"}
+"""Batches that come compressed are archived as they are, so that few bytes can be read at once."""
+
+
+def test_records_join_those_of_others_once_in_order_and_unchanged(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    """Two sources and a producer at the destination, which keeps its topic's configuration."""
+    other = f"{topic}-other"
+    create_topic(cluster, topic)
+    create_topic(cluster, other)
+    create_topic(cluster, topic + SUFFIX, partitions=2, config={"retention.ms": "1234567890"})
+    first = link_config(cluster, tmp_path / "first", topic, offsets="append")
+    into = (f"{other}={topic}{SUFFIX}",)
+    second = link_config(cluster, tmp_path / "second", other, offsets="append", rename=into)
+    special = Message(key=None, value=b"", headers=(("h", b"1"), ("h", b"2")), timestamp_ms=12345)
+    produce(cluster, topic, [*numbered(9), special])
+    produce(cluster, topic + SUFFIX, numbered(3, first=1000))
+    assert carry(first).appended == 10
+    produce(cluster, other, numbered(5, first=500))
+    assert carry(second).appended == 5
+    produce_transaction(cluster, topic, numbered(5, first=100), transactional_id=topic, commit=False)
+    produce(cluster, topic, numbered(5, first=20))
+    report = carry(first)
+    assert (only(report).state, only(report).end, only(report).lag_records) == (State.IN_STEP, 21, 0)
+    assert take_in(first).appended == take_in(second).appended == 0
+    assert _numbers(cluster, topic + SUFFIX) == [*range(1000, 1003), *range(9), None, *range(500, 505), *range(20, 25)]
+    found = next(each for each in log_of(cluster, topic + SUFFIX).values() if each.value == b"")
+    assert (found.key, found.timestamp_ms, found.headers[:2]) == (None, 12345, ((b"h", b"1"), (b"h", b"2")))
+    assert configs_of(cluster, topic + SUFFIX) == {"retention.ms": "1234567890"}
+
+
+def test_both_directions_between_two_shared_topics_never_loop(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    other = topic + SUFFIX
+    there = link_config(cluster, tmp_path / "there", topic, offsets="append")
+    back = link_config(cluster, tmp_path / "back", other, offsets="append", rename=(f"{other}={topic}",))
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(10))
+    for number in range(2):
+        carry(there)
+        produce(cluster, other, numbered(1, first=500 + number))
+        report = carry(back)
+    assert only(report).state is State.IN_STEP
+    assert carry(there).appended == carry(back).appended == 0
+    assert sorted(_numbers(cluster, topic)) == sorted(_numbers(cluster, other)) == [*range(10), 500, 501]
+    named = [name for each in log_of(cluster, topic).values() for name, _ in each.headers]
+    assert named.count(ORIGIN.encode()) == 2, "only those from the other side"
+
+
+def test_two_racing_instances_append_every_record_once(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease would keep one of them from working, so both do without."""
+    monkeypatch.setattr(Lease, "hold", lambda _: True)
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append")
+    produce_small_batches(cluster, topic, 600, **_GZIP)
+    archive(config)
+    with ingress_program(config, "without lease", stop_at=0) as process, Ingress(config) as other:
+        states = set[str]()
+        while states != {State.IN_STEP}:
+            tell(process)
+            mine = other.run()
+            states = {*told(process), *mine.states}
+            assert states <= {State.CATCHING_UP, State.IN_STEP}, mine
+    assert _committed(cluster, topic + SUFFIX) == list(range(600))
+
+
+def test_an_instance_that_is_killed_or_wakes_up_late_neither_loses_nor_doubles(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    """Killed in the middle of a transaction, then stopped there while another one takes over and goes on."""
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append", takeover=0)
+    produce_small_batches(cluster, topic, 600, **_GZIP)
+    archive(config)
+    with ingress_program(config, stop_at=12) as process:
+        tell(process)
+        wait_until_stopped(process)
+        process.kill()
+    with ingress_program(config, stop_at=12) as process:
+        tell(process)
+        wait_until_stopped(process)
+        assert 0 < len(_committed(cluster, topic + SUFFIX)) < 600
+        assert only(take_in(config)).state is State.IN_STEP
+        produce(cluster, topic, numbered(100, first=600))
+        archive(config)
+        take_in(config)
+        os.kill(process.pid, signal.SIGCONT)
+        assert set(told(process)) == {State.CATCHING_UP}, "the brokers refused what it sent"
+        tell(process)
+        assert set(told(process)) == {State.IN_STEP}
+    assert _committed(cluster, topic + SUFFIX) == list(range(700))
+
+
+def test_a_transaction_of_the_source_is_whole_at_the_destination(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_task, "_READ_BYTES", 500)
+    monkeypatch.setattr(append_task, "_TRANSACTION_BYTES", 1)
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append")
+    produce_small_batches(cluster, topic, 60, **_GZIP)
+    large = [Message(value=os.urandom(200)) for _ in range(200)]
+    produce_transaction(cluster, topic, large, transactional_id=topic)
+    produce_small_batches(cluster, topic, 60, first=60, **_GZIP)
+    carry(config)
+    places = list(log_of(cluster, topic + SUFFIX))
+    sizes = [1]
+    for before, after in pairwise(places):
+        if after == before + 1:
+            sizes[-1] += 1
+        else:
+            sizes.append(1)  # a marker between them
+    assert len(sizes) > 3
+    assert max(sizes) >= 200, sizes
+
+
+def test_a_link_that_brokers_have_forgotten_continues_behind_its_own_records(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append")
+    produce(cluster, topic, numbered(10))
+    carry(config)
+    produce(cluster, topic + SUFFIX, numbered(2, first=500))
+    produce(cluster, topic, numbered(5, first=10))
+    with cluster.admin() as admin:
+        admin.delete_groups([Link(name=f"link-{topic}").group_id])
+    assert carry(config).appended == 5
+    assert _numbers(cluster, topic + SUFFIX) == [*range(10), 500, 501, *range(10, 15)]
+
+
+def test_a_source_that_was_created_again_or_truncated_is_never_continued(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append")
+    produce(cluster, topic, numbered(10))
+    carry(config)
+    mark = _mark(config, topic)
+    assert mark.append is not None
+    assert (mark.append.last, mark.append.leader_epoch) == (9, 0)
+    produce(cluster, topic, numbered(10, first=10))
+    archive(config)
+    _mark(config, topic, replace(mark, append=replace(mark.append, leader_epoch=7)))
+    report = take_in(config)
+    assert (only(report).state, report.exit_code) == (State.FAULTED, 5)
+    assert "truncated" in (only(report).why or "")
+    _mark(config, topic, replace(mark, next_offset=500))
+    assert "truncated" in (only(take_in(config)).why or "")
+    _mark(config, topic, replace(mark, append=replace(mark.append, end=500)))
+    assert "lost records" in (only(take_in(config)).why or "")
+    _mark(config, topic, mark)
+    exact = config.model_copy(update={"replicate": replace(config.replicate, offsets="exact")})
+    assert "--offsets append" in (only(take_in(exact)).why or "")
+    recreate_topic(cluster, topic)
+    produce(cluster, topic, numbered(30, first=1000))
+    assert "created again" in (only(carry(config)).why or "")
+    assert _numbers(cluster, topic + SUFFIX) == list(range(10))
+
+
+def test_groups_resume_at_the_first_record_that_they_have_not_processed(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    group = f"group-{topic}"
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append", groups=(group,))
+    produce(cluster, topic, numbered(10))
+    put(cluster, group, {(topic, 0): 4})
+    carry(config)
+    assert stand(cluster, group)[topic + SUFFIX, 0] == 4
+    produce(cluster, topic, numbered(10, first=10))
+    put(cluster, group, {(topic, 0): 15})
+    carry(config)
+    assert log_of(cluster, topic + SUFFIX)[stand(cluster, group)[topic + SUFFIX, 0]].value == b"value-15"
+    produce(cluster, topic + SUFFIX, numbered(1, first=500))
+    produce(cluster, topic, numbered(10, first=20))
+    put(cluster, group, {(topic, 0): 30})
+    carry(config)
+    at = stand(cluster, group)[topic + SUFFIX, 0]
+    assert log_of(cluster, topic + SUFFIX)[at].value == b"value-500", "what others wrote is not skipped"
+    put(cluster, group, {(topic + SUFFIX, 0): at + 1})
+    archive(config)
+    take_in(config)
+    assert stand(cluster, group)[topic + SUFFIX, 0] > max(log_of(cluster, topic + SUFFIX))
+
+
+def test_a_link_that_appends_is_watched_paused_and_promoted(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append", takeover=0)
+    command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
+    produce_small_batches(cluster, topic, 300, **_GZIP)
+    archive(config)
+    with ingress_program(config, stop_at=15) as process:
+        tell(process)
+        wait_until_stopped(process)
+        (found,) = command.json("replicate", "status")["partitions"]
+        assert found["state"] == "catching up"
+        assert 0 < found["end"] < 300 == found["end"] + found["lag_records"]
+        report = command.json("replicate", "promote", exits=3)
+        assert (report["fenced"], report["missing"]) == (True, found["lag_records"])
+        os.kill(process.pid, signal.SIGCONT)
+        assert set(told(process)) <= {State.CATCHING_UP, State.FAULTED}
+    assert command.json("replicate", "promote", exits=3)["partitions"][0]["end"] == found["end"], "it may be repeated"
+    assert only(take_in(config)).state is State.PROMOTED
+    assert _committed(cluster, topic + SUFFIX) == list(range(found["end"]))
+    command("replicate", "resume", exits=5)
+    command("replicate", "verify", exits=5)
+    command("replicate", "fail-back", exits=5)
+
+
+def _numbers(cluster: Cluster, topic: str) -> list[int | None]:
+    """The numbers in the values of a topic's records, in order, whether committed or not."""
+    return [int(each.value[6:]) if each.value else None for each in log_of(cluster, topic).values()]
+
+
+def _committed(cluster: Cluster, topic: str) -> list[int]:
+    """The numbers that a consumer of committed records sees."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap, isolation_level="read_committed", enable_auto_commit=False
+    )
+    try:
+        place = Place(topic, 0)
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        found, end = list[int](), consumer.end_offsets([place])[place]
+        while consumer.position(place) < end:
+            for each in consumer.poll(timeout_ms=200).get(place, ()):
+                found.append(int(each.value[6:]))
+        return found
+    finally:
+        consumer.close()
+
+
+def _mark(config: Config, topic: str, mark: Mark | None = None) -> Mark:
+    """The mark of the link, or another one in its place."""
+    assert config.kafka is not None
+    link, where = Link(name=f"link-{topic}"), TopicPartition(topic=topic + SUFFIX, partition=0)
+    with KafkaClient(config.kafka) as client:
+        transaction, found = take_position(client, link, where, patience_s=60)
+        assert found is not None
+        if mark is not None:
+            put_mark(client, link, transaction, where, mark, patience_s=60)
+    return found
