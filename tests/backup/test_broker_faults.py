@@ -22,6 +22,7 @@ from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.inspect.listing import list_topics
 from maxbrod.inspect.showing import show_topic
 from maxbrod.model import topic_id_text
+from maxbrod.replicate.link import State
 from maxbrod.restore.plan.rename import Rename
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.sandbox.surgery import delete_records, lose_by_unclean_election
@@ -29,6 +30,7 @@ from maxbrod.sandbox.topics import create_topic, replicas, topic_id, wait_for_in
 from maxbrod.sandbox.traffic import numbered
 from maxbrod.table.read.counting import count_records
 from maxbrod.table.read.options import parse_options
+from replicate.engine import link_config, only, take_in
 from restore.engine import read_all
 from restore.faults import restore
 from support.clusters import start_cluster
@@ -148,9 +150,12 @@ def test_what_an_unclean_election_lost_is_replaced_by_what_the_log_has_now(
     first = back_up(config)
     assert first.exit_code == 0
     seen = []
+    modes = [{"offsets": each, "link": f"{topic}-{each}", "rename": (), "prefix": each} for each in ("exact", "append")]
+    links = [link_config(cluster3, tmp_path / "archive", topic, **mode) for mode in modes]
 
     def archive_what_will_be_lost() -> None:
         seen.append(back_up(config))
+        assert [only(take_in(each)).end for each in links] == [47, 47]
 
     lost = lose_with(cluster3, topic, archive_what_will_be_lost)
     try:
@@ -165,6 +170,9 @@ def test_what_an_unclean_election_lost_is_replaced_by_what_the_log_has_now(
         assert settles(config)
     finally:
         mend(cluster3, topic, lost)
+    for each in links:  # replication never continues behind records that the source has lost
+        found = only(take_in(each))
+        assert (found.state, found.end) == (State.FAULTED, 47), found
     assert_as_each_run_left_it(cluster3, topic, config, {first.run_id: 40, seen[0].run_id: 47, report.run_id: 60})
 
 
