@@ -10,6 +10,7 @@ import typer
 from maxbrod.bench.groups import (
     Group,
     LifecycleGroup,
+    ReplicateGroup,
     RestoreGroup,
     TableGroup,
 )
@@ -179,12 +180,21 @@ def replicate(
     scale: Annotated[float, typer.Option(min=0.001, help="Multiplies the size of the backlog.")] = 1.0,
     rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 3,
     latency_seconds: Annotated[float, typer.Option(min=1, help="How long records travel.")] = 60.0,
+    only: Annotated[list[ReplicateGroup] | None, typer.Option(help="Measure only this. May be repeated.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Replication: a backlog beside a backup and a restore of it, the latency of a record, quiet partitions."""
-    from maxbrod.bench.replicate import measure  # noqa: PLC0415 - as above
+    """Replication: a backlog beside a backup and a restore of it, latency, quiet partitions, MirrorMaker 2, memory."""
+    from maxbrod.bench import mirror_maker  # noqa: PLC0415 - as above
+    from maxbrod.bench.replicate import measure  # noqa: PLC0415
 
-    figures = measure(scale=scale, rounds=rounds, latency_s=latency_seconds, on_stage=_print_stage)
+    chosen = only or list(ReplicateGroup)
+    figures: list[Figure] = []
+    if ReplicateGroup.LINK in chosen:
+        figures += measure(scale=scale, rounds=rounds, latency_s=latency_seconds, on_stage=_print_stage)
+    if ReplicateGroup.MIRROR_MAKER in chosen:
+        figures += mirror_maker.measure(scale=scale, rounds=rounds, on_stage=_print_stage)
+    if ReplicateGroup.MEMORY in chosen:
+        figures += mirror_maker.measure_memory(scale=scale, on_stage=_print_stage)
     _print_figures("Replication, measured", figures, json=json)
 
 

@@ -53,3 +53,10 @@ class LifecycleGroup(StrEnum):
     """100,000 partitions, 5 million rows."""
     REQUESTS = "requests"
     """What a run asks of the store, counted."""
+
+
+class ReplicateGroup(StrEnum):
+    LINK = "link"
+    """A backlog beside a backup and a restore, latency, quiet partitions."""
+    MIRROR_MAKER = "mirror-maker"
+    MEMORY = "memory"

@@ -67,6 +67,15 @@ def peak_bytes_below(word: str) -> int:
     return max(peaks)
 
 
+def peaks_below(root: int) -> dict[int, tuple[str, int]]:
+    """The name and the peak of a process and of each of its living descendants."""
+    found = {}
+    for pid in _tree(_stats(), root, frozenset()):
+        with suppress(OSError, IndexError):
+            found[pid] = ((_PROC / str(pid) / "comm").read_text().strip(), peak_bytes(pid))
+    return found
+
+
 def peak_bytes(pid: int | str = "self") -> int:
     """The most memory that a process ever had resident."""
     status = (_PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace")

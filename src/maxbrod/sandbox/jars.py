@@ -37,6 +37,7 @@ _CHECKPOINT: Final = "bootstrap.checkpoint"
 # kafka-tools also brings the whole of Kafka Connect with two web servers, for one tool that nobody needs here: 40 of 90
 # jars, and half of the wait. Releases before 4.0 bring another logger, which would swallow the brokers' output.
 _EXCLUDED: Final = (("org.apache.kafka", "connect-runtime"), ("org.slf4j", "slf4j-reload4j"))
+_MIRROR_MAKER: Final = ("org.apache.kafka", "connect-mirror")
 
 _RESOLVE_TIMEOUT_S: Final = 900
 _HINT: Final = (
@@ -73,6 +74,16 @@ def new_uuid() -> str:
 
 
 @cache
+def mirror_maker_jars(version: str = KAFKA_VERSION) -> tuple[Path, ...]:
+    """MirrorMaker 2 with the whole of Kafka Connect, which it runs in, from the cache. A benchmark needs it."""
+    find_java()
+    modules = ((*_MIRROR_MAKER, version), _LOGGING)
+    wanted = _Wanted(modules=modules, excluded=(("org.slf4j", "slf4j-reload4j"),))
+    home = filled(f"mirror-maker-{version}", lambda home: _resolve(home / "jars", wanted, f"MirrorMaker {version}"))
+    return tuple(sorted((home / "jars").glob("*.jar")))
+
+
+@cache
 def kafka_release(version: str = KAFKA_VERSION) -> Release:
     """The release from the cache. The first time it is downloaded, which takes a minute."""
     if _VERSION.fullmatch(version) is None:
@@ -84,37 +95,42 @@ def kafka_release(version: str = KAFKA_VERSION) -> Release:
 
 def _build(home: Path, version: str) -> None:
     find_java()  # Its error is clearer than that of a failed download.
-    _resolve(home / "jars", version)
+    modules = (*((group, name, version) for group, name in _MODULES), _LOGGING)
+    _resolve(home / "jars", _Wanted(modules=modules, excluded=_EXCLUDED), f"Apache Kafka {version}")
     _format(home, version)
 
 
-def _modules(version: str) -> list[tuple[str, str, str]]:
-    return [*((group, name, version) for group, name in _MODULES), _LOGGING]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """Modules by group, name and version; and those that must not come with them."""
+
+    modules: tuple[tuple[str, str, str], ...]
+    excluded: tuple[tuple[str, str], ...]
 
 
-def _resolve(folder: Path, version: str) -> None:
+def _resolve(folder: Path, wanted: _Wanted, what: str) -> None:
     failures = []
     for resolve in (_resolve_with_ivy, _resolve_with_maven):
         work = folder.with_name("work")
         work.mkdir()
         try:
-            resolve(folder, work, version)
+            resolve(folder, work, wanted)
         except _ResolveError as error:
             failures.append(str(error))
         else:
             return
         finally:
             shutil.rmtree(work)
-    raise EnvironmentMissingError(f"cannot get the jars of Apache Kafka {version}: {'; '.join(failures)}", hint=_HINT)
+    raise EnvironmentMissingError(f"cannot get the jars of {what}: {'; '.join(failures)}", hint=_HINT)
 
 
 class _ResolveError(Exception):
     """One way to download the jars failed; the next may work."""
 
 
-def _resolve_with_ivy(folder: Path, work: Path, version: str) -> None:
+def _resolve_with_ivy(folder: Path, work: Path, wanted: _Wanted) -> None:
     ivy_file = work / "ivy.xml"
-    ivy_file.write_text(_ivy_xml(version))
+    ivy_file.write_text(_ivy_xml(wanted))
     settings = os.environ.get("MAXBROD_IVY_SETTINGS")
     command = [
         *(str(find_java().executable), "-jar", str(spark_jar("ivy"))),
@@ -135,12 +151,12 @@ def spark_jar(name: str) -> Path:
     raise _ResolveError(f"PySpark ships no {name} jar")
 
 
-def _ivy_xml(version: str) -> str:
+def _ivy_xml(wanted: _Wanted) -> str:
     dependencies = "".join(
         f'<dependency org="{group}" name="{name}" rev="{rev}" conf="default->default"/>'
-        for group, name, rev in _modules(version)
+        for group, name, rev in wanted.modules
     )
-    exclusions = "".join(f'<exclude org="{group}" module="{name}"/>' for group, name in _EXCLUDED)
+    exclusions = "".join(f'<exclude org="{group}" module="{name}"/>' for group, name in wanted.excluded)
     return (
         '<ivy-module version="2.0"><info organisation="maxbrod" module="sandbox"/>'
         '<configurations><conf name="default"/></configurations>'
@@ -149,23 +165,24 @@ def _ivy_xml(version: str) -> str:
     )
 
 
-def _resolve_with_maven(folder: Path, work: Path, version: str) -> None:
+def _resolve_with_maven(folder: Path, work: Path, wanted: _Wanted) -> None:
     if shutil.which("mvn") is None:
         raise _ResolveError("no mvn on PATH")
     pom = work / "pom.xml"
-    pom.write_text(_pom_xml(version))
+    pom.write_text(_pom_xml(wanted))
     goal = "dependency:copy-dependencies"
     _run("mvn", ["mvn", "-q", "-B", "-f", str(pom), goal, f"-DoutputDirectory={folder}"], work)
 
 
-def _pom_xml(version: str) -> str:
+def _pom_xml(wanted: _Wanted) -> str:
     exclusions = "".join(
-        f"<exclusion><groupId>{group}</groupId><artifactId>{name}</artifactId></exclusion>" for group, name in _EXCLUDED
+        f"<exclusion><groupId>{group}</groupId><artifactId>{name}</artifactId></exclusion>"
+        for group, name in wanted.excluded
     )
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{rev}</version>"
         f"<exclusions>{exclusions}</exclusions></dependency>"
-        for group, name, rev in _modules(version)
+        for group, name, rev in wanted.modules
     )
     return (
         "<project><modelVersion>4.0.0</modelVersion>"
