@@ -44,12 +44,13 @@ _RUNBOOK: Final = "docs/replication.md has runbooks: fail over, fail back, what 
     ReplicateOptions,
     before=_FAR,
     after=_LONG,
-    without=[*_MIRROR, "force", "takeover", "rate_bytes_per_s", "ranges", "watch"],
+    without=[*_MIRROR, "force", "rate_bytes_per_s", "ranges", "watch"],
 )
 def egress(call: Call[ReplicateOptions]) -> None:
     """In the source region: archive topics continuously, with a heartbeat of the source's log ends.
 
-    It is 'maxbrod backup --follow' with a heartbeat. The section 'backup' of the file applies as well.
+    It is 'maxbrod backup --follow' with a heartbeat. The section 'backup' of the file applies as well. Of several
+    instances for one archive one works, and the others stand by for it.
 
     For example:
 
@@ -74,8 +75,19 @@ def egress(call: Call[ReplicateOptions]) -> None:
         ended = undo.enter_context(exporting(metrics.registry, call.options, every_s=call.options.every))
         unbeaten: list[str] = []
 
+        holders: list[str] = []
+
+        def standing_by(holder: str) -> None:
+            beats.stand_by(standing=True)
+            ended(None)
+            if holders != [holder] and not (call.quiet or call.as_json):
+                print_line(f"standing by: {holder} works")
+            holders[:] = [holder]
+
         def report(interval: EgressInterval) -> None:
             metrics.observe(interval)
+            beats.stand_by(standing=False)
+            holders.clear()
             ended(problem_of(interval) or next(iter(unbeaten), None))
             show(interval)
 
@@ -86,7 +98,14 @@ def egress(call: Call[ReplicateOptions]) -> None:
                 print_line_to_err(why)
 
         on_progress = undo.enter_context(progress_bar(shown=not (call.quiet or call.as_json)))
-        last = follow_source(_settings(call), stop=stop, on_interval=report, on_beat=beaten, on_progress=on_progress)
+        last = follow_source(
+            _settings(call),
+            stop=stop,
+            on_interval=report,
+            on_beat=beaten,
+            on_standby=standing_by,
+            on_progress=on_progress,
+        )
     raise typer.Exit(last.exit_code)
 
 

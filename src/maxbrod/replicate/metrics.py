@@ -141,8 +141,14 @@ class BeatMetrics:
             "When the last heartbeat was written; 0 if none was.",
             registry=registry,
         )
+        self._standing_by = Gauge(
+            "maxbrod_egress_standing_by", "1 while another instance archives, and this one waits.", registry=registry
+        )
         for result in ("written", "failed"):
             self._beats.labels(result)
+
+    def stand_by(self, *, standing: bool) -> None:
+        self._standing_by.set(standing)
 
     def observe(self, at_ms: int | None) -> None:
         """`at_ms`: when it was written; None: it could not be."""
