@@ -105,7 +105,7 @@ def test_old_messages_on_both_sides_of_a_batch_are_never_rewritten_together() ->
 
 
 def test_a_record_tells_where_it_has_been_and_who_brought_it_last() -> None:
-    there = [[(b"x", None)], [], [(b"maxbrod.origin", b"C/t")]]
+    there: list[list[tuple[bytes, bytes | None]]] = [[(b"x", None)], [], [(b"maxbrod.origin", b"C/t")]]
     records = [Record(offset=row, timestamp=0, key=None, value=b"", headers=each) for row, each in enumerate(there)]
     columns = decode(packed(records), columns=["offset", "timestamp_ms", "headers"])
     first = replace(PROVENANCE, origins=("B/t", "A/*"), restore_id="a link")
@@ -126,7 +126,11 @@ def test_a_record_tells_where_it_has_been_and_who_brought_it_last() -> None:
 
 
 def test_a_record_that_comes_back_is_left_out() -> None:
-    there = [[], [(b"maxbrod.origin", b"here/t")], [(b"maxbrod.origin", b"here/x")]]
+    there: list[list[tuple[bytes, bytes | None]]] = [
+        [],
+        [(b"maxbrod.origin", b"here/t")],
+        [(b"maxbrod.origin", b"here/x")],
+    ]
     records = [Record(offset=row, timestamp=0, key=None, value=b"", headers=each) for row, each in enumerate(there)]
     data = packed(records)
     made = replay(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.sandbox.waiting import wait_for
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
 
-def produce_small_batches(cluster: Cluster, topic: str, count: int, *, first: int = 0, **config: object) -> None:
+def produce_small_batches(cluster: Cluster, topic: str, count: int, *, first: int = 0, **config: Any) -> None:
     produce(cluster, topic, numbered(count, first=first), batch_size=400, **config)
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer
 from kafka import TopicPartition as Place
@@ -14,7 +14,7 @@ from kafka import TopicPartition as Place
 from maxbrod.batch.provenance import ORIGIN
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
-from maxbrod.replicate.ingress import append_task
+from maxbrod.replicate.ingress import append_job, append_task, run
 from maxbrod.replicate.ingress.append_task import put_mark, take_position
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
@@ -26,6 +26,7 @@ from replicate.processes import ingress_program, produce_small_batches, tell, to
 from replicate.test_operating import LinkCommand
 from restore.engine import configs_of, put, stand
 from restore.oracle import log_of
+from support.sparkless import no_session, run_tasks_here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,12 +37,20 @@ if TYPE_CHECKING:
     from maxbrod.replicate.link import Mark
     from maxbrod.sandbox.cluster import Cluster
 
-_GZIP = {"compression_type": "gzip"}
+_GZIP: dict[str, Any] = {"compression_type": "gzip"}
 """Batches that come compressed are archived as they are, so that few bytes can be read at once."""
 
 
-def test_records_join_those_of_others_once_in_order_and_unchanged(cluster: Cluster, tmp_path: Path, topic: str) -> None:
-    """Two sources and a producer at the destination, which keeps its topic's configuration."""
+def test_records_join_those_of_others_once_in_order_and_unchanged(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sources and a producer at the destination, which keeps its topic's configuration.
+
+    Work travels as it does to the workers of Spark.
+    """
+    monkeypatch.setattr(run, "_SPARK_FROM_BYTES", 0)
+    monkeypatch.setattr(run, "open_configured", no_session)
+    monkeypatch.setattr(append_job, "run_tasks", run_tasks_here)
     other = f"{topic}-other"
     create_topic(cluster, topic)
     create_topic(cluster, other)
@@ -60,7 +69,7 @@ def test_records_join_those_of_others_once_in_order_and_unchanged(cluster: Clust
     report = carry(first)
     assert (only(report).state, only(report).end, only(report).lag_records) == (State.IN_STEP, 21, 0)
     assert take_in(first).appended == take_in(second).appended == 0
-    assert _numbers(cluster, topic + SUFFIX) == [*range(1000, 1003), *range(9), None, *range(500, 505), *range(20, 25)]
+    assert _numbers(cluster, topic + SUFFIX) == [*range(1000, 1003), *range(9), -1, *range(500, 505), *range(20, 25)]
     found = next(each for each in log_of(cluster, topic + SUFFIX).values() if each.value == b"")
     assert (found.key, found.timestamp_ms, found.headers[:2]) == (None, 12345, ((b"h", b"1"), (b"h", b"2")))
     assert configs_of(cluster, topic + SUFFIX) == {"retention.ms": "1234567890"}
@@ -127,6 +136,23 @@ def test_an_instance_that_is_killed_or_wakes_up_late_neither_loses_nor_doubles(
         tell(process)
         assert set(told(process)) == {State.IN_STEP}
     assert _committed(cluster, topic + SUFFIX) == list(range(700))
+
+
+def test_instances_divide_the_partitions_of_a_link_that_appends(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    create_topic(cluster, topic, partitions=2)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append", takeover=60)
+    with Ingress(config) as first, Ingress(config) as second:
+        for number in range(12):
+            produce(cluster, topic, numbered(10, first=number * 10))
+            produce(cluster, topic, numbered(10, first=number * 10), partition=1)
+            archive(config)
+            shares = [len(each.run().partitions) for each in (first, second)]
+            if shares == [1, 1] and number > 2:
+                break
+    assert shares == [1, 1]
+    assert {each.state for each in take_in(config).partitions} == {State.IN_STEP}
+    for partition in range(2):
+        assert _committed(cluster, topic + SUFFIX, partition) == list(range((number + 1) * 10))
 
 
 def test_a_transaction_of_the_source_is_whole_at_the_destination(
@@ -248,18 +274,18 @@ def test_a_link_that_appends_is_watched_paused_and_promoted(
     command("replicate", "fail-back", exits=5)
 
 
-def _numbers(cluster: Cluster, topic: str) -> list[int | None]:
-    """The numbers in the values of a topic's records, in order, whether committed or not."""
-    return [int(each.value[6:]) if each.value else None for each in log_of(cluster, topic).values()]
+def _numbers(cluster: Cluster, topic: str) -> list[int]:
+    """The numbers in the values of a topic's records, in order, whether committed or not; -1: an empty value."""
+    return [int(each.value[6:]) if each.value else -1 for each in log_of(cluster, topic).values()]
 
 
-def _committed(cluster: Cluster, topic: str) -> list[int]:
+def _committed(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
     """The numbers that a consumer of committed records sees."""
     consumer = KafkaConsumer(
         bootstrap_servers=cluster.bootstrap, isolation_level="read_committed", enable_auto_commit=False
     )
     try:
-        place = Place(topic, 0)
+        place = Place(topic, partition)
         consumer.assign([place])
         consumer.seek_to_beginning(place)
         found, end = list[int](), consumer.end_offsets([place])[place]

@@ -69,18 +69,24 @@ def test_a_destination_that_throttles_is_written_to_at_its_pace(
 ) -> None:
     throttled = list[int]()
     throttle = Connection.throttle
-    monkeypatch.setattr(Connection, "throttle", lambda self, ms: (throttled.append(ms), throttle(self, ms))[1])
+
+    def noted(connection: Connection, milliseconds: int) -> None:
+        throttled.append(milliseconds)
+        throttle(connection, milliseconds)
+
+    monkeypatch.setattr(Connection, "throttle", noted)
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic)
-    produce(cluster, topic, [Message(value=bytes([number % 251]) * 1000) for number in range(400)], batch_size=20_000)
+    # Four large batches, which are sent one by one; brokers count what came in ten seconds.
+    produce(cluster, topic, [Message(value=bytes([number % 251]) * 1000) for number in range(1200)], batch_size=300_000)
     archive(config)
-    _limit(cluster, 100_000)
+    _limit(cluster, 80_000)
     try:
         report = take_in(config)
     finally:
         _limit(cluster, 1e12)
     assert max(throttled) > 0
-    assert (only(report).state, only(report).end) == (State.IN_STEP, 400)
+    assert (only(report).state, only(report).end) == (State.IN_STEP, 1200)
     assert log_of(cluster, topic + SUFFIX) == log_of(cluster, topic)
 
 

@@ -26,9 +26,10 @@ from maxbrod.batch.headers import NEWEST_MAGIC
 from maxbrod.batch.provenance import Provenance
 from maxbrod.batch.replay import replay
 from maxbrod.batch.transactions import transaction_events
-from maxbrod.errors import MaxbrodError, ProducerFencedError, RefusedError, UnavailableError
+from maxbrod.errors import MaxbrodError, ProducerFencedError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
 from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
 from maxbrod.kafka.produce.transactions import Transaction, add_partitions, begin, commit_offsets_in, end
 from maxbrod.kafka.state.groups import read_settled_offsets
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
@@ -61,7 +62,13 @@ _READ_S: Final = 5.0
 """With a limited rate no more is read at once than is sent in this time: a transaction can only end in between."""
 _PARTITIONS_AT_ONCE: Final = 8
 # Other answers to a producer whose transaction has ended by a timeout.
-_OVER: Final = ("INVALID_TXN_STATE", "OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID", "TRANSACTION_ABORTABLE")
+_OVER: Final = (
+    "INVALID_TXN_STATE",
+    "INVALID_PRODUCER_ID_MAPPING",
+    "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    "UNKNOWN_PRODUCER_ID",
+    "TRANSACTION_ABORTABLE",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +150,13 @@ def take_position(
     client: KafkaClient, link: Link, where: TopicPartition, *, patience_s: float
 ) -> tuple[Transaction, Mark | None]:
     """Fence every other instance from this partition, then read how far the link has come."""
-    transaction = begin(client, link.transactional_id(where), timeout_ms=TRANSACTION_TIMEOUT_MS)
+    name = link.transactional_id(where)
+    try:
+        transaction = begin(client, name, timeout_ms=TRANSACTION_TIMEOUT_MS)
+    except UsageError as error:
+        if "INVALID_TRANSACTION_TIMEOUT" not in error.message:
+            raise
+        transaction = begin(client, name, timeout_ms=longest_timeout_ms(client))
     committed = read_settled_offsets(client, link.group_id, [where], deadline=Deadline.after(patience_s))
     return transaction, read_marks(committed).get(where)
 
