@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.opening import open_archive
@@ -147,7 +148,7 @@ class Restore:
     def _plan(self, request: RestoreRequest, staged: Archive | None = None) -> RestorePlan:
         """`staged`: plan with these transformed records. It has the same partitions as the archive."""
         self._on_progress(Progress(phase="planning"))
-        archived = look_at_archive(self._archive, self._request)
+        archived = self._archived
         snapshot, topics = archived.moment.cluster, archived.chosen.topics.values()
         groups, _ = choose_groups(self._request.groups, () if snapshot is None else snapshot.groups)
         target = look_at_target(
@@ -163,6 +164,11 @@ class Restore:
         if begun is not None:
             return self._plan_rest(begun, archived)
         return self._plan_new(request, command, archived, target, staged)
+
+    @cached_property
+    def _archived(self) -> ArchivedState:
+        """Read once for all plans: a catalog stays at the version that it has read."""
+        return look_at_archive(self._archive, self._request)
 
     def _plan_rest(self, begun: RestorePlan, archived: ArchivedState) -> RestorePlan:
         """The stored plan, with what the archive has lost since."""
