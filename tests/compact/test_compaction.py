@@ -35,6 +35,7 @@ from maxbrod.compact.plan.groups import plan_groups
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import AbortedTransaction, Codec, PartitionId
+from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +52,13 @@ def making() -> Iterator[Making]:
         yield made
 
 
+@pytest.fixture(params=[False, True], ids=["near", "distant"])
+def near_or_distant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store is read directly, or by threads that read ahead."""
+    monkeypatch.setattr(LocalStorage, "distant", request.param)
+
+
+@pytest.mark.usefixtures("near_or_distant")
 def test_many_small_rows_become_one_of_the_next_level_and_every_byte_stays(making: Making) -> None:
     making.many(20, partitions=3)
     before = look(making.url)
@@ -231,6 +239,7 @@ def test_a_dry_run_says_what_would_be_merged_and_changes_nothing(making: Making)
     assert len(segments(making.url)) == 6
 
 
+@pytest.mark.usefixtures("near_or_distant")
 def test_a_damaged_source_leaves_its_group_as_it_is_and_the_rest_is_merged(making: Making) -> None:
     making.many(6, partitions=2, packed=False)
     bad = next(row for row in segments(making.url) if row.partition == 1 and row.base_offset == 9)
@@ -250,6 +259,7 @@ def test_a_damaged_source_leaves_its_group_as_it_is_and_the_rest_is_merged(makin
     assert open_archive(making.url).catalog.runs()[-1].statistics["exit_code"] == EXIT_CORRUPT
 
 
+@pytest.mark.usefixtures("near_or_distant")
 def test_a_batch_whose_own_checksum_is_wrong_is_found_though_the_digest_is_right(making: Making) -> None:
     making.many(2)
     wrong = bytearray(data_batch(6, 3))
@@ -274,6 +284,7 @@ def _written_unchecked(making: Making, data: Any, headers: Any) -> list[Segment]
     return [row]
 
 
+@pytest.mark.usefixtures("near_or_distant")
 def test_a_missing_object_is_named_and_leaves_its_group(making: Making) -> None:
     making.many(3, packed=False)
     bad = segments(making.url)[1]
@@ -296,6 +307,7 @@ def test_recompress_zstd_decompresses_batches_and_keeps_their_codec(making: Maki
     look(making.url)
 
 
+@pytest.mark.usefixtures("near_or_distant")
 def test_large_segments_are_copied_as_they_are_stored(making: Making) -> None:
     noise = random.Random(1)
     for number in range(2):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -35,8 +37,8 @@ from maxbrod.layouts.kafka.unpacking import Unpacker
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -44,14 +46,18 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage, Writer
 
 _LARGE_BYTES: Final = 4 << 20
-"""A log of this size is read in parts, and its stored bytes are copied as they are. Smaller ones are read ahead."""
+"""A log of this size is read in parts, and its stored bytes are copied as they are. Smaller ones are read whole."""
 _TINY_BYTES: Final = 128 << 10
 """Logs below this size are checked and written together, because each call costs more than their bytes."""
 _BLOCK_BYTES: Final = 4 << 20
 _BLOCK_SLICES: Final = 512
 _BLOCKS_AHEAD: Final = 6
 _READERS: Final = 8
-"""Threads that wait for the store: it takes long to answer, also for a few bytes."""
+"""Threads that wait for a distant store: it takes long to answer, also for a few bytes.
+
+A directory is read without threads. Of 0.5 GB in it, buffers that were filled ahead took 0.9 s of processor time, most
+of the difference in page faults, and without them it took 0.65 s.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +115,15 @@ def _merge(storage: Storage, item: MergeItem, compression: Compression) -> Itera
         framed=framed,
     )
     found = []
-    with ThreadPoolExecutor(_READERS, "read") as readers, storage.create(path) as writer:
+    with _readers(storage) as readers, storage.create(path) as writer:
         opened = OpenObject(path, writer)
         for part, joined in zip(item.parts, item.slices, strict=True):
             out = _Part(path, writer, compression, framed=framed)
-            for block, logs in _read_ahead(storage, part, readers):
+            for block, logs in _read_blocks(storage, part, readers):
                 if logs is None:
                     _copy_large(storage, block[0], out, readers)
                 else:
-                    _copy_small(storage, block, [log.result() for log in logs], out)
+                    _copy_small(storage, block, logs, out)
             written = out.finish()
             found.append(written)
             opened.entries.append(
@@ -158,17 +164,33 @@ def _sample(storage: Storage, sources: Sequence[Source]) -> NDArray[np.uint8]:
     return np.concatenate(logs)[:SAMPLE_BYTES]
 
 
-def _read_ahead(
-    storage: Storage, sources: Sequence[Source], readers: ThreadPoolExecutor
-) -> Iterator[tuple[list[Source], list[Future[NDArray[np.uint8]]] | None]]:
-    """Blocks of sources with their logs to come; a large source alone, without its log."""
-    coming: deque[tuple[list[Source], list[Future[NDArray[np.uint8]]] | None]] = deque()
+def _readers(storage: Storage) -> AbstractContextManager[ThreadPoolExecutor | None]:
+    return ThreadPoolExecutor(_READERS, "read") if storage.distant else nullcontext()
+
+
+def _read_blocks(
+    storage: Storage, sources: Sequence[Source], readers: ThreadPoolExecutor | None
+) -> Iterator[tuple[list[Source], list[NDArray[np.uint8]] | None]]:
+    """Blocks of sources with their logs; a large source alone, without its log."""
+    coming: deque[tuple[list[Source], list[Callable[[], NDArray[np.uint8]]] | None]] = deque()
+    ahead = 0 if readers is None else _BLOCKS_AHEAD
     for block in _blocks(sources):
         large = block[0].raw_bytes >= _LARGE_BYTES
-        coming.append((block, None if large else [readers.submit(read_log, storage, each) for each in block]))
-        if len(coming) > _BLOCKS_AHEAD:
-            yield coming.popleft()
-    yield from coming
+        coming.append((block, None if large else [_reading(storage, each, readers) for each in block]))
+        if len(coming) > ahead:
+            yield _arrived(*coming.popleft())
+    while coming:
+        yield _arrived(*coming.popleft())
+
+
+def _reading(storage: Storage, source: Source, readers: ThreadPoolExecutor | None) -> Callable[[], NDArray[np.uint8]]:
+    return partial(read_log, storage, source) if readers is None else readers.submit(read_log, storage, source).result
+
+
+def _arrived(
+    block: list[Source], logs: list[Callable[[], NDArray[np.uint8]]] | None
+) -> tuple[list[Source], list[NDArray[np.uint8]] | None]:
+    return block, None if logs is None else [log() for log in logs]
 
 
 def _blocks(sources: Sequence[Source]) -> Iterator[list[Source]]:
@@ -214,7 +236,7 @@ def _index(starts: NDArray[np.int64], position: int) -> int:
     return min(int(np.searchsorted(starts, position, side="right")) - 1, len(starts) - 2)
 
 
-def _copy_large(storage: Storage, source: Source, out: _Part, readers: ThreadPoolExecutor) -> None:
+def _copy_large(storage: Storage, source: Source, out: _Part, readers: ThreadPoolExecutor | None) -> None:
     """Copy the stored bytes while the batches are checked, if they stay as they are stored."""
     seen = _Seen(storage, source)
     same = out.keeps(framed=is_framed(source.path))

@@ -85,6 +85,9 @@ class Storage(ABC):
     the operation and the object, and never a secret.
     """
 
+    distant: bool = True
+    """Whether a read waits for a network, so that a reader should have several under way."""
+
     def __init__(self, url: str) -> None:
         self.url = url
 

@@ -133,6 +133,8 @@ def _tidy() -> None:
 
 
 class LocalStorage(Storage):
+    distant = False
+
     def __init__(self, path: Path, *, url: str | None = None, shared: bool = False) -> None:
         """`shared`: other users may read and write as far as the umask allows; otherwise only this user."""
         super().__init__(url or str(path))

@@ -31,6 +31,7 @@ class OverlaidStorage(Storage):
         self._objects = dict(objects)
         self._moved = tuple(f"{folder}/" for folder in moved)
         self._read_only = read_only
+        self.distant = base.distant
 
     def put(self, path: str, data: Buffer) -> None:
         self._base.put(self._target(path), data)
