@@ -63,7 +63,7 @@ def test_a_partition_first_met_in_a_quiet_run_never_begins_later_than_there(
         return {where: each for where, each in found.items() if where not in failed}
 
     with monkeypatch.context() as patched:
-        patched.setattr(observing, "read_log_bounds", lambda *_, **__: {})
+        patched.setattr(observing.LogBoundsReader, "read", lambda *_, **__: {})
         patched.setattr(observing, "list_offsets", without_a_leader)
         assert back_up(config).exit_code == 3
     assert back_up(config).exit_code == 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,6 +17,7 @@ from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.log import entry_name, log_path
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.catalog.schema import TABLE_PROPERTIES
+from maxbrod.catalog.validity import Fault, find_fault
 from maxbrod.errors import RefusedError, UnavailableError
 from maxbrod.model import now_ms
 
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.full
 
 DAY_S = 24 * 3600
 CHECKPOINT_EVERY = int(TABLE_PROPERTIES["delta.checkpointInterval"])
+RUNS = 10 * FAN_IN
 OTHER_ACTIONS = 3  # protocol, metadata, transaction
 
 
@@ -33,13 +36,53 @@ def parquet_files(archive: Archive) -> set[Path]:
     return set(Path(archive.url).glob("catalog/segments/*.parquet"))
 
 
-def test_hundreds_of_runs_leave_a_few_data_files_that_hold_every_row(folder: Archive) -> None:
+def test_dozens_of_runs_leave_a_few_data_files_that_hold_every_row(folder: Archive) -> None:
     catalog = folder.create()
-    for base in range(200):
+    for base in range(RUNS):
         catalog.commit([segment(base, base + 1), run(f"run-{base:03}", finished_at=base)])
         assert len(catalog._files().active) < FAN_IN
-    assert decode_rows(folder.open().rows()) == [segment(base, base + 1) for base in range(200)]
-    assert [each.run_id for each in folder.open().runs()] == [f"run-{base:03}" for base in range(200)]
+    assert decode_rows(folder.open().rows()) == [segment(base, base + 1) for base in range(RUNS)]
+    assert [each.run_id for each in folder.open().runs()] == [f"run-{base:03}" for base in range(RUNS)]
+
+
+def test_a_follower_folds_what_it_has_written_without_reading_it_again(
+    folder: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = folder.create()
+    read: list[str] = []
+    get = catalog._storage.get
+
+    def counted(path: str, **more: Any) -> Any:
+        read.append(path)
+        return get(path, **more)
+
+    monkeypatch.setattr(catalog._storage, "get", counted)
+    for base in range(4 * FAN_IN):
+        catalog.commit([segment(base, base + 1)])
+    assert [path for path in read if path.endswith(".zstd.parquet")] == []
+    assert len(catalog._files().active) < FAN_IN
+    # It keeps the rows of the files in use, and of no others.
+    assert catalog._written.keys() == {file.path for file in catalog._files().active}
+    assert decode_rows(folder.open().rows()) == [segment(base, base + 1) for base in range(4 * FAN_IN)]
+
+
+def test_a_fold_of_files_that_another_process_wrote_checks_their_rows_once(
+    folder: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = folder.create()
+    for base in range(FAN_IN - 1):
+        catalog.commit([segment(base, base + 1)])
+    checked: list[int] = []
+
+    def counted(rows: pa.Table, **more: Any) -> Fault | None:
+        checked.append(rows.num_rows)
+        return find_fault(rows, **more)
+
+    monkeypatch.setattr("maxbrod.catalog.files.find_fault", counted)
+    other = folder.open()
+    other.commit([segment(FAN_IN - 1, FAN_IN)])
+    assert len(other._files().active) == 1
+    assert checked == [FAN_IN - 1]
 
 
 def test_files_that_went_out_of_use_a_day_ago_are_swept_and_younger_ones_stay(
@@ -73,24 +116,27 @@ def test_a_catalog_outlives_the_cleanup_of_deltas_own_log(folder: Archive) -> No
     catalog = folder.create()
     stale = folder.open()
     old = time.time() - 2 * DAY_S
-    for base in range(100):
+    for base in range(2 * CHECKPOINT_EVERY + 1):
         catalog.commit([segment(base, base + 1), run(f"run-{base}")])
         for path in Path(folder.url).glob("catalog/segments/_delta_log/*"):
             os.utime(path, (old, old))
     log = {path.name for path in Path(folder.url).glob("catalog/segments/_delta_log/*.json")}
     assert "00000000000000000001.json" not in log
-    assert len(folder.open().runs()) == 100
+    assert len(folder.open().runs()) == 2 * CHECKPOINT_EVERY + 1
     # The name of the entry after the one that `stale` read is free again.
     with pytest.raises(RefusedError, match="another writer"):
         stale.commit([segment(0, 1)])
-    assert folder.open().rows().num_rows == 100
+    assert folder.open().rows().num_rows == 2 * CHECKPOINT_EVERY + 1
+
+
+HOURS = 2 * CHECKPOINT_EVERY + 1  # the log is cleaned up at every second checkpoint
 
 
 def commit_for_hours(archive: Archive) -> None:
     """Another writer, until the entries from which a suspended one went out have been cleaned up."""
     catalog = archive.open()
     old = time.time() - 2 * DAY_S
-    for base in range(1000, 1000 + 4 * CHECKPOINT_EVERY):
+    for base in range(1000, 1000 + HOURS):
         catalog.commit([segment(base, base + 1)])
         for path in Path(archive.url).glob("catalog/segments/_delta_log/*"):
             os.utime(path, (old, old))
@@ -117,7 +163,7 @@ def test_a_writer_that_was_suspended_for_hours_never_takes_a_lost_commit_for_a_d
             suspended.commit([segment(0, 1)])
     # Before its put, the name was free again, and nobody reads what stands there now.
     assert (0 in folder.open().rows()["base_offset"].to_pylist()) is not before
-    assert folder.open().rows().num_rows == 4 * CHECKPOINT_EVERY + (not before)
+    assert folder.open().rows().num_rows == HOURS + (not before)
 
 
 def test_paths_that_were_named_lately_are_remembered_until_their_files_go(archive: Archive) -> None:
@@ -142,9 +188,9 @@ def removed(checkpoint: Path) -> list[str]:
 
 def test_the_log_grows_with_the_commits_and_not_with_their_square(folder: Archive) -> None:
     catalog = folder.create()
-    for base in range(8 * CHECKPOINT_EVERY):
+    for base in range(3 * CHECKPOINT_EVERY):
         catalog.commit([segment(base, base + 1)])
-    assert len(checkpoints(folder)) == 8
+    assert len(checkpoints(folder)) == 3
     for each in checkpoints(folder):
         actions = pq.read_table(each)
         assert removed(each) == []
@@ -152,7 +198,7 @@ def test_the_log_grows_with_the_commits_and_not_with_their_square(folder: Archiv
     # delta-rs reads it, and so does this release.
     assert folder.table().version() == catalog.version
     assert len(folder.table().file_uris()) == len(folder.open()._files().active)
-    assert folder.open().rows().num_rows == 8 * CHECKPOINT_EVERY
+    assert folder.open().rows().num_rows == 3 * CHECKPOINT_EVERY
 
 
 def test_checkpoints_remember_replaced_rows_for_a_day(folder: Archive) -> None:
@@ -191,7 +237,8 @@ def test_a_follower_lists_the_catalogs_folder_once_an_hour(folder: Archive, monk
 
     monkeypatch.setattr("maxbrod.catalog.catalog.now_ms", lambda: now[0])
     monkeypatch.setattr(DataFiles, "unused", unused)
-    for base in range(200):
-        now[0] += 30_000
+    monkeypatch.setattr("maxbrod.catalog.catalog._SWEEP_EVERY", 8)
+    for base in range(24):
+        now[0] += 4 * 60_000
         catalog.commit([segment(base, base + 1)])
-    assert listings == [64, 192]  # at 128 it was half an hour since the last one
+    assert listings == [8, 24]  # at 16 it was half an hour since the last one

@@ -108,7 +108,8 @@ class ArchiveState:
         )
 
     def with_held(self, changes: Mapping[PartitionId, ArchivedRange]) -> ArchiveState:
-        return replace(self, held={**self.held, **changes})
+        """Without changes `held` stays the same object, by which an observation sees that nothing has changed."""
+        return replace(self, held={**self.held, **changes}) if changes else self
 
     def with_partitions(self, plans: Mapping[PartitionId, PartitionBackup]) -> ArchiveState:
         """The partitions of a run. The archive of a new one begins at its plan's first offset."""
@@ -122,7 +123,7 @@ class ArchiveState:
         names = {partition.topic_id: plan.state.topic for partition, plan in plans.items()}
         return replace(
             self,
-            held={**self.held, **new},
+            held={**self.held, **new} if new else self.held,
             names={**self.names, **names},
             unrecorded=self.unrecorded or bool(new),
         )

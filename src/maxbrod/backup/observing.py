@@ -11,7 +11,7 @@ from maxbrod.backup.plan.starts import AtTime
 from maxbrod.backup.plan.states import PartitionState
 from maxbrod.backup.truncation import find_truncations
 from maxbrod.errors import EXIT_INCOMPLETE, MaxbrodError, UsageError
-from maxbrod.kafka.fetch.log_bounds import LogBounds, read_log_bounds
+from maxbrod.kafka.fetch.log_bounds import LogBounds, LogBoundsReader
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.state.sizes import partition_sizes
 from maxbrod.kafka.wire.deadline import Deadline
@@ -50,24 +50,58 @@ class Observed(ChosenTopics):
     """The broker's answers if the backup starts at a time."""
 
 
-class SameLogs:
-    """Partitions whose log was compared with the archive, and the leader epoch at that time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """Everything that an observation depends on. Large values are compared by identity."""
 
-    A log is cut only when its leader changes, and then the leader epoch increases. While it stays the same, asking
-    again would give the same answer.
-    """
+    chosen: ChosenTopics
+    offsets: Mapping[TopicPartition, LogBounds]
+    topics: Mapping[str, Topic]
+    held: Mapping[PartitionId, ArchivedRange]
+    compacted: frozenset[str]
+    start: Start
+
+    def is_same(self, other: _Seen) -> bool:
+        return (
+            self.offsets is other.offsets
+            and self.held is other.held
+            and self.topics.keys() == other.topics.keys()
+            and all(topic is other.topics[name] for name, topic in self.topics.items())
+            and self.start is other.start
+            and self.compacted == other.compacted
+            and (self.chosen.present, self.chosen.notices) == (other.chosen.present, other.chosen.notices)
+        )
+
+
+class Observations:
+    """What earlier observations of this process have shown, so that the next one asks for less and builds less."""
 
     def __init__(self) -> None:
+        self.bounds = LogBoundsReader()
         self._epochs: dict[PartitionId, int] = {}
+        self._last: tuple[_Seen, Observed] | None = None
 
-    def contains(self, partition: PartitionId, leader_epoch: int) -> bool:
+    def is_same_log(self, partition: PartitionId, leader_epoch: int) -> bool:
+        """Whether the log was compared with the archive at this leader epoch.
+
+        A log is cut only when its leader changes, and then the leader epoch increases. While it stays the same, asking
+        again would give the same answer.
+        """
         return leader_epoch >= 0 and self._epochs.get(partition) == leader_epoch
 
-    def add(self, epochs: Mapping[PartitionId, int]) -> None:
+    def add_logs(self, epochs: Mapping[PartitionId, int]) -> None:
         self._epochs.update(epochs)
+
+    def like(self, seen: _Seen) -> Observed | None:
+        """The last observation, if nothing has changed since."""
+        return self._last[1] if self._last is not None and self._last[0].is_same(seen) else None
+
+    def remember(self, seen: _Seen, observed: Observed) -> None:
+        self._last = seen, observed
 
     def clear(self) -> None:
         self._epochs.clear()
+        self._last = None
 
 
 def choose_topics(client: KafkaClient, request: BackupOptions, *, patience_s: float, demand: bool) -> ChosenTopics:
@@ -104,15 +138,21 @@ def observe(
     compacted: Collection[str],
     start: Start,
     patience_s: float,
-    same_logs: SameLogs | None = None,
+    earlier: Observations | None = None,
 ) -> Observed:
     """The state of every partition of the chosen topics. `compacted` has topic ids.
 
-    What only partitions with news need is asked for those only: of a thousand partitions, few may have some.
+    What only partitions with news need is asked for those only: of a thousand partitions, few may have some. If nothing
+    at all has changed, this returns the very same value as the last time.
     """
+    earlier = Observations() if earlier is None else earlier
     failed: dict[TopicPartition, MaxbrodError] = {}
-    offsets = _read_offsets(client, chosen.topics, failed, patience_s)
+    offsets = _read_offsets(client, chosen.topics, failed, patience_s, earlier.bounds)
     topics, recreated = _without_recreated(client, chosen.topics, patience_s)
+    seen = _Seen(chosen=chosen, offsets=offsets, topics=topics, held=held, compacted=frozenset(compacted), start=start)
+    last = earlier.like(seen)
+    if last is not None:
+        return last
     topic_ids = {name: topic_id_text(topic.topic_id) for name, topic in topics.items()}
     # Each partition is hashed few times: an interval over a thousand of them is to cost next to nothing.
     found = [
@@ -138,12 +178,11 @@ def observe(
         )
         for where, partition, each, known in found
     }
-    same_logs = SameLogs() if same_logs is None else same_logs
     suspects = [
-        states[where] for where, partition, _, _ in found if not same_logs.contains(partition, _epoch(topics, where))
+        states[where] for where, partition, _, _ in found if not earlier.is_same_log(partition, _epoch(topics, where))
     ]
     cuts = find_truncations(client, catalog, suspects, failed=failed, patience_s=patience_s)
-    same_logs.add({s.id: _epoch(topics, s.where) for s in suspects if s.where not in cuts and s.where not in failed})
+    earlier.add_logs({s.id: _epoch(topics, s.where) for s in suspects if s.where not in cuts and s.where not in failed})
     states |= {where: replace(states[where], truncated_at=offset) for where, offset in cuts.items()}
     offsets_for_time: dict[TopicPartition, int] = {}
     if isinstance(start, AtTime):
@@ -154,7 +193,7 @@ def observe(
         about(where, "failed", error.message, hint=error.hint, exit_code=EXIT_INCOMPLETE)
         for where, error in sorted(failed.items())
     )
-    return Observed(
+    observed = Observed(
         topics=topics,
         present=chosen.present,
         states=tuple(state for where, state in states.items() if not failed or where not in failed),
@@ -162,15 +201,24 @@ def observe(
         offsets_for_time=offsets_for_time,
         notices=(*chosen.notices, *recreated, *unanswered),
     )
+    if not suspects and not failed:
+        earlier.remember(seen, observed)
+    return observed
 
 
 def _read_offsets(
-    client: KafkaClient, topics: Mapping[str, Topic], failed: dict[TopicPartition, MaxbrodError], patience_s: float
-) -> dict[TopicPartition, LogBounds]:
-    places = [
+    client: KafkaClient,
+    topics: Mapping[str, Topic],
+    failed: dict[TopicPartition, MaxbrodError],
+    patience_s: float,
+    reader: LogBoundsReader,
+) -> Mapping[TopicPartition, LogBounds]:
+    found = reader.read(client, topics.values(), deadline=Deadline.after(client.request_timeout_s))
+    if len(found) == sum(len(topic.partitions) for topic in topics.values()):
+        return found
+    places = (
         TopicPartition(topic=name, partition=number) for name, topic in topics.items() for number in topic.partitions
-    ]
-    found = read_log_bounds(client, places, deadline=Deadline.after(client.request_timeout_s))
+    )
     rest = [where for where in places if where not in found]
 
     def offsets(moment: int, *, read_committed: bool = False) -> dict[TopicPartition, int]:
@@ -181,7 +229,9 @@ def _read_offsets(
 
     # In this order, so that each offset lies before the next, however much is written meanwhile.
     starts, stable, high = offsets(EARLIEST), offsets(LATEST, read_committed=True), offsets(LATEST)
-    return found | {where: LogBounds(min(starts[where], stable[where]), stable[where], high[where]) for where in high}
+    return {**found} | {
+        where: LogBounds(min(starts[where], stable[where]), stable[where], high[where]) for where in high
+    }
 
 
 def _without_recreated(

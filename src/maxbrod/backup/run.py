@@ -34,11 +34,12 @@ from maxbrod.backup.generational import GenerationalBackup
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
 from maxbrod.backup.job import run_backup_job
 from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
-from maxbrod.backup.observing import SameLogs, choose_topics, observe
+from maxbrod.backup.observing import Observations, choose_topics, observe
 from maxbrod.backup.plan.mending import plan_mending
 from maxbrod.backup.plan.states import plan_partitions
 from maxbrod.backup.plan.tasks import plan_tasks
 from maxbrod.backup.proving import prove, prove_mended, prove_unread, still_to_read
+from maxbrod.backup.quiet import QuietRun, quiet_run
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.backup.task import TaskSettings
 from maxbrod.backup.truncation import apply_truncation, find_mixed
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.backup.observing import ChosenTopics
+    from maxbrod.backup.observing import ChosenTopics, Observed
     from maxbrod.backup.plan.items import Task
     from maxbrod.backup.plan.rolling import Waiting
     from maxbrod.backup.plan.states import PartitionBackup
@@ -100,7 +101,11 @@ class Backup(GenerationalBackup):
         self._compression = Compression.parse(self._request.compression)
         self._opened: Archive | None = None
         self._policy = policy_of(self._request)
-        self._same_logs = SameLogs()
+        self._observations = Observations()
+        self._observed: Observed | None = None
+        """By the first round of the run, if there was only one."""
+        self._quiet: QuietRun | None = None
+        """The last run, if this one has observed the same."""
 
     def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
         """Bring the archive up to date, except for partitions that `waiting` defers.
@@ -119,7 +124,7 @@ class Backup(GenerationalBackup):
                 return self._run.report(self._archive_url, -1, self.recovery_point_ms)
             raise
         finally:
-            self.lags = self._run.lags()
+            self.lags = self._run.lags() if self._quiet is None else self._quiet.lags
 
     def _run_rounds(self, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
         """One round for all chosen topics, and further ones for topics that changed while they were read."""
@@ -162,9 +167,14 @@ class Backup(GenerationalBackup):
             compacted=self._known.compacted,
             start=self._start,
             patience_s=self._config.patience,
-            same_logs=self._same_logs,
+            earlier=self._observations,
         )
         self._note(*observed.notices)
+        self._observed = observed if not self._run.planned else None
+        if self._quiet is not None and observed is self._quiet.observed:
+            self._run = self._quiet.again(self._run)
+            return frozenset()
+        self._quiet = None
         appeared = self._known.appeared(observed.states)
         plans = plan_partitions(
             observed.states, self._start, appeared=appeared, offsets_for_time=observed.offsets_for_time
@@ -201,8 +211,8 @@ class Backup(GenerationalBackup):
 
     def _forget(self, error: BaseException) -> None:
         """`_known` may be ahead of the catalog by uncommitted rows, or behind a commit whose answer was lost."""
-        self._opened = None
-        self._same_logs.clear()
+        self._opened = self._quiet = None
+        self._observations.clear()
         if isinstance(error, UnavailableError) and error.operation == ON_SPARK:
             # Its JVM may have died.
             self._close_spark()
@@ -361,6 +371,10 @@ class Backup(GenerationalBackup):
         if self._run.interrupted:
             self._note(stopped())
         self._note(*not_captured(cluster))
+        quiet = self._quiet
+        if quiet is not None and not worst_exit_code(self._run.notices) and not self._has_news(cluster):
+            return self._finish_quietly(archive, quiet)
+        self._quiet = None
         before = self._known.recovery_points_before((*self._run.plans, *self._run.unanswered))
         news, reaches = self._has_news(cluster), self._run.reaches()
         if news or self._run.behind(self._known.behind, reaches).keys() != self._known.behind.keys():
@@ -375,7 +389,16 @@ class Backup(GenerationalBackup):
         points = self._run.recovery_points(before, reaches)
         self._known = replace(self._known, recovery_points=points, confirmed_at_ms=self._run.started_at_ms)
         self.recovery_point_ms = self._run.recovery_point(points)
-        return self._run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
+        report = self._run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
+        if self._observed is not None and self._policy is None and not self._known.mendable:
+            self._quiet = quiet_run(self._observed, self._run, report, reaches, points)
+        return report
+
+    def _finish_quietly(self, archive: Archive, quiet: QuietRun) -> BackupReport:
+        points = quiet.recovery_points(self._run)
+        self._known = replace(self._known, recovery_points=points, confirmed_at_ms=self._run.started_at_ms)
+        self.recovery_point_ms = self._run.started_at_ms
+        return quiet.report(self._run, archive.catalog.version)
 
     def _record(self, archive: Archive, cluster: ClusterState, before: Mapping[PartitionId, int | None]) -> None:
         """Commit the remaining rows together with the run's own row, which names a snapshot of the cluster."""

@@ -19,7 +19,7 @@ from kafka import KafkaProducer
 
 from maxbrod.backup.run import Backup
 from maxbrod.bench.figures import Figure
-from maxbrod.bench.processes import cpu_seconds, resident_bytes
+from maxbrod.bench.processes import Resident, cpu_seconds, resident_bytes
 from maxbrod.bench.stage import Stage, open_sandbox
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.log import LOG_FOLDER, TABLE_FOLDER
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 IDLE_WANTED: Final = 0.020
 BUSY_WANTED: Final = 0.150
-_WINDOW: Final = 64
-"""Commits that one figure averages: all that is done now and then is done once in them, or more rarely."""
+_WINDOW: Final = 512
+"""Commits that one figure averages: the smallest files grow for so many, until they are folded into the next tier."""
 _MARKS: Final = (100, 1_000, 10_000, 100_000)
+_SOAK_PARTS: Final = (100, 10, 2, 1)
 _ACTIVE: Final = 10
 _SECOND_MS: Final = 1000
 _CLOCKS: Final = tuple(f"maxbrod.catalog.{name}.now_ms" for name in ("catalog", "codec", "commits", "files", "log"))
@@ -145,31 +146,32 @@ def _count_objects(folder: Path) -> int:
 
 
 def _soak(stage: Stage, runs: int) -> list[Figure]:
-    """Memory of the driver, and of the JVM and the workers together, after a tenth of the runs and after all."""
+    """Memory of the driver, the JVM and the workers after a hundredth, a tenth, a half and all of the runs."""
     topic = "soaked"
     create_topic(stage.cluster, topic, partitions=4)
-    found: list[tuple[int, int]] = []
+    marks = sorted({max(runs // part, 1) for part in _SOAK_PARTS})
+    found: list[Resident] = []
     with ExitStack() as undo:
         write = undo.enter_context(_writer(stage, topic, 4))
         backup = undo.enter_context(Backup(stage.config(topic, stage.disk / topic), session=stage.session))
-        for number in range(runs):
-            if number % 2 == 0:
+        for number in range(1, runs + 1):
+            if number % 2:
                 write()
             backup.run()
-            if number + 1 in {max(runs // 10, 1), runs}:
+            if number in marks:
                 gc.collect()
                 found.append(resident_bytes(frozenset(stage.cluster.pids)))
-    (driver_then, others_then), (driver_now, others_now) = found[0], found[-1]
-    note = f"{runs} runs, every second one with news; first after {max(runs // 10, 1)}, then after all"
+    after = f"after {', '.join(f'{mark:,}' for mark in marks)} runs, every second one with news"
     return [
-        Figure(name="growth of the driver", value=driver_now / driver_then, wanted=1.1, at_most=True, note=note),
         Figure(
-            name="growth of the JVM and the workers",
-            value=others_now / others_then,
+            name=f"growth of the {whose} after the first {marks[len(marks) // 2 - 1]:,} runs",
+            value=taken[-1] / max(taken[len(marks) // 2 - 1], 1),
             wanted=1.1,
             at_most=True,
-            note=f"from {others_then / 1e6:.0f} to {others_now / 1e6:.0f} MB; driver {driver_now / 1e6:.0f} MB",
-        ),
+            note=f"{', '.join(f'{each / 1e6:.0f}' for each in taken)} MB {after}",
+        )
+        for whose in ("driver", "jvm", "workers")
+        if (taken := [getattr(each, whose) for each in found])
     ]
 
 
@@ -250,7 +252,8 @@ class _Store:
 
     url: str = "memory of this process"
     clock_ms: int = field(default_factory=now_ms)
-    objects: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    objects: dict[str, dict[str, tuple[bytes, int]]] = field(default_factory=lambda: {LOG_FOLDER: {}, TABLE_FOLDER: {}})
+    """Those of the log, and all others: a listing of the log must not cost more the more data files there are."""
     written: dict[str, int] = field(default_factory=lambda: {LOG_FOLDER: 0, TABLE_FOLDER: 0})
 
     def at_hand(self) -> Self:
@@ -260,40 +263,48 @@ class _Store:
         return path
 
     def names(self, folder: str) -> list[str]:
-        return [path for path in self.objects if path.startswith(f"{folder}/")]
+        """`folder` is the table's or the log's, which is inside it."""
+        return [path for each, paths in self.objects.items() if each.startswith(folder) for path in paths]
 
     def list(self, folder: str = "") -> Iterator[ObjectInfo]:
         return (self._info(path) for path in self.names(folder))
 
     def head(self, path: str) -> ObjectInfo:
-        if path not in self.objects:
+        if path not in self._beside(path):
             raise ObjectNotFoundError("there is no such object", object_name=path)
         return self._info(path)
 
     def get(self, path: str, *, size: int | None = None) -> bytes:
         del size
         self.head(path)
-        return self.objects[path][0]
+        return self._beside(path)[path][0]
 
     def put(self, path: str, data: bytes) -> None:
-        if path in self.objects:
+        if path in self._beside(path):
             raise ObjectExistsError("there is such an object", object_name=path)
         self.replace(path, data)
 
     def replace(self, path: str, data: bytes) -> None:
-        self.objects[path] = bytes(data), self.clock_ms
-        self.written[LOG_FOLDER if path.startswith(LOG_FOLDER) else TABLE_FOLDER] += len(data)
+        self._beside(path)[path] = bytes(data), self.clock_ms
+        self.written[_folder_of(path)] += len(data)
 
     def create(self, path: str) -> _Writer:
         return _Writer(self, path)
 
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
-            self.objects.pop(path, None)
+            self._beside(path).pop(path, None)
 
     def _info(self, path: str) -> ObjectInfo:
-        data, modified_ms = self.objects[path]
+        data, modified_ms = self._beside(path)[path]
         return ObjectInfo(path=path, size=len(data), modified_ms=modified_ms, etag=None)
+
+    def _beside(self, path: str) -> dict[str, tuple[bytes, int]]:
+        return self.objects[_folder_of(path)]
+
+
+def _folder_of(path: str) -> str:
+    return LOG_FOLDER if path.startswith(LOG_FOLDER) else TABLE_FOLDER
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,15 +47,25 @@ def cpu_seconds_of(pids: frozenset[int]) -> float:
     return sum(sum(map(int, stats[pid][_TIMES][:2])) for pid in pids if pid in stats) / ticks
 
 
-def resident_bytes(uncounted: frozenset[int] = frozenset()) -> tuple[int, int]:
-    """The resident memory of this process, and that of all its descendants except `uncounted`, in bytes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """Resident memory in bytes: of this process, of the JVMs below it, and of all its other descendants."""
+
+    driver: int
+    jvm: int
+    workers: int
+
+
+def resident_bytes(uncounted: frozenset[int] = frozenset()) -> Resident:
+    """What is resident now, without the processes `uncounted` and what they have started."""
     page = os.sysconf("SC_PAGE_SIZE")
-    found: dict[int, int] = {}
+    sums = {"driver": 0, "jvm": 0, "workers": 0}
     for pid in _tree(_stats(), os.getpid(), uncounted):
         with suppress(OSError, IndexError):
-            found[pid] = int((_PROC / str(pid) / "statm").read_text().split()[1]) * page
-    own = found.pop(os.getpid(), 0)
-    return own, sum(found.values())
+            is_java = (_PROC / str(pid) / "comm").read_text().strip() == "java"
+            whose = "driver" if pid == os.getpid() else "jvm" if is_java else "workers"
+            sums[whose] += int((_PROC / str(pid) / "statm").read_text().split()[1]) * page
+    return Resident(**sums)
 
 
 def peak_bytes_below(word: str) -> int:

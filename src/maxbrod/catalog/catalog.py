@@ -51,6 +51,8 @@ class Catalog(Queries):
         self._swept_at_ms = 0
         # What the next commit adds was written after this.
         self._since_ms = now_ms()
+        self._written: dict[str, pa.Table] = {}
+        """The rows of small files that this process has written and that are in use."""
 
     def __repr__(self) -> str:
         return f"Catalog({self.url!r}, version={self.version})"
@@ -159,6 +161,9 @@ class Catalog(Queries):
             asked_at_ms = now_ms()
             demand_objects(self._storage, added, gone)
         self._table = write_commit(self._storage, self._table, files, rewrite, batch=batch)
+        self._written = {
+            file.path: rows for file in self._table.files if (rows := self._written.get(file.path)) is not None
+        }
         if now_ms() - asked_at_ms > LATE_MS:
             demand_committed(self._storage, added, gone)
         self._since_ms = now_ms()
@@ -176,7 +181,7 @@ class Catalog(Queries):
                 files.delete(files.unused())
 
     def _files(self) -> DataFiles:
-        return DataFiles(self._storage, self._table)
+        return DataFiles(self._storage, self._table, self._written)
 
 
 def _stamped(rows: Iterable[Row] | pa.Table, version: int) -> Iterable[Row] | pa.Table:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from deltalake.transaction import RemoveAction
 
 from maxbrod.catalog.codec import DataFile, encode_commit, transaction_version
+from maxbrod.catalog.files import KEPT_ROWS
 from maxbrod.catalog.log import entry_name, has_entry, log_path
 from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError, UnavailableError
 from maxbrod.model import now_ms
@@ -41,7 +42,7 @@ _IDENTITY: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind"
 """The columns that identify a row to be replaced. Runs have none of the others if they recorded no snapshot."""
 
 FAN_IN: Final = 8
-TIER_ROWS: Final = (1 << 10, 1 << 13, 1 << 16)
+TIER_ROWS: Final = (KEPT_ROWS, 1 << 13, 1 << 16)
 """The row count below which a file belongs to each tier. A file of the last bound or more is never folded again."""
 
 
@@ -77,7 +78,7 @@ def plan_rewrite(files: DataFiles, added: pa.Table, replaced: pa.Table) -> Rewri
     folded = choose_folds(rest, written)
     tables = [widen(added, files.schema), *survivors]
     if folded:
-        tables.append(files.read(files.schema.names, files=folded))
+        tables.append(files.read_folded(folded))
     return Rewrite(pa.concat_tables(tables), touched, folded)
 
 

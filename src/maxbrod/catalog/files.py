@@ -25,7 +25,7 @@ from maxbrod.storage.names import check_name
 from maxbrod.storage.object_file import ObjectFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.catalog.codec import DataFile, Table
     from maxbrod.storage.interface import Storage
@@ -35,6 +35,8 @@ _GROUP_ROWS: Final = 1 << 14
 """Small row groups: a query for one partition reads only the few that may contain it."""
 _WHOLE_BYTES_MAX: Final = 1 << 20
 """Smaller files are read whole: one request instead of one for the footer and one for the pages."""
+KEPT_ROWS: Final = 1 << 10
+"""The rows of smaller files are kept in memory: the next commits fold them. There are a handful of such files."""
 _READERS: Final = 8
 _FILES_AHEAD: Final = 4
 _BATCHES_AHEAD: Final = 4
@@ -48,8 +50,10 @@ _FORMAT: Final = ds.ParquetFileFormat(
 class DataFiles:
     """The files of one table at the version that was loaded."""
 
-    def __init__(self, storage: Storage, table: Table) -> None:
+    def __init__(self, storage: Storage, table: Table, written: dict[str, pa.Table] | None = None) -> None:
+        """`written` has the rows of small files that this process has written; `write` adds to it."""
         self._storage: Final = storage
+        self._written: Final = {} if written is None else written
         self._log: Final = table.log
         self.active: Final = list(table.files)
         self.schema: Final = table.schema
@@ -76,6 +80,12 @@ class DataFiles:
         empty = self._dataset([]).to_table(columns=list(columns))
         return pa.concat_tables([empty, *self.stream(columns, condition, files)])
 
+    def read_folded(self, files: Sequence[DataFile]) -> pa.Table:
+        """All rows of these files. A follower folds what it has written itself: it need not read and check it again."""
+        own = [self._written[file.path] for file in files if file.path in self._written]
+        others = [file for file in files if file.path not in self._written]
+        return pa.concat_tables([*own, *([self.read(self.schema.names, files=others)] if others else [])])
+
     def stream(
         self,
         columns: Sequence[str],
@@ -89,9 +99,8 @@ class DataFiles:
         needed = list(columns if "kind" in columns else [*columns, "kind"])
         totals = Totals()
         try:
-            for batch in self._batches(chosen, needed, condition):
-                piece = pa.Table.from_batches([batch])
-                fault = find_fault(piece) or totals.add(piece)
+            for piece in _pieces(self._batches(chosen, needed, condition)):
+                fault = find_fault(piece, totals=totals)
                 if fault is not None:
                     self._refuse_row(chosen, condition)
                     raise refused_row(fault, piece)
@@ -155,6 +164,8 @@ class DataFiles:
         data = stream.getvalue()
         with self._storage.create(f"{TABLE_FOLDER}/{path}") as writer:
             writer.write(memoryview(data))
+        if rows.num_rows < KEPT_ROWS:
+            self._written[path] = rows
         return AddAction(
             path=path,
             size=data.size,
@@ -212,6 +223,25 @@ class DataFiles:
             return check_name(f"{TABLE_FOLDER}/{path}")
         except UsageError as error:
             raise damaged(self._storage.name_of(LOG_FOLDER), error) from None
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Join small batches: to check one row costs nearly as much as to check thousands, and most files have few."""
+    pending: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        pending.append(batch)
+        rows += batch.num_rows
+        if rows >= _GROUP_ROWS:
+            yield _joined(pending)
+            pending, rows = [], 0
+    if pending:
+        yield _joined(pending)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
+    table = pa.Table.from_batches(batches)
+    return table if len(batches) == 1 else table.combine_chunks()
 
 
 def _missing(error: ObjectNotFoundError) -> CorruptDataError:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from maxbrod.catalog.schema import COLUMNS, INT64_MAX, Kind
 from maxbrod.errors import CorruptDataError, RefusedError
 
+_EVERY_KIND: Final = tuple(Kind)
 _COUNTS: Final = ("records", "bytes", "raw_bytes", "control_records")
 _DAMAGED_HINT: Final = (
     "the catalog is damaged, or another program or a newer release wrote it; 'maxbrod repair' rebuilds it from the "
@@ -56,24 +57,33 @@ def refused_row(fault: Fault, whole: pa.Table, *, hint: str = _DAMAGED_HINT) -> 
     )
 
 
-def find_fault(table: pa.Table, *, native: bool = True) -> Fault | None:
-    """The first fault in the columns that the table has; `kind` must be among them."""
-    masks: dict[tuple[Kind, ...], Any] = {}
+def find_fault(table: pa.Table, *, native: bool = True, totals: Totals | None = None) -> Fault | None:
+    """The first fault in the columns that the table has; `kind` must be among them.
+
+    `totals` are the sums of the pieces before this one. A commit checks a handful of rows, so that what counts is the
+    number of calls: where a rule holds for every row, nothing more is computed.
+    """
+    present = set(table.column_names)
+    exempt: dict[tuple[Kind, ...], Any] = {}
     for column in COLUMNS:
         for rule in column.rules:
-            if (rule.native and not native) or not {column.name, *rule.also} <= set(table.column_names):
+            if (rule.native and not native) or column.name not in present or not present.issuperset(rule.also):
                 continue
-            holds = pc.fill_null(rule.holds(table[column.name], table), False)
+            holds = rule.holds(table[column.name], table)
             kinds = tuple(rule.kinds or column.rows)
-            if kinds != tuple(Kind):
-                if kinds not in masks:
-                    names = pa.array([str(kind) for kind in kinds], pa.string())
-                    masks[kinds] = pc.fill_null(pc.is_in(table["kind"], value_set=names), False)
-                holds = pc.or_(pc.invert(masks[kinds]), holds)
-            row = pc.index(holds, False).as_py()
-            if row >= 0:
+            if kinds != _EVERY_KIND:
+                if kinds not in exempt:
+                    exempt[kinds] = _is_none_of(table["kind"], kinds)
+                holds = pc.or_kleene(exempt[kinds], holds)
+            # A null is a value that the rule cannot be sure of, so it is a fault too.
+            if pc.all(holds, skip_nulls=False, min_count=0).as_py() is not True:
+                row = pc.index(pc.fill_null(holds, False), False).as_py()
                 return Fault(row=row, column=column.name, complaint=rule.complaint)
-    return Totals().add(table)
+    return (Totals() if totals is None else totals).add(table)
+
+
+def _is_none_of(found: Any, kinds: tuple[Kind, ...]) -> Any:  # noqa: ANN401 - Arrow arrays
+    return pc.invert(pc.is_in(found, value_set=pa.array([str(kind) for kind in kinds], pa.string())))
 
 
 class Totals:

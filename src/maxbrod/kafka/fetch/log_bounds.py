@@ -1,7 +1,8 @@
 """Where logs begin and end: the three offsets of many partitions at once, with one round trip to each leader.
 
 A backup that follows asks for them every interval. kafka-python builds and reads an object for each partition, which
-took 20 ms of processor time per thousand partitions and request; here they are columns. Whatever is not answered
+took 20 ms of processor time per thousand partitions and request; here they are columns, and a broker that gives the
+same answers as in the last interval has no news. Whatever is not answered
 plainly (an error, another version, a lost connection) is left to `list_offsets`, which retries and explains.
 """
 
@@ -9,12 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from operator import is_not
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from kafka.protocol.consumer import ListOffsetsRequest
 
-from maxbrod.errors import CorruptDataError, UnavailableError, UsageError
+from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST
 from maxbrod.model import TopicPartition
 
@@ -39,8 +41,9 @@ _ASKED: Final = np.dtype([("partition", ">i4"), ("epoch", ">i4"), ("moment", ">i
 _ANSWERED: Final = np.dtype(
     [("partition", ">i4"), ("error", ">i2"), ("time", ">i8"), ("offset", ">i8"), ("epoch", ">i4"), ("tags", "u1")]
 )
-_HEADER_BYTES: Final = 4 + 1 + 4
-"""Correlation id, no tagged field, throttle time."""
+_CORRELATION_BYTES: Final = 4
+_HEADER_BYTES: Final = 1 + 4
+"""No tagged field, throttle time."""
 _CONSUMER: Final = b"\xff\xff\xff\xff"
 _NO_TAGS: Final = b"\0"
 
@@ -54,61 +57,92 @@ class LogBounds:
     high_watermark: int
 
 
-def read_log_bounds(
-    client: KafkaClient, places: Iterable[TopicPartition], *, deadline: Deadline
-) -> dict[TopicPartition, LogBounds]:
-    """The bounds of the partitions whose leader gives them at once; the others are left out."""
-    found: dict[TopicPartition, LogBounds] = {}
-    for node_id, asked in _by_leader(client, places, deadline).items():
-        try:
-            found |= _ask(client.connection(node_id, deadline=deadline), asked, deadline)
-        except (UnavailableError, CorruptDataError):
-            continue
-    return found
-
-
 _Asked = dict[str, list[tuple[int, int]]]
 """By topic, partitions and the epochs of their leaders."""
+_Bounds = dict[TopicPartition, LogBounds]
 
 
-def _by_leader(client: KafkaClient, places: Iterable[TopicPartition], deadline: Deadline) -> dict[int, _Asked]:
+class LogBoundsReader:
+    """Reads the bounds of the same topics again and again.
+
+    While topics and leaders stay the same, the requests are not built again. A broker whose answers have the same bytes
+    as the last ones has no news, and if none has, the result is the very same object: nobody may change it.
+    """
+
+    def __init__(self) -> None:
+        self._topics: tuple[Topic, ...] = ()
+        self._leaders: list[_Leader] = []
+        self._found: _Bounds = {}
+
+    def read(
+        self, client: KafkaClient, topics: Iterable[Topic], *, deadline: Deadline
+    ) -> Mapping[TopicPartition, LogBounds]:
+        """The bounds of the partitions whose leader gives them at once; the others are left out."""
+        wanted = tuple(topics)
+        if len(wanted) != len(self._topics) or any(map(is_not, wanted, self._topics)):
+            self._topics = wanted
+            self._leaders = [_Leader(node_id, asked) for node_id, asked in _by_leader(wanted).items()]
+            self._found = {}
+        before = [leader.bounds for leader in self._leaders]
+        for leader in self._leaders:
+            leader.ask(client, deadline)
+        if not self._found or any(map(is_not, before, (leader.bounds for leader in self._leaders))):
+            self._found = {where: each for leader in self._leaders for where, each in leader.bounds.items()}
+        return self._found
+
+
+class _Leader:
+    """A broker, and the partitions that it leads."""
+
+    def __init__(self, node_id: int, asked: _Asked) -> None:
+        self.bounds: _Bounds = {}
+        """As of the last answers; empty if there were none."""
+        self._node_id: Final = node_id
+        self._asked: Final = asked
+        self._version = -1
+        self._requests: list[bytes] = []
+        self._answers: list[bytes] = []
+
+    def ask(self, client: KafkaClient, deadline: Deadline) -> None:
+        try:
+            answers = self._exchange(client.connection(self._node_id, deadline=deadline), deadline)
+            if answers != self._answers:
+                self.bounds, self._answers = self._decode([_read(each) for each in answers]), answers
+        except (UnavailableError, CorruptDataError):
+            self.bounds, self._answers = {}, []
+
+    def _decode(self, answers: Sequence[Mapping[str, NDArray[Any]]]) -> _Bounds:
+        return {
+            where: bounds
+            for topic, wanted in self._asked.items()
+            if answers and all(len(answer.get(topic, ())) == len(wanted) for answer in answers)
+            for where, bounds in _bounds(topic, *(answer[topic] for answer in answers)).items()
+        }
+
+    def _exchange(self, connection: Connection, deadline: Deadline) -> list[bytes]:
+        """The answers without their correlation ids; none if the broker has no version that is known here."""
+        version = connection.versions.choose(ListOffsetsRequest)
+        if version not in _VERSIONS:
+            return []
+        if version != self._version:
+            self._version = version
+            self._requests = [_request(self._asked, moment, isolation, version) for moment, isolation in _QUESTIONS]
+        key = int(ListOffsetsRequest.API_KEY)
+        tickets = [connection.put_pieces(key, version, [body], deadline) for body in self._requests]
+        connection.flush(deadline)
+        answers = [connection.receive(ticket, deadline)[_CORRELATION_BYTES:].tobytes() for ticket in tickets]
+        for answer in answers:
+            connection.throttle(int.from_bytes(answer[1:_HEADER_BYTES], "big", signed=True))
+        return answers
+
+
+def _by_leader(topics: Iterable[Topic]) -> dict[int, _Asked]:
     leaders: dict[int, _Asked] = defaultdict(lambda: defaultdict(list))
-    topics: dict[str, Topic | None] = {}
-    for where in places:
-        if where.topic not in topics:
-            topics[where.topic] = _topic(client, where.topic, deadline)
-        topic = topics[where.topic]
-        found = None if topic is None else topic.partitions.get(where.partition)
-        if found is not None and found.leader is not None:
-            leaders[found.leader][where.topic].append((where.partition, found.leader_epoch))
+    for topic in topics:
+        for number, found in topic.partitions.items():
+            if found.leader is not None:
+                leaders[found.leader][topic.name].append((number, found.leader_epoch))
     return leaders
-
-
-def _topic(client: KafkaClient, name: str, deadline: Deadline) -> Topic | None:
-    try:
-        return client.topic(name, deadline=deadline)
-    except (UnavailableError, UsageError):
-        return None
-
-
-def _ask(
-    connection: Connection, asked: Mapping[str, Sequence[tuple[int, int]]], deadline: Deadline
-) -> dict[TopicPartition, LogBounds]:
-    version = connection.versions.choose(ListOffsetsRequest)
-    if version not in _VERSIONS:
-        return {}
-    key = int(ListOffsetsRequest.API_KEY)
-    bodies = (_request(asked, moment, isolation, version) for moment, isolation in _QUESTIONS)
-    tickets = [connection.put_pieces(key, version, [body], deadline) for body in bodies]
-    connection.flush(deadline)
-    answers = [_read(connection, connection.receive(ticket, deadline)) for ticket in tickets]
-    starts, stable, high = answers
-    return {
-        where: bounds
-        for topic, wanted in asked.items()
-        if all(len(answer.get(topic, ())) == len(wanted) for answer in answers)
-        for where, bounds in _bounds(topic, starts[topic], stable[topic], high[topic]).items()
-    }
 
 
 def _bounds(
@@ -142,11 +176,9 @@ def _request(asked: Mapping[str, Sequence[tuple[int, int]]], moment: int, isolat
     return b"".join([*pieces, *([_TIMEOUT] if version >= _TIMEOUT_SINCE else []), _NO_TAGS])
 
 
-def _read(connection: Connection, frame: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+def _read(data: bytes) -> dict[str, NDArray[Any]]:
     """The answers by topic. CorruptDataError: the response has another layout."""
-    data = frame.tobytes()
     try:
-        connection.throttle(int.from_bytes(data[5:_HEADER_BYTES], "big", signed=True))
         found: dict[str, NDArray[Any]] = {}
         count, at = _read_length(data, _HEADER_BYTES)
         for _ in range(count):
@@ -158,12 +190,10 @@ def _read(connection: Connection, frame: NDArray[np.uint8]) -> dict[str, NDArray
             if rows["tags"].any() or data[at]:
                 raise ValueError("tagged fields")
             found[name], at = rows, at + 1
-        if data[4] or data[at:] != _NO_TAGS:
+        if data[0] or data[at:] != _NO_TAGS:
             raise ValueError("more than it should have")
     except (ValueError, IndexError) as error:
-        connection.close()
-        message = f"a response to ListOffsets cannot be read: {error}"
-        raise CorruptDataError(message, object_name=connection.name) from error
+        raise CorruptDataError(f"a response to ListOffsets cannot be read: {error}") from error
     return found
 
 

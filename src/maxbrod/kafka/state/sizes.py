@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.admin import DescribeLogDirsRequest
 
-from maxbrod.errors import MaxbrodError
+from maxbrod.errors import MaxbrodError, naming
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.partitions import each_partition
@@ -49,23 +49,36 @@ def topics_on_disk(client: KafkaClient, *, deadline: Deadline) -> set[str]:
     An error if this user may not Describe the cluster.
     """
     brokers = client.metadata([], deadline=deadline).brokers
-    answers = [_ask(client, node_id, None, deadline=deadline) for node_id in brokers]
-    folders = [folder for answer in answers for folder in answer.results if not folder.error_code]
-    return {
+    found: set[str] = set()
+    for node_id in brokers:
+        limit = deadline.within(client.request_timeout_s)
+        with naming(f"broker {node_id}"):
+            found |= client.connection(node_id, deadline=limit).ask_for(_request(None), _names, limit)
+    return found
+
+
+def _names(answer: Message) -> frozenset[str]:
+    """The topics that a broker has, from its answer about everything. The same answer is not decoded twice."""
+    _demand_success(answer)
+    return frozenset(
         topic.name
-        for folder in folders
+        for folder in answer.results
+        if not folder.error_code
         for topic in folder.topics
         if any(not each.is_future_key for each in topic.partitions)
-    }
+    )
 
 
-def _ask(
-    client: KafkaClient, node_id: int, partitions: Mapping[str, Sequence[int]] | None, *, deadline: Deadline
-) -> Message:
+def _ask(client: KafkaClient, node_id: int, partitions: Mapping[str, Sequence[int]], *, deadline: Deadline) -> Message:
     answer = client.ask_broker(node_id, _request(partitions), deadline=deadline)
-    if answer.error_code:
-        raise answered_with(answer.error_code, operation="read sizes of logs", object_name=f"broker {node_id}")
+    with naming(f"broker {node_id}"):
+        _demand_success(answer)
     return answer
+
+
+def _demand_success(answer: Message) -> None:
+    if answer.error_code:
+        raise answered_with(answer.error_code, operation="read sizes of logs", object_name="")
 
 
 def _request(partitions: Mapping[str, Sequence[int]] | None) -> Message:
