@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 START_SECONDS_MAX: Final = 180.0
 STOP_SECONDS_MAX: Final = 60.0
+_ARCHIVING: Final = "-XX:ArchiveClassesAtExit"
+_ARCHIVING_SECONDS_MAX: Final = 900.0
+"""A JVM that writes its classes when it exits takes a quarter of a minute, and minutes on a busy machine."""
 
 MAIN_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 _LAUNCHER_CLASS: Final = "org.apache.spark.launcher.Main"
@@ -64,11 +67,12 @@ class Gateway:
     process: subprocess.Popen[bytes]
     port: int
     secret: str
+    stop_seconds_max: float = STOP_SECONDS_MAX
 
     def close(self) -> None:
         """Stop the JVM by closing its standard input, as the end of this process would, and wait for it."""
         try:
-            self.process.communicate(timeout=STOP_SECONDS_MAX)
+            self.process.communicate(timeout=self.stop_seconds_max)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
@@ -136,7 +140,9 @@ def launch(command: Sequence[str], *, scratch: Path, log: Path) -> Gateway:
     finally:
         imports.join()
     port, secret = _read_connection(connection.read_bytes())
-    return Gateway(process=process, port=port, secret=secret)
+    archiving = any(_ARCHIVING in each for each in command)
+    stop_seconds_max = _ARCHIVING_SECONDS_MAX if archiving else STOP_SECONDS_MAX
+    return Gateway(process=process, port=port, secret=secret, stop_seconds_max=stop_seconds_max)
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from maxbrod.java import find_java
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pyspark.sql import DataFrame
+
     from maxbrod.engine.session import Session
 
 
@@ -43,37 +45,28 @@ def train(classes: Path) -> None:
 
 
 def _train_queries(session: Session) -> None:
-    """What `maxbrod query` does: a plan over empty Parquet tables, and a Python data source shown as text."""
+    """What `maxbrod query` does: a plan over empty Parquet tables, a small table and a Python task, shown as text."""
+    import pyarrow as pa  # noqa: PLC0415 - beside the JVM's start
+
     with TemporaryDirectory(prefix="maxbrod-prepare-") as folder:
         empty = session.read.schema("id long, item binary").parquet(Path(folder).as_uri())
         empty.createOrReplaceTempView("empty")
         planned = session.sql("SELECT count(*), max(item) FROM (SELECT * FROM empty) WHERE id > 1")
         planned._jdf.queryExecution().executedPlan()  # noqa: SLF001 - as `table.narrowing` does
     own = session.newSession()
-    own.dataSource.register(_source())
-    own.read.format("maxbrod-training").schema("id long, item binary").load().createOrReplaceTempView("items")
-    found = own.sql("SELECT id % 2 AS k, count(*) AS n, max(item) AS item FROM items GROUP BY id % 2 ORDER BY k")
+    counts = own.createDataFrame(pa.table({"k": ["a", "b"], "n": [1, 2]}))
+    counts.selectExpr("k", "explode(array_repeat(0, int(n))) AS each").select("k").createOrReplaceTempView("counts")
+    _show(own.sql("SELECT k, count(*) AS n, max(k) AS item FROM counts WHERE k > 'a' GROUP BY k ORDER BY k"))
+    read = own.range(0, 2, 1, 2).mapInArrow(_same, "id long")
+    read.selectExpr("id", "cast(cast(id AS string) AS binary) AS item").createOrReplaceTempView("items")
+    _show(own.sql("SELECT id % 2 AS k, count(*) AS n, max(item) AS item FROM items GROUP BY id % 2 ORDER BY k"))
+    _show(own.sql("SELECT id AS k, id AS n, item FROM items WHERE id = 1"))
+
+
+def _show(found: DataFrame) -> None:
     found.selectExpr("cast(k AS string)", "cast(n AS string)", "make_valid_utf8(cast(item AS string))").limit(
         3
     ).toArrow()
-
-
-def _source() -> Any:  # noqa: ANN401 - a class of PySpark's, which is imported beside the JVM's start
-    from pyspark.sql.datasource import DataSource, DataSourceReader  # noqa: PLC0415
-
-    class Reader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typed
-        def read(self, partition: Any) -> Iterable[Any]:  # noqa: ANN401, ARG002 - the interface
-            return iter([(1, b"work")])
-
-    class Source(DataSource):  # type: ignore[misc]  # as above
-        @classmethod
-        def name(cls) -> str:
-            return "maxbrod-training"
-
-        def reader(self, schema: Any) -> Reader:  # noqa: ANN401, ARG002 - the interface
-            return Reader()
-
-    return Source
 
 
 def _same(batches: Iterable[Any]) -> Iterable[Any]:
