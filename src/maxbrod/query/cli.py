@@ -121,6 +121,8 @@ def _prompt(settings: Config, scope: QueryScope, output: Output, *, quiet: bool)
     with ending_by_interrupt(), showing_log(quiet=quiet), ExitStack() as undo:
         with progress_bar(shown=not quiet) as on_progress:
             opened = undo.enter_context(Query(settings, scope, on_progress=on_progress))
+            # Before the first statement is typed, so that it need not wait.
+            opened.start()
         if sys.stdin.isatty():
             open_prompt(opened, output)
         else:

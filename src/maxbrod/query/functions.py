@@ -47,7 +47,7 @@ def query(
     base = Config(archive=str(archive), layout=layout, storage=storage or StorageConfig())
     config = config_with(base, "query", options)
     with Query(config, scope_of(config.query), session=session) as opened:
-        return opened.collect(opened.ask(sql), limit=config.query.limit).table
+        return opened.answer(sql, limit=config.query.limit).table
 
 
 def views(

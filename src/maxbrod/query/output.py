@@ -49,15 +49,15 @@ class Output:
 
     def answer(self, query: Query, sql: str | Histogram) -> Collected | None:
         """Run the query. None: its tasks have written the answer."""
-        question = query.ask(sql if isinstance(sql, str) else sql.sql)
+        text = sql if isinstance(sql, str) else sql.sql
         if self.in_folder:
-            query.write(question, self.form, str(self.to), limit=self.limit)
+            query.write(query.ask(text), self.form, str(self.to), limit=self.limit)
             return None
         if self.plot is not None or (self.form == "table" and not isinstance(sql, str)):
-            return query.collect(question, limit=self.limit)
+            return query.answer(text, limit=self.limit)
         limit = ROWS_SHOWN if self.form == "table" and self.limit is None else self.limit
         form = {"table": "text", "parquet": "arrow", DOCUMENT: "json"}.get(self.form, self.form)
-        return query.collect(question, limit=limit, form=form)
+        return query.answer(text, limit=limit, form=form)
 
     def _draw(self, answer: Collected, sql: str, histogram: Histogram | None) -> None:
         assert self.plot is not None  # noqa: S101 - the caller has looked

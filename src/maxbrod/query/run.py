@@ -5,7 +5,9 @@ Only tables that a query names are prepared, and only the columns that it uses a
 
 from __future__ import annotations
 
+import importlib
 import tempfile
+import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured
 from maxbrod.errors import UsageError
+from maxbrod.query.counts import SPARK_TYPES, parse_count, shown, view_of
 from maxbrod.query.scope import RESERVED, QueryScope, Selected, select
 
 if TYPE_CHECKING:
@@ -28,11 +31,14 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
+    from maxbrod.query.views import Views
     from maxbrod.table.showing import Collected
 
 
 _LARGE_BYTES: Final = 256 << 20
 """The full compiler costs 5 s of processor time at the start; without it, Spark's work takes up to twice as long."""
+_PLANNED_ROWS_MAX: Final = 100_000
+"""With more rows of the catalog than this, Spark plans reads in a process of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,7 @@ class Question:
 
 
 class Query:
-    """Opens an archive and a Spark session for the length of a `with` block, and runs queries."""
+    """Opens an archive for the length of a `with` block, and a Spark session as soon as a query needs one."""
 
     def __init__(
         self,
@@ -63,55 +69,97 @@ class Query:
         self._given = session
         self._on_progress = on_progress
         self._undo = ExitStack()
+        self._views: Views | None = None
 
     def __enter__(self) -> Self:
+        self._on_progress(Progress(phase="looking at the archive"))
+        config = self._config
+        self.archive: Archive = open_archive(str(config.archive), config.storage, layout=config.layout)
+        self.selected: Selected = select(self.archive, self.scope, layout=config.layout)
+        return self
+
+    def start(self) -> None:
+        """Start Spark now, instead of with the first query that needs it."""
+        if self._views is not None:
+            return
+        self._on_progress(Progress(phase="starting Spark"))
+        threading.Thread(target=_import_early, daemon=True).start()
+        size, rows = self._measure()
         with ExitStack() as undo:
-            self._on_progress(Progress(phase="looking at the archive"))
-            config = self._config
-            self.archive: Archive = open_archive(str(config.archive), config.storage, layout=config.layout)
-            self.selected: Selected = select(self.archive, self.scope, layout=config.layout)
-            self._on_progress(Progress(phase="starting Spark"))
             opened = undo.enter_context(
                 open_configured(
-                    config.spark,
+                    self._config.spark,
                     self._given,
-                    jvm_works=self._is_large(),
-                    needs=needs_storage(self.archive.url, config.storage),
+                    jvm_works=size >= _LARGE_BYTES,
+                    needs=needs_storage(self.archive.url, self._config.storage),
                 )
             )
-            # Imports pyspark, which costs nothing while the JVM starts.
-            from maxbrod.query.views import Views  # noqa: PLC0415
-            from maxbrod.table.views import own_session  # noqa: PLC0415
+            from maxbrod.query.views import Views  # noqa: PLC0415 - pyspark
+            from maxbrod.table.views import own_session  # noqa: PLC0415 - as above
 
             self._spark = undo.enter_context(own_session(opened))
-            self._views = Views(self._spark, self.archive, self.selected, self.scope)
+            few = rows <= _PLANNED_ROWS_MAX
+            self._views = Views(self._spark, self.archive, self.selected, self.scope, planned=few)
             self._undo = undo.pop_all()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._undo.__exit__(kind, error, trace)
 
-    def _is_large(self) -> bool:
-        """Whether the topics have so many bytes that a JVM which compiles fully is done sooner."""
-        portions = self.archive.catalog.portions(["raw_bytes"], topic_ids=self.selected.newest)
-        return sum(pc.sum(rows["raw_bytes"]).as_py() or 0 for rows in portions) >= _LARGE_BYTES
+    def _measure(self) -> tuple[int, int]:
+        """The bytes of the topics, and the rows that the catalog has of them."""
+        size = count = 0
+        for rows in self.archive.catalog.portions(["raw_bytes"], topic_ids=self.selected.newest):
+            size += pc.sum(rows["raw_bytes"]).as_py() or 0
+            count += len(rows)
+        return size, count
 
     @property
     def spark(self) -> Session:
+        self.start()
         return self._spark
 
     def is_alive(self) -> bool:
         """Whether Spark still answers."""
         try:
-            return bool(self._spark.sql("SELECT 1").columns)
+            return bool(self.spark.sql("SELECT 1").columns)
         except Exception:  # noqa: BLE001 - any of PySpark's, py4j's or the socket's: it does not
             return False
 
     def tables(self) -> dict[str, Sequence[str]]:
         """The columns of every table, without those inside decoded values."""
-        return self._views.columns()
+        return self._started().columns()
+
+    def _started(self) -> Views:
+        self.start()
+        assert self._views is not None  # noqa: S101 - just made
+        return self._views
+
+    def answer(self, sql: str, *, limit: int | None = None, form: str = "arrow") -> Collected:
+        """The rows of a query. Spark is started only if the catalog does not have the answer."""
+        return self._known(sql, limit, form) or self.collect(self.ask(sql), limit=limit, form=form)
+
+    def _known(self, sql: str, limit: int | None, form: str) -> Collected | None:
+        """The answer to a plain count of records; None: ask Spark."""
+        question = parse_count(sql)
+        if question is None or self._measure()[1] > _PLANNED_ROWS_MAX:
+            return None
+        known, topic = view_of(question.table, self.selected.views(), RESERVED[0])
+        if not known:
+            return None
+        from maxbrod.table.read.counting import count_records  # noqa: PLC0415 - pyspark, without a JVM
+        from maxbrod.table.read.options import parse_options  # noqa: PLC0415
+        from maxbrod.table.showing import Collected  # noqa: PLC0415
+
+        options = {**self.selected.options, **({} if topic is None else {"topics": topic})}
+        counts = count_records(parse_options(options))
+        if counts is None:
+            return None
+        rows = question.table_of(counts)
+        more = limit is not None and len(rows) > limit
+        types = {each.name: SPARK_TYPES[each.type] for each in rows.schema}
+        return Collected(types=types, table=shown(rows[:limit], form), more=more)
 
     def ask(self, sql: str, *, narrowed: bool = True) -> Question:
         """Plan a query. Reads of the topics only a sample, to infer types. UsageError: not a valid query.
@@ -122,7 +170,7 @@ class Query:
         from maxbrod.table.sql_errors import plain_errors  # noqa: PLC0415
         from maxbrod.table.views import create_views  # noqa: PLC0415
 
-        views = self._views.named_in(sql)
+        views = self._started().named_in(sql)
         self._on_progress(Progress(phase="planning"))
         schemas = {each.name: each.schema for each in views}
         with tempfile.TemporaryDirectory(prefix="maxbrod-query-") as folder:
@@ -157,6 +205,12 @@ class Query:
             frame = shown(self.ask(question.sql, narrowed=False).frame)
         self._on_progress(Progress(phase="querying"))
         write(frame, form, folder)
+
+
+def _import_early() -> None:
+    """Import what planning needs. It includes pyspark and costs nothing while the JVM starts."""
+    for module in ("maxbrod.query.views", "maxbrod.table.narrowing", "maxbrod.table.showing", "maxbrod.table.planned"):
+        importlib.import_module(module)
 
 
 _HINTS: Final = {

@@ -92,8 +92,12 @@ GROUPS: Final = pa.schema(
 class Views:
     """Creates views. Reads only what a query needs: a sample of a topic, or the archived schemas."""
 
-    def __init__(self, spark: Session, archive: Archive, selected: Selected, scope: QueryScope) -> None:
+    def __init__(
+        self, spark: Session, archive: Archive, selected: Selected, scope: QueryScope, *, planned: bool = False
+    ) -> None:
+        """`planned`: see `RecordView`."""
         self._spark = spark
+        self._planned = planned
         self._archive = archive
         self._selected = selected
         self._scope = scope
@@ -131,7 +135,9 @@ class Views:
         return self._view(name, name, topic_view=True)
 
     def _view(self, name: str, topic: str | None, *, topic_view: bool = False) -> RecordView:
-        plain = RecordView(name=name, options=self._selected.options, topic=topic if topic_view else None)
+        plain = RecordView(
+            name=name, options=self._selected.options, topic=topic if topic_view else None, planned=self._planned
+        )
         decoded: dict[str, Decoded] = {}
         for column, formats in self._formats.items():
             wanted = format_of(formats, topic)

@@ -32,6 +32,8 @@ Alternatives: TypeAlias = tuple[tuple[datasource.Filter, ...], ...]
 ANYTHING: Final[Alternatives] = ((),)
 SCOPES_MAX: Final = 16
 """Each scope is one more query of the catalog."""
+READER: Final = "maxbrod "
+"""The name of a function that reads planned slices begins so, and ends with its scopes; see `planned`."""
 _VALUES_MAX: Final = 1000
 _COLUMNS: Final = frozenset({"topic", "partition", "offset", "timestamp"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -220,6 +222,8 @@ def _scans_below(node: Any, needed: Alternatives) -> Iterator[tuple[tuple[Scope,
     if kind == "DataSourceV2ScanRelation":
         scopes = node.relation().options().get(SCOPES)
         yield () if scopes is None else decode_scopes(scopes), needed
+    elif kind == "MapInArrow" and (name := str(node.functionExpr().name())).startswith(READER):
+        yield decode_scopes(name.removeprefix(READER)), needed
     above = alternatives([node.condition()]) if kind == "Filter" else ANYTHING
     for child in sequence(node.children()):
         yield from _scans_below(child, above)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ def register(spark: SparkSession) -> None:
 
 def register_active() -> None:
     """Register with the active session. Workers have none, and then nothing happens."""
+    if "pyspark.sql.session" not in sys.modules:
+        # No session without it. Importing it takes longer than all that `maxbrod query` does before the JVM starts.
+        return
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     session = SparkSession.getActiveSession()

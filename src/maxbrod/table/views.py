@@ -15,8 +15,9 @@ from pyspark.sql import functions as spark_functions
 from pyspark.sql.types import StructField, StructType
 
 from maxbrod.table.narrowing import quoted
+from maxbrod.table.planned import plan_frame
 from maxbrod.table.read.columns import USUAL, spark_schema
-from maxbrod.table.read.options import SCOPES
+from maxbrod.table.read.options import SCOPES, parse_options
 from maxbrod.table.read.scope import encode_scopes
 from maxbrod.table.registering import register
 
@@ -53,6 +54,12 @@ class RecordView:
     topic: str | None = None
     """The only topic of the view; None: all topics that the options select."""
     decoded: Mapping[str, Decoded] = field(default_factory=dict)
+    planned: bool = False
+    """The driver plans the read when a frame is made, not Spark when it is run. For catalogs of few rows."""
+
+    @property
+    def own_options(self) -> dict[str, str]:
+        return {**self.options, **({} if self.topic is None else {"topics": self.topic})}
 
     @property
     def schema(self) -> StructType:
@@ -67,14 +74,13 @@ class RecordView:
         """
         needed = {each for name in used for each in (self.decoded[name].needs if name in self.decoded else {name})}
         columns = [name for name in USUAL if name in needed] or [CHEAPEST]
-        options = {
-            **self.options,
-            **({} if self.topic is None else {"topics": self.topic}),
-            **({} if not scopes else {SCOPES: encode_scopes(scopes)}),
-        }
-        # With the schema given, Spark does not start a Python process to ask for it, which takes five times as long.
-        reader = spark.read.format("maxbrod").schema(spark_schema(columns)).options(**options)
-        return reader.load().select([self._column(each, used) for each in self.schema.fields])
+        options = {**self.own_options, **({} if not scopes else {SCOPES: encode_scopes(scopes)})}
+        frame = plan_frame(spark, parse_options(options), columns) if self.planned else None
+        if frame is None:
+            register(spark)
+            # With the schema given, Spark does not start a Python process to ask for it.
+            frame = spark.read.format("maxbrod").schema(spark_schema(columns)).options(**options).load()
+        return frame.select([self._column(each, used) for each in self.schema.fields])
 
     def _type(self, each: StructField) -> DataType:
         return self.decoded[each.name].type if each.name in self.decoded else each.dataType
@@ -116,13 +122,11 @@ def own_session(spark: SparkSession) -> Iterator[Any]:
     own = spark.newSession()
     own.conf.set("spark.sql.session.timeZone", "UTC")
     if not hasattr(spark, "_jsparkSession"):
-        register(own)
         yield own
         return
     # Spark looks a format up in the active session, too. If another session were active, it would find its own there.
     _activate(own)
     try:
-        register(own)
         yield own
     finally:
         # If the JVM has exited, the code inside the block reports it.

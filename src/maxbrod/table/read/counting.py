@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from maxbrod.batch.cuts import Cut
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.table.read.options import TableOptions
-    from maxbrod.table.read.scope import Source
+    from maxbrod.table.read.scope import SliceRead, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +33,13 @@ def count_records(options: TableOptions) -> tuple[Count, ...] | None:
     """
     from maxbrod.table.read.splits import find_slices, open_table  # noqa: PLC0415 - Delta and pyspark
 
+    return count_slices(find_slices(open_table(options), options), options)
+
+
+def count_slices(slices: Iterable[SliceRead], options: TableOptions) -> tuple[Count, ...] | None:
+    """The same, of slices that are found already."""
     found: Counter[Source] = Counter()
-    for each in find_slices(open_table(options), options):
+    for each in slices:
         known = known_records(each.stored, each.cut(options.scopes), committed=options.committed)
         if known is None:
             return None
