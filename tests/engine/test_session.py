@@ -246,15 +246,19 @@ except UnavailableError as error: print(error.hint)
     assert "Too small maximum heap" in run_alone(program)
 
 
-@pytest.mark.parametrize("missing", ["grpc", "grpc_status", "zstandard"])
-def test_spark_connect_without_its_client_says_what_to_install(missing: str) -> None:
-    program = f"""
+def test_spark_connect_without_its_client_says_what_to_install() -> None:
+    """Whichever of its packages is missing. One process for all of them: it imports the others only once."""
+    program = """
 import sys
-sys.modules["{missing}"] = None  # as if it were not installed
 from maxbrod.errors import EnvironmentMissingError
 from maxbrod.engine.session import open_session
-try:
-    with open_session(master="sc://localhost"): pass
-except EnvironmentMissingError as error: print(error.hint)
+for missing in ("grpc", "grpc_status", "zstandard"):
+    sys.modules[missing] = None  # as if it were not installed
+    try:
+        with open_session(master="sc://localhost"): pass
+    except EnvironmentMissingError as error: print(missing, error.hint)
+    del sys.modules[missing]
 """
-    assert "pyspark[connect]" in run_alone(program)
+    said = run_alone(program).splitlines()
+    assert [line.split()[0] for line in said] == ["grpc", "grpc_status", "zstandard"]
+    assert all("pyspark[connect]" in line for line in said)
