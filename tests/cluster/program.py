@@ -1,12 +1,18 @@
-"""The driver of a real cluster: `python -m cluster.program MASTER BOOTSTRAP TOPIC FOLDER S3`. Prints one document."""
+"""The driver of a real cluster: `python -m cluster.program MASTER BOOTSTRAP TOPIC FOLDER S3 PYTHON`, or
+`connect PORT BOOTSTRAP TOPIC FOLDER` for a server of Spark Connect. Prints one document.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import threading
+from contextlib import redirect_stdout
+from functools import partial
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import maxbrod
@@ -15,12 +21,23 @@ from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.opening import open_archive
 from maxbrod.backup import run as engine
 from maxbrod.check.deep import deep_check
+from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig, S3Config, SparkConfig, StorageConfig
 from maxbrod.convert.run import Convert, ConvertRequest
+from maxbrod.engine.jobs import run_tasks
 from maxbrod.engine.preflight import check_workers
 from maxbrod.engine.reach import Needs, Place
 from maxbrod.engine.session import open_configured, open_session
-from maxbrod.errors import MaxbrodError
+from maxbrod.errors import MaxbrodError, UnavailableError
+from maxbrod.restore import run as restoring
+from maxbrod.restore.job import decode_answer, encode_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maxbrod.restore.task import Restored
+
+SUFFIX = "-back"
 
 CONF = {**LOOPBACK, "spark.executor.memory": "512m", "spark.executor.instances": "2", "spark.ui.enabled": "false"}
 
@@ -35,25 +52,114 @@ def work(master: str, bootstrap: str, topic: str, folder: Path, s3: dict[str, st
             report = maxbrod.backup(bootstrap=bootstrap, archive=archive, topics=[topic], session=session)
         said["backup"] = [report.exit_code, report.records]
         said["marks"] = sorted(each.name for each in marks.iterdir())
-        restored = maxbrod.restore(bootstrap=bootstrap, archive=archive, suffix="-back", session=session)
-        said["restore"] = restored.exit_code
-        compared = maxbrod.compare(bootstrap=bootstrap, archive=archive, suffix="-back", session=session)
-        said["compare"] = [compared.exit_code, compared.source_records]
-        said["check"] = deep_check(open_archive(archive), SparkConfig(), session=session, restart=True).exit_code
-        request = ConvertRequest(
-            source_url=archive,
-            source=StorageConfig(),
-            target_url=str(folder / "converted"),
-            target=StorageConfig(),
-            to=TargetRequest(layout="parquet", accept_loss=True),
-        )
-        with Convert(request, SparkConfig(), session=session) as convert:
-            said["convert"] = convert.run().exit_code
-        counted = maxbrod.query(archive, "select count(*) as n from records", session=session)
-        said["query"] = counted.to_pylist()
-        maxbrod.register(session)
-        said["table"] = session.read.format("maxbrod").load(archive).where("offset >= 10").count()
+        with patch.object(restoring, "run_restore_job", fateful_restore(marks)):
+            said |= verbs(session, bootstrap, archive, folder)
+        said["restore marks"] = sorted(each.name for each in marks.iterdir() if "restore" in each.name)
     return said
+
+
+def verbs(session: Any, bootstrap: str, archive: str, folder: Path) -> dict[str, Any]:
+    """What every verb that needs Spark says about an archive."""
+    said: dict[str, Any] = {}
+    restored = maxbrod.restore(bootstrap=bootstrap, archive=archive, suffix=SUFFIX, session=session)
+    said["restore"] = restored.exit_code
+    compared = maxbrod.compare(bootstrap=bootstrap, archive=archive, suffix=SUFFIX, session=session)
+    said["compare"] = [compared.exit_code, compared.source_records]
+    said["check"] = deep_check(open_archive(archive), SparkConfig(), session=session, restart=True).exit_code
+    request = ConvertRequest(
+        source_url=archive,
+        source=StorageConfig(),
+        target_url=str(folder / "converted"),
+        target=StorageConfig(),
+        to=TargetRequest(layout="parquet", accept_loss=True),
+    )
+    with Convert(request, SparkConfig(), session=session) as convert:
+        said["convert"] = convert.run().exit_code
+    # The filter: a plain count would not need Spark.
+    counted = maxbrod.query(archive, "select count(*) as n from records where offset >= 0", session=session)
+    said["query"] = counted.to_pylist()
+    maxbrod.register(session)
+    said["table"] = session.read.format("maxbrod").load(archive).where("offset >= 10").count()
+    return said
+
+
+def fateful_restore(marks: Path) -> Callable[..., list[Restored]]:
+    """`run_restore_job` in which a machine dies when its task has written, and before the driver knows that."""
+
+    def job(session: Any, settings: Any, tasks: Sequence[Any], **_: Any) -> list[Restored]:
+        payloads = [encode_task([item]) for task in tasks for item in task]
+        answers = run_tasks(session, partial(_dying_once(str(marks)), settings), payloads, name="restore")
+        return [each for answer in answers for each in decode_answer(answer)]
+
+    return job
+
+
+def _dying_once(marks: str) -> Callable[[Any, str], str]:
+    """A nested function, which travels to the workers by value: these cannot import the tests."""
+
+    def dying(settings: Any, payload: str) -> str:
+        import time  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
+        import psutil  # noqa: PLC0415
+        from pyspark import TaskContext  # noqa: PLC0415
+
+        from maxbrod.restore.job import work as restore_task  # noqa: PLC0415
+
+        context = TaskContext.get()
+        number, attempt = context.partitionId(), context.attemptNumber()
+        answer = restore_task(settings, payload)
+        (Path(marks) / f"restore-{number}-{attempt}").touch()
+        if (number, attempt) == (0, 0):
+            for parent in reversed([each for each in psutil.Process().parents() if each.name() == "java"]):
+                parent.kill()
+            time.sleep(60)
+        return answer
+
+    return dying
+
+
+def connect(port: str, bootstrap: str, topic: str, folder: Path) -> dict[str, Any]:
+    """The same verbs over Spark Connect: in a session that is handed in, and one more as configured."""
+    archive = str(folder / "archive")
+    with open_session(master=f"sc://127.0.0.1:{port}") as session:
+        report = maxbrod.backup(bootstrap=bootstrap, archive=archive, topics=[topic], session=session)
+        said = {"backup": [report.exit_code, report.records], **verbs(session, bootstrap, archive, folder)}
+        said["jobs"] = jobs(session, folder)
+    configured = folder / "maxbrod.yaml"
+    configured.write_text(f"archive: {archive}\nspark:\n  master: sc://127.0.0.1:{port}\n")
+    with redirect_stdout(StringIO()):
+        said["configured"] = run(["check", "--config", str(configured), "--deep", "--restart"])
+    return said
+
+
+def jobs(session: Any, folder: Path) -> dict[str, Any]:
+    """How far a job is, and that one which is stopped ends."""
+    done: list[int] = []
+    gate = folder / "gate"
+
+    def waiting(payload: str) -> str:
+        import time  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
+        until = time.monotonic() + 120
+        while payload and not Path(payload).exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        return "done"
+
+    def see(count: int) -> None:
+        done.append(count)
+        if count:
+            gate.touch()
+
+    run_tasks(session, waiting, ["", str(gate)], name="waiting", on_done=see)
+    stop = threading.Event()
+    stop.set()
+    try:
+        run_tasks(session, waiting, [str(folder / "never")], name="endless", stop=stop)
+    except UnavailableError:
+        return {"seen": sorted(set(done)), "stopped": True}
+    return {}
 
 
 def refusals(session: Any, s3: dict[str, str]) -> list[list[str]]:
@@ -88,7 +194,10 @@ def bare(master: str, python: str) -> list[str]:
         return [type(error).__name__, str(error), error.hint or ""]
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1] == "connect":
+    port, bootstrap, topic, place = sys.argv[2:]
+    sys.stdout.write(json.dumps(connect(port, bootstrap, topic, Path(place))))
+elif __name__ == "__main__":
     master, bootstrap, topic, place, server, python = sys.argv[1:]
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     said = {"bare": bare(master, python), **work(master, bootstrap, topic, Path(place), json.loads(server))}

@@ -1,4 +1,4 @@
-"""A master and two workers on loopback: what a session on one machine cannot prove. One run serves all tests."""
+"""A master and three workers on loopback, two of which are killed. One run serves all tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
     create_topic(cluster, topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
     for partition in range(PARTITIONS):
         ledger.write(cluster, topic, RECORDS, partition=partition)
-    with spark_cluster(folder, env={}) as spark, S3Server.start(folder / "s3") as s3:
+    with spark_cluster(folder, workers=3, env={}) as spark, S3Server.start(folder / "s3") as s3:
         server = {key: s3.store_options()[key] for key in ("bucket", "endpoint", "access_key_id", "secret_access_key")}
         python = folder / "python"
         # The driver's Python outside of its environment: of the same version, without a package.
@@ -71,8 +71,13 @@ def test_a_backup_survives_a_machine_of_the_cluster(run: Run) -> None:
     read_archive(str(run.archive)).assert_equals(run.ledger)
 
 
-def test_restore_and_compare_work_on_the_workers_that_are_left(run: Run) -> None:
+def test_a_restore_survives_a_machine_of_the_cluster(run: Run) -> None:
+    """Its task had written everything, so the next attempt finds it there and adds nothing."""
+    assert {"restore-0-0", "restore-0-1"} <= set(run.said["restore marks"])
     assert run.said["restore"] == 0
+
+
+def test_compare_finds_every_record_once_on_the_worker_that_is_left(run: Run) -> None:
     assert run.said["compare"] == [0, RECORDS * PARTITIONS]
 
 

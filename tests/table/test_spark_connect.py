@@ -1,4 +1,4 @@
-"""The table and its stream over Spark Connect: a real server, and a client that has nothing of Spark but that."""
+"""The table, its stream and the verbs over Spark Connect: a real server, and clients with nothing of Spark but that."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from native_logs import data_batch
 
+from backup.ledger import Ledger
+from backup.oracle import read_archive
 from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.sandbox.topics import create_topic
 from table.archives import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full
 
@@ -26,9 +30,9 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 PROGRAM = [sys.executable, "-m", "table.drivers"]
 
 
-@contextmanager
+@pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """Its port. Nothing of it is left afterwards."""
+    """The port of a server. Nothing of it is left afterwards."""
     with subprocess.Popen(
         [*PROGRAM, "serve"], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -45,18 +49,24 @@ def server() -> Iterator[str]:
     assert psutil.wait_procs(started, timeout=60)[1] == []
 
 
-def test_the_table_and_its_stream_work_over_spark_connect(tmp_path: Path) -> None:
+def client(*arguments: str) -> dict[str, Any]:
+    ended = subprocess.run(
+        [sys.executable, "-m", *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    said: dict[str, Any] = json.loads(ended.stdout)
+    return said
+
+
+def test_the_table_and_its_stream_work_over_spark_connect(server: str, tmp_path: Path) -> None:
     batches = [data_batch(base, 5) for base in range(0, 100, 5)]
     write(tmp_path / "whole", batches, limits=SegmentLimits(records_max=10))
     rows = write(tmp_path / "sparse", batches, limits=SegmentLimits(records_max=10))
     for row in rows:
         if not row.base_offset <= 57 < row.end_offset:
             (tmp_path / "sparse" / row.path).unlink()
-    with server() as port:
-        arguments = ["connect", port, *(str(tmp_path / name) for name in ("whole", "sparse", "scratch"))]
-        client = subprocess.run([*PROGRAM, *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert client.returncode == 0, client.stderr
-    assert json.loads(client.stdout) == {
+    places = (str(tmp_path / name) for name in ("whole", "sparse", "scratch"))
+    assert client("table.drivers", "connect", server, *places) == {
         "unregistered": 10,
         "asked": [{"records": 100, "value": "value", "told": 100}],
         "point": [57],
@@ -65,3 +75,31 @@ def test_the_table_and_its_stream_work_over_spark_connect(tmp_path: Path) -> Non
         "stream": [*range(100)],
         "batches": 2,
     }
+
+
+@pytest.fixture(scope="module")
+def said(server: str, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    topic, ledger = "over-spark-connect", Ledger()
+    create_topic(cluster, topic, partitions=2, config={"retention.ms": "-1"})
+    for partition in range(2):
+        ledger.write(cluster, topic, 100, partition=partition)
+    folder = tmp_path_factory.mktemp("connect")
+    said = client("cluster.program", "connect", server, cluster.bootstrap, topic, str(folder))
+    read_archive(str(folder / "archive")).assert_equals(ledger)
+    return said
+
+
+def test_a_backup_and_its_restore_over_spark_connect_have_the_same_records(said: dict[str, Any]) -> None:
+    assert (said["backup"], said["restore"], said["compare"]) == ([0, 200], 0, [0, 200])
+
+
+def test_checks_conversions_and_queries_run_over_spark_connect(said: dict[str, Any]) -> None:
+    assert (said["check"], said["convert"], said["query"], said["table"]) == (0, 0, [{"n": 200}], 180)
+
+
+def test_a_server_in_the_configuration_is_used_as_a_session_that_is_handed_in(said: dict[str, Any]) -> None:
+    assert said["configured"] == 0
+
+
+def test_jobs_over_spark_connect_say_how_far_they_are_and_can_be_stopped(said: dict[str, Any]) -> None:
+    assert said["jobs"] == {"seen": [0, 1], "stopped": True}

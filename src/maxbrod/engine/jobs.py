@@ -31,6 +31,7 @@ ON_SPARK: Final = "run on Spark"
 _POLL_S: Final = 0.2
 _KILL_S: Final = 30.0
 """Spark gives a Python worker about 4 s to end, and then ends it."""
+_ENDING_S: Final = 6.0
 _SCHEMA: Final = "task bigint, answer string"
 _ANSWERS: Final = pa.schema([("task", pa.int64()), ("answer", pa.string())])
 
@@ -75,14 +76,9 @@ def collect(
 
 @contextmanager
 def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]:
-    """Within the block, all jobs of the session are cancelled as soon as `stop` is set: they raise UnavailableError.
-
-    Spark Connect cannot do this: a running job runs to its end.
-    """
+    """Within the block, all jobs of the session are cancelled as soon as `stop` is set: they raise UnavailableError."""
     context = context_of(session)
-    if context is None:
-        yield
-        return
+    cancel = session.interruptAll if context is None else context.cancelAllJobs
     over = threading.Event()
 
     def watch() -> None:
@@ -90,7 +86,7 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
             if stop.wait(_POLL_S) and not over.is_set():
                 # Repeated, because the next job may be about to start.
                 with suppress(UnavailableError), errors_of_spark():
-                    context.cancelAllJobs()
+                    cancel()
                 over.wait(_POLL_S)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -214,25 +210,37 @@ class _ClassicJob:
 
 
 class _ConnectJob:
-    """Spark Connect has no status tracker, so the progress of tasks is unknown."""
+    """A job over Spark Connect, known by its tag. The server reports its tasks to the thread that waits for the job."""
 
     def __init__(self, session: SparkSession, name: str) -> None:
         self._session, self._name = session, name
+        self._thread = threading.get_ident()
+        self._done = 0
+        self._cancelled_at: float | None = None
 
     def begin(self) -> None:
         self._session.addTag(self._name)
+        self._session.registerProgressHandler(self._see)
 
     def end(self) -> None:
+        self._session.removeProgressHandler(self._see)
         self._session.removeTag(self._name)
 
     def cancel(self) -> None:
         self._session.interruptTag(self._name)
+        self._cancelled_at = self._cancelled_at or time.monotonic()
 
     def tasks_done(self) -> int:
-        return 0
+        return self._done
 
     def tasks_running(self) -> int:
-        return 0
+        """The server says no more about a job that is cancelled: as long as Spark may need to end its tasks, 1."""
+        return int(self._cancelled_at is not None and time.monotonic() < self._cancelled_at + _ENDING_S)
+
+    def _see(self, stages: Iterable[Any] | None, **_: Any) -> None:  # noqa: ANN401 - PySpark's call
+        # A session has one list of handlers for the jobs of all threads.
+        if threading.get_ident() == self._thread:
+            self._done = sum(each.num_completed_tasks for each in stages or ())
 
 
 _Job: TypeAlias = _ClassicJob | _ConnectJob
