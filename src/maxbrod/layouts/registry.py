@@ -20,12 +20,12 @@ FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
 READ_ONLY: Final = ("logdir",)
 """Layouts that can be read, and are never written."""
 _REPAIRABLE: Final = ("binlog",)
-_PRUNABLE: Final = ("kbak", "parquet", "avro", "binlog")
+_PRUNABLE: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
 
 
 class Prune(Protocol):
     def __call__(self, storage: Storage, survey: Survey, going: Collection[str]) -> None:
-        """Delete the objects `going`, by their paths; of each partition they are the oldest, and never all.
+        """Delete or empty the objects `going`, by their paths; of each partition they are the oldest, and never all.
 
         The layout's own metadata changes first: after a crash it names no deleted object, and the next call finishes.
         """
@@ -53,9 +53,8 @@ def repair_of(name: str) -> Callable[[Storage], list[Fault]]:
 def prune_of(name: str) -> Prune:
     """The function that deletes the oldest segments of a layout."""
     if name not in _PRUNABLE:
-        why = "numbers its segments from 0 and only counts them" if name == "kbs" else "is only read, and never changed"
         raise UsageError(
-            f"the layout {name} {why}: nothing can be pruned of it",
+            f"the layout {name} is only read, and never changed: nothing can be pruned of it",
             hint="'maxbrod convert' makes an archive of it that can be pruned",
         )
     return cast("Prune", import_module(f"maxbrod.layouts.{name}.pruning").prune)

@@ -10,7 +10,7 @@ from maxbrod.layouts.documents import read_document
 from maxbrod.layouts.foreign import Fault
 from maxbrod.layouts.kbs.manifest import parse_partitions
 from maxbrod.layouts.kbs.reading import read
-from maxbrod.layouts.kbs.schema import SEGMENT
+from maxbrod.layouts.kbs.schema import EMPTY_BYTES, SEGMENT
 from maxbrod.layouts.kbs.survey import read_header
 
 if TYPE_CHECKING:
@@ -25,15 +25,21 @@ def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
     backup = Backup.surveyed(survey)
     if backup is None:
         return
-    sizes = {path: size for _, _, path, size in list_segments(storage, backup, SEGMENT)}
+    objects = list(list_segments(storage, backup, SEGMENT))
+    sizes = {path: size for _, _, path, size in objects}
     for segment in survey.segments:
         yield from _check_object(storage, segment, sizes)
         if deep and segment.path in sizes:
             yield from check_segment(storage, segment)
     yield from _check_counts(storage, backup, survey)
     named = {segment.path for segment in survey.segments}
-    for path in sorted(set(sizes) - named):
-        yield Fault(path=path, message="no manifest counts this segment", fatal=False)
+    emptied = survey.details.get("emptied", {})
+    for where, number, path, size in sorted(objects):
+        if number < emptied.get(where.topic, {}).get(str(where.partition), 0):
+            if size != EMPTY_BYTES:
+                yield Fault(path=path, message="was pruned, and still takes space: prune again", fatal=False)
+        elif path not in named:
+            yield Fault(path=path, message="no manifest counts this segment", fatal=False)
 
 
 def _check_object(storage: Storage, segment: ForeignSegment, sizes: dict[str, int]) -> Iterator[Fault]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from maxbrod.layouts.documents import Fields
 
 OURS: Final = "maxbrod"
+EMPTIED: Final = "emptied"
+"""In our part: how many of a partition's first segments were emptied, by topic and partition."""
 
 _MAJOR: Final = re.compile(r"(\d{1,9})\.\d{1,9}")
 _INT64_MIN: Final = -(1 << 63)
@@ -65,12 +67,22 @@ def parse_partitions(topic: Fields) -> list[PartitionEntry]:
 
 
 def parse_own_segments(manifest: Fields, backup: Backup, entry: PartitionEntry) -> list[ForeignSegment] | None:
-    """The segments of a partition as `maxbrod` lists them; None if it lists another number of them."""
+    """The segments of a partition as `maxbrod` lists them; None if it lists another number of them.
+
+    Those that were emptied are counted by the manifest, and not listed.
+    """
+    emptied = parse_emptied(manifest, entry)
     partitions = manifest.inner(OURS).inner("segments").inner(entry.where.topic)
     listed = partitions.objects(str(entry.where.partition))
-    if len(listed) != entry.segments:
+    if emptied + len(listed) != entry.segments:
         return None
-    return [_own_segment(each, backup, entry.where, index) for index, each in enumerate(listed)]
+    return [_own_segment(each, backup, entry.where, index) for index, each in enumerate(listed, emptied)]
+
+
+def parse_emptied(manifest: Fields, entry: PartitionEntry) -> int:
+    """How many of the first segments of a partition were emptied by `prune`."""
+    partitions = manifest.inner(OURS).inner(EMPTIED).inner(entry.where.topic)
+    return partitions.integer(str(entry.where.partition), default=0, most=entry.segments)
 
 
 def _own_segment(fields: Fields, backup: Backup, where: TopicPartition, index: int) -> ForeignSegment:

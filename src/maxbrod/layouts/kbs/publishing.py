@@ -18,10 +18,12 @@ from maxbrod.layouts.kbs.schema import CHECKPOINT, SegmentCodec
 from maxbrod.layouts.kbs.survey import survey as survey_again
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Survey, WriteOptions
     from maxbrod.storage.interface import Storage
+
+    Emptied = Mapping[str, Mapping[str, int]]
 
 _VERSION: Final = "1.0"
 
@@ -34,7 +36,7 @@ def publish(
     now_ms = int(time.time() * 1000)
     refuse_rebuilt(storage, backup, survey)
     manifest = read_document(storage, backup.path(MANIFEST))
-    held = () if manifest is None else _held(storage, backup, survey, written)
+    held, emptied = ((), {}) if manifest is None else _held(storage, backup, survey, written)
     segments = sorted((*held, *written), key=lambda each: (each.where, each.base_offset))
     document = _manifest(
         {} if manifest is None else dict(manifest.values),
@@ -42,6 +44,7 @@ def publish(
         segments,
         facts,
         compression={"algorithm": codec.name.lower(), "level": 0 if level is None else level},
+        emptied=emptied,
         created_at_ms=facts.taken_at_ms or now_ms,
         completed_at_ms=now_ms,
     )
@@ -65,8 +68,11 @@ def _old(storage: Storage, path: str) -> dict[str, Any]:
 
 def _held(
     storage: Storage, backup: Backup, survey: Survey, written: Sequence[ForeignSegment]
-) -> Sequence[ForeignSegment]:
-    """What the manifest has besides these segments. An earlier attempt may already have published some of them."""
+) -> tuple[Sequence[ForeignSegment], Emptied]:
+    """What the manifest has besides these segments. An earlier attempt may already have published some of them.
+
+    And how many segments of each partition were emptied, by topic and partition.
+    """
     now = survey_again(storage, None if backup.folder == "" else backup.folder)
     if "folder" not in now.details:
         raise RefusedError(
@@ -88,7 +94,7 @@ def _held(
             raise other_writer(
                 segment.where, segment.end_offset, expected[segment.where], storage.name_of(segment.path)
             )
-    return held
+    return held, now.details.get("emptied", {})
 
 
 def _manifest(
@@ -98,6 +104,7 @@ def _manifest(
     facts: ClusterFacts,
     *,
     compression: dict[str, Any],
+    emptied: Emptied,
     created_at_ms: int,
     completed_at_ms: int,
 ) -> dict[str, Any]:
@@ -113,9 +120,9 @@ def _manifest(
         "completed_at": _iso(completed_at_ms),
         "source_cluster": cluster,
         "compression": compression,
-        "statistics": _statistics(old, segments),
+        "statistics": _statistics(old, segments, emptied),
         "time_range": _time_range(old, segments),
-        "topics": _topics(old, segments),
+        "topics": _topics(old, segments, emptied),
         OURS: _own(old, segments, facts),
     }
 
@@ -125,7 +132,7 @@ def _copied(old: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {}
 
 
-def _statistics(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict[str, Any]:
+def _statistics(old: dict[str, Any], segments: Sequence[ForeignSegment], emptied: Emptied) -> dict[str, Any]:
     unknown = [each for each in segments if "uncompressed_bytes" not in each.details]
     # For segments of another tool, only the old sum is known.
     statistics = _copied(old, "statistics")
@@ -135,7 +142,7 @@ def _statistics(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict
         **statistics,
         "topics": len({each.where.topic for each in segments}),
         "partitions": len({each.where for each in segments}),
-        "segments": len(segments),
+        "segments": len(segments) + sum(sum(each.values()) for each in emptied.values()),
         "records": sum(each.records or 0 for each in segments),
         "uncompressed_bytes": before + sum(each.details.get("uncompressed_bytes", 0) for each in segments),
         "compressed_bytes": sum(each.bytes for each in segments),
@@ -153,7 +160,7 @@ def _time_range(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict
     }
 
 
-def _topics(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> list[dict[str, Any]]:
+def _topics(old: dict[str, Any], segments: Sequence[ForeignSegment], emptied: Emptied) -> list[dict[str, Any]]:
     topics = {each["name"]: {**each, "partitions": []} for each in old.get("topics") or []}
     for where, held in sorted(by_partition(segments).items()):
         topic = topics.setdefault(where.topic, {"name": where.topic, "partitions": []})
@@ -162,7 +169,7 @@ def _topics(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> list[dic
             "first_offset": held[0].base_offset,
             "last_offset": held[-1].end_offset - 1,
             "records": sum(each.records or 0 for each in held),
-            "segments": len(held),
+            "segments": len(held) + emptied.get(where.topic, {}).get(str(where.partition), 0),
         }
         topic["partitions"].append(entry)
     return list(topics.values())

@@ -23,6 +23,9 @@ BATCH_BYTES_MAX: Final = 1 << 20
 """A batch ends after the record that makes it this large, before compression."""
 BLOCK_BYTES_LIMIT: Final = 1 << 30
 
+EMPTY_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
+"""The size of a segment without a batch."""
+
 _HEADER: Final = struct.Struct(">4sBBHqQQ")
 _BATCH: Final = struct.Struct(">qIIII")
 _FOOTER: Final = struct.Struct(">QQ")

@@ -29,6 +29,7 @@ from maxbrod.layouts.kbs.manifest import (
     check_version,
     milliseconds,
     parse_checkpoint,
+    parse_emptied,
     parse_groups,
     parse_own_segments,
     parse_partitions,
@@ -36,6 +37,7 @@ from maxbrod.layouts.kbs.manifest import (
 )
 from maxbrod.layouts.kbs.schema import (
     CHECKPOINT,
+    EMPTY_BYTES,
     HEADER_BYTES,
     NAME,
     SEGMENT,
@@ -90,6 +92,7 @@ class _Surveyor:
         self._segments: list[ForeignSegment] = []
         self._positions: dict[TopicPartition, int] = {}
         self._counts: dict[TopicPartition, int] = {}
+        self._emptied: dict[TopicPartition, int] = {}
         self._faults: list[Fault] = []
 
     def survey(self) -> Survey:
@@ -113,7 +116,7 @@ class _Surveyor:
             cluster_id=cluster_id if isinstance(cluster_id, str) else None,
             taken_at_ms=taken_at_ms,
             faults=tuple(self._faults),
-            details={**self._backup.details, "counts": by_topic(self._counts)},
+            details={**self._backup.details, "counts": by_topic(self._counts), "emptied": by_topic(self._emptied)},
         )
 
     def _add(self, entry: PartitionEntry) -> None:
@@ -124,12 +127,14 @@ class _Surveyor:
         self._positions[where] = entry.last_offset + 1
         self._counts[where] = entry.segments
         try:
+            if emptied := parse_emptied(self._manifest, entry):
+                self._emptied[where] = emptied
             segments = parse_own_segments(self._manifest, self._backup, entry)
         except CorruptDataError as error:
             self._faults.append(self._fault(f"our part of it: {error.message}", fatal=False))
             segments = None
         if segments is None or not _tile(segments, entry):
-            segments = self._listing.segments(entry, self._faults)
+            segments = self._listing.segments(entry, self._faults, first=self._emptied.get(where, 0))
         self._segments += segments
 
     def _extras(self) -> tuple[tuple[ForeignGroup, ...], dict[str, ForeignTopic], int | None]:
@@ -184,13 +189,13 @@ class Listing:
         self._storage, self._backup = storage, backup
         self._sizes: dict[str, int] | None = None
 
-    def segments(self, entry: PartitionEntry, faults: list[Fault]) -> list[ForeignSegment]:
-        """The segments of a partition that the manifest counts, as far as they exist."""
+    def segments(self, entry: PartitionEntry, faults: list[Fault], *, first: int) -> list[ForeignSegment]:
+        """The segments of a partition that the manifest counts, from the first on that was not emptied."""
         if self._sizes is None:
             self._sizes = {path: size for _, _, path, size in list_segments(self._storage, self._backup, SEGMENT)}
         found: list[ForeignSegment] = []
         end = entry.last_offset + 1
-        for index in reversed(range(min(entry.segments, len(self._sizes)))):
+        for index in reversed(range(first, min(entry.segments, len(self._sizes)))):
             path = self._backup.path(segment_name(entry.where, index))
             try:
                 if path not in self._sizes:
@@ -199,6 +204,8 @@ class Listing:
                 header = read_header(self._storage, path, self._sizes[path])
             except MaxbrodError as error:
                 faults.append(Fault(path=path, message=error.message))
+                continue
+            if is_emptied(header, self._sizes[path]):
                 continue
             if header.first_offset >= end:
                 faults.append(Fault(path=path, message="begins after its end", offset=header.first_offset))
@@ -214,6 +221,11 @@ class Listing:
 def read_header(storage: Storage, path: str, size: int) -> Header:
     with naming(storage.name_of(path)):
         return decode_header(bytes(storage.get_range(path, 0, min(size, HEADER_BYTES))).ljust(HEADER_BYTES, b"\0"))
+
+
+def is_emptied(header: Header, size: int) -> bool:
+    """Whether `prune` has left nothing but the segment's number."""
+    return size == EMPTY_BYTES and not header.records
 
 
 def _described(where: TopicPartition, path: str, index: int, header: Header, end: int, size: int) -> ForeignSegment:
@@ -235,6 +247,8 @@ def rebuilt_segments(storage: Storage, backup: Backup, faults: list[Fault]) -> l
     for where, index, path, size in sorted(list_segments(storage, backup, SEGMENT), key=lambda one: (one[0], -one[1])):
         try:
             header = read_header(storage, path, size)
+            if is_emptied(header, size):
+                continue
             end = ends.get(where) or _end_by_reading(storage, _described(where, path, index, header, INT64_MAX, size))
         except MaxbrodError as error:
             faults.append(Fault(path=path, message=error.message))
