@@ -1,0 +1,270 @@
+"""A store that is full, or fails, under every verb that looks after an archive: an error, nothing lost, and it goes on.
+
+In process, the store stops before the first, a middle and the last call that changes it. What happens around every one
+of them, the kill sweeps of the verbs show. What S3 itself answers is at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from native_logs import data_batch
+
+from backup.drivers import s3_section
+from compact.archives import without_spark
+from maxbrod.cli.main import run
+from maxbrod.errors import (
+    EXIT_FAILED,
+    CorruptDataError,
+    MaxbrodError,
+    ObjectNotFoundError,
+    StorageFullError,
+    UnavailableError,
+    UsageError,
+)
+from maxbrod.sandbox.proxy import AnswerError, HttpMatch, Latency
+from maxbrod.storage.local import LocalStorage, _LocalWriter
+from maxbrod.storage.memory import directory_of
+from maxbrod.storage.urls import parse_url
+from repair.histories import History, sparkless
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from maxbrod.sandbox.proxy import FaultProxy
+    from maxbrod.sandbox.s3 import S3Server
+
+CHANGES = ("put", "replace", "delete")
+READS = ("get", "get_ranges", "head", "list")
+_GAP = 3
+"""A gap is told by its offsets and its reason."""
+OLD_S = 90 * 24 * 3600
+
+
+@dataclass
+class Verb:
+    words: tuple[str, ...]
+    prepare: Callable[[Path], object] = lambda _: None
+    """Makes work for it."""
+    exits: int = 0
+    """How it ends where nothing fails."""
+
+
+def make(url: str) -> History:
+    """Runs of one small segment each, and a pack: enough for every verb to have work."""
+    history = History(url)
+    for number in range(3):
+        log = {("orders", 0): [data_batch(number * 10, 10)]}
+        history.run(log if number else {**log, ("orders", 1): [data_batch(0, 5)]}, packed=not number)
+    return history
+
+
+def lose_catalog(folder: Path) -> None:
+    shutil.rmtree(folder / "catalog")
+
+
+def lose_pack(folder: Path) -> None:
+    shutil.rmtree(folder / "packs")
+
+
+def lose_segment(folder: Path) -> None:
+    min(folder.glob("segments/**/*.log")).unlink()
+
+
+def leave_garbage(folder: Path) -> None:
+    for number in range(3):
+        (folder / f"packs/killed-{number}.log").write_bytes(b"half")
+    for path in (*folder.glob("packs/*"), *folder.glob("segments/**/*.log")):
+        os.utime(path, (time.time() - OLD_S,) * 2)
+
+
+def left_behind(folder: Path) -> list[Path]:
+    """Garbage of `leave_garbage`."""
+    return list(folder.glob("packs/killed-*"))
+
+
+def prune_first(folder: Path) -> None:
+    assert run(["prune", "-a", _url_of(folder), "--older-than", "1d", "--apply", "--json"]) == 0
+
+
+VERBS = {
+    "compact": Verb(
+        ("compact", "--min-segment-count", "2", "--min-segment-size", "1", "--min-segment-age", "0s", "--single-writer")
+    ),
+    "prune": Verb(("prune", "--older-than", "1d", "--apply")),
+    "undo": Verb(("prune", "--undo", "--apply"), prune_first),
+    "hold": Verb(("hold", "add", "--topic", "orders", "--why", "audit")),
+    "rebuild": Verb(("repair", "--apply", "--single-writer"), lose_catalog),
+    "repair": Verb(("repair", "--apply", "--single-writer"), lose_pack, exits=4),
+    "check": Verb(("check", "--repair", "--yes"), lose_segment),
+    "gc": Verb(("gc", "--delete"), leave_garbage),
+}
+
+
+def _url_of(folder: Path) -> str:
+    return f"memory://{folder.name}"
+
+
+class Store:
+    """Every storage in this process, which fails from its n-th change on."""
+
+    def __init__(self, point: int, error: Callable[[], MaxbrodError], *, everything: bool) -> None:
+        self.met = False
+        self.changes = 0
+        self._left, self._error, self._everything = point, error, everything
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patched:
+            for name in CHANGES:
+                # A full disk lets go of what is on it.
+                if self._everything or name != "delete":
+                    patched.setattr(LocalStorage, name, self._change(getattr(LocalStorage, name)))
+            patched.setattr(_LocalWriter, "commit", self._change(_LocalWriter.commit))
+            for name in READS if self._everything else ():
+                patched.setattr(LocalStorage, name, self._read(getattr(LocalStorage, name)))
+            yield
+
+    def _change(self, original: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.changes += 1
+            if self.changes > self._left:
+                self.met = True
+                raise self._error()
+            return original(*arguments, **options)
+
+        return call
+
+    def _read(self, original: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.met:
+                raise self._error()
+            return original(*arguments, **options)
+
+        return call
+
+
+def full() -> MaxbrodError:
+    return StorageFullError("the disk is full: No space left on device", hint="make room, then try again")
+
+
+def gone() -> MaxbrodError:
+    return UnavailableError("the store answers 503", hint="try again")
+
+
+def state(url: str) -> dict[str, Any] | None:
+    """All that readers see, now and as of the first run; None: something cannot be read."""
+    found = History.__new__(History)
+    found.url = url
+    try:
+        points = [run.run_id for run in found.open().catalog.runs() if run.snapshot is not None]
+        return {moment or "now": _joined(found.holding(moment)) for moment in (None, *points[:1])} | {"points": points}
+    except (CorruptDataError, ObjectNotFoundError, UsageError):
+        return None
+
+
+def _joined(partitions: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Several slices of a log are as good as one."""
+    return {
+        where: [
+            b"".join(row[2] for row in rows if isinstance(row[2], bytes)),
+            [r for r in rows if isinstance(r[2], str)],
+        ]
+        for where, rows in partitions.items()
+    }
+
+
+def call(url: str, verb: Verb, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
+    """The exit code, and what the command says."""
+    capsys.readouterr()
+    with sparkless():
+        code = run([*verb.words[:1], *verb.words[1:], "-a", url, "--json", *more])
+    return code, capsys.readouterr().out
+
+
+@pytest.fixture
+def folder(memory_url: str) -> Path:
+    return Path(directory_of(parse_url(memory_url)))
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_store_that_fails_costs_nothing_and_the_next_call_completes_the_work(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, url = VERBS[name], _url_of(folder)
+    without_spark(monkeypatch)
+    make(url)
+    verb.prepare(folder)
+    template = Path(shutil.copytree(folder, tmp_path / "template"))
+    before = state(url)
+    # Undisturbed: how many changes there are, and what they lead to.
+    counted = Store(1 << 30, full, everything=True)
+    with counted.failing():
+        assert call(url, verb, capsys)[0] == verb.exits
+    after = state(url)
+    for fault, everything, share in ((full, False, 0), (gone, True, 0.5), (full, False, 1)):
+        shutil.rmtree(folder)
+        shutil.copytree(template, folder)
+        store = Store(round((counted.changes - 1) * share), fault, everything=everything)
+        with store.failing():
+            code, said = call(url, verb, capsys)
+        seen, where = state(url), (fault, share, said)
+        assert store.met or not everything, where
+        if code == verb.exits:
+            # It failed in what is only tidied up after the work, or met no failure.
+            assert seen == after, where
+            assert not left_behind(folder), where
+        else:
+            assert code == EXIT_FAILED, where
+            assert seen in (before, after), where
+            assert fault().message in said, where
+        again, said = call(url, verb, capsys)
+        assert again == verb.exits or seen == after, said
+        assert state(url) == after, where
+        assert not left_behind(folder), where
+
+
+FAULTS = {
+    "compact": HttpMatch("PUT", r"archive/segments/"),
+    "prune": HttpMatch("PUT", r"_delta_log/"),
+    "rebuild": HttpMatch("PUT", r"\.parquet"),
+    "gc": HttpMatch("POST"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_s3_that_answers_503_fails_the_call_and_s3_that_is_slow_does_not(
+    name: str,
+    s3: S3Server,
+    s3_proxy: FaultProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    verb, folder = VERBS[name], s3.object_path("archive")
+    without_spark(monkeypatch)
+    make(str(folder))
+    verb.prepare(folder)
+    before = state(str(folder))
+    config = tmp_path / "maxbrod.json"
+    storage = s3_section(s3, endpoint=s3_proxy.endpoint, request_timeout_s=2, deadline_s=1)
+    config.write_text(json.dumps({"storage": storage}))
+    with s3_proxy.fault(AnswerError(on=FAULTS[name], status=503)) as fault:
+        code, said = call(f"{s3.url}/archive", verb, capsys, "--config", str(config))
+        assert s3_proxy.fired[fault] >= 1, said
+    assert (code, state(str(folder))) == (EXIT_FAILED, before), said
+    assert "503" in said
+    with s3_proxy.fault(Latency(request_s=0.05)):
+        code, said = call(f"{s3.url}/archive", verb, capsys, "--config", str(config))
+    assert code == verb.exits, said
+    seen = state(str(folder))
+    assert seen is not None
+    assert before is None or name == "prune" or seen["now"] == before["now"]
