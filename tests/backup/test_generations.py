@@ -16,6 +16,7 @@ from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.catalog.generations import Stage
 from maxbrod.check.run import check_archive
+from maxbrod.errors import EXIT_FAILED, MaxbrodError
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.inspect.listing import list_topics
 from maxbrod.inspect.showing import show_topic
@@ -23,6 +24,7 @@ from maxbrod.model import topic_id_text
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, offsets, recreate_topic, set_topic_config, topic_id
 from maxbrod.sandbox.traffic import Message, produce
+from support.failing_stores import Store, full, gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,6 +197,33 @@ def test_killed_around_any_commit_the_archive_has_the_old_generation_or_the_new_
         shutil.rmtree(archive)
     # It begins, has been read, is known to be complete, and is active.
     assert seen == [[], [1], [1], [1], [1], [1], [1], [2], [2]]
+
+
+def test_a_store_that_fails_around_the_switch_leaves_the_old_generation_and_the_next_run_completes_the_new_one(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    filled(cluster, topic, base)
+    old, new = read_archive(str(base)).records, fresh(cluster, topic, tmp_path / "other").records
+    counted = Store(1 << 30, full, everything=True)
+    shutil.copytree(base, tmp_path / "counted")
+    with counted.failing():
+        back_up(config_of(cluster, tmp_path / "counted", topic, **OFTEN))
+    points = range(1, counted.changes, max(counted.changes // 6, 1))
+    seen = []
+    for point in points:
+        archive = tmp_path / f"archive-{point}"
+        shutil.copytree(base, archive)
+        store = Store(point, full if point % 2 else gone, everything=not point % 2)
+        with store.failing(), suppress(MaxbrodError):
+            assert back_up(config_of(cluster, archive, topic, **OFTEN)).exit_code == EXIT_FAILED
+        held = read_archive(str(archive)).records
+        assert held in (old, new), point
+        seen.append(held == new)
+        assert back_up(config_of(cluster, archive, topic, **OFTEN)).exit_code == 0
+        assert read_archive(str(archive)).records == new, point
+        assert check_archive(open_archive(str(archive))).exit_code == 0
+    assert not all(seen)
 
 
 @pytest.mark.parametrize("what", ["deleted", "not compacted"])

@@ -76,9 +76,9 @@ def test_a_stream_and_a_query_go_on_beside_compact_prune_by_key_and_gc(
         seen_by_query.extend(older)
         assert collect_garbage(url, monkeypatch, ahead_ms=MUCH_LATER_MS) >= runs
         yield "gc after the grace"
-        back_up(keyed, range(runs, runs + 4))
         assert compact_keys(url).commits == 1
-        yield "by key"
+        back_up(keyed, range(runs, runs + 4))
+        yield "by key, and more"
         yield "nothing"
         # The stream has read the first of the new runs. Two more go, of which it has planned one at most.
         assert prune(open_archive(url), before_ms=at(runs + 3), compacted_too=True).going.segments
@@ -95,7 +95,7 @@ def test_a_stream_and_a_query_go_on_beside_compact_prune_by_key_and_gc(
     query = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).foreachBatch(read).start()
     try:
         with pytest.raises(Exception, match="left the archive before the stream read them") as caught:
-            query.awaitTermination(500)
+            query.awaitTermination(300)
     finally:
         query.stop()
     assert done[-1] == "pruned what the stream has not read"

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,26 +23,21 @@ from maxbrod.cli.main import run
 from maxbrod.errors import (
     EXIT_FAILED,
     CorruptDataError,
-    MaxbrodError,
     ObjectNotFoundError,
-    StorageFullError,
-    UnavailableError,
     UsageError,
 )
 from maxbrod.sandbox.proxy import AnswerError, HttpMatch, Latency
-from maxbrod.storage.local import LocalStorage, _LocalWriter
 from maxbrod.storage.memory import directory_of
 from maxbrod.storage.urls import parse_url
 from repair.histories import History, sparkless
+from support.failing_stores import Store, full, gone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from maxbrod.sandbox.proxy import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
 
-CHANGES = ("put", "replace", "delete")
-READS = ("get", "get_ranges", "head", "list")
 _GAP = 3
 """A gap is told by its offsets and its reason."""
 OLD_S = 90 * 24 * 3600
@@ -111,53 +105,6 @@ VERBS = {
 
 def _url_of(folder: Path) -> str:
     return f"memory://{folder.name}"
-
-
-class Store:
-    """Every storage in this process, which fails from its n-th change on."""
-
-    def __init__(self, point: int, error: Callable[[], MaxbrodError], *, everything: bool) -> None:
-        self.met = False
-        self.changes = 0
-        self._left, self._error, self._everything = point, error, everything
-
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patched:
-            for name in CHANGES:
-                # A full disk lets go of what is on it.
-                if self._everything or name != "delete":
-                    patched.setattr(LocalStorage, name, self._change(getattr(LocalStorage, name)))
-            patched.setattr(_LocalWriter, "commit", self._change(_LocalWriter.commit))
-            for name in READS if self._everything else ():
-                patched.setattr(LocalStorage, name, self._read(getattr(LocalStorage, name)))
-            yield
-
-    def _change(self, original: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.changes += 1
-            if self.changes > self._left:
-                self.met = True
-                raise self._error()
-            return original(*arguments, **options)
-
-        return call
-
-    def _read(self, original: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            if self.met:
-                raise self._error()
-            return original(*arguments, **options)
-
-        return call
-
-
-def full() -> MaxbrodError:
-    return StorageFullError("the disk is full: No space left on device", hint="make room, then try again")
-
-
-def gone() -> MaxbrodError:
-    return UnavailableError("the store answers 503", hint="try again")
 
 
 def state(url: str) -> dict[str, Any] | None:
