@@ -13,7 +13,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT PYTHONPATH PYTHONHOME
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help demo test test-quick test-slow test-kafka-versions check format reference docs dist sbom bench setup clean
+.PHONY: help demo test test-quick test-slow test-kafka-versions test-sqs check format reference docs dist sbom bench setup clean
 .DEFAULT_GOAL := help
 
 help: ## Print this list
@@ -33,6 +33,9 @@ test-slow: setup $(STAMPS)/test-tools ## Run the long suite: a million fuzz case
 
 test-kafka-versions: setup ## Try backup, restore and groups on several releases of Kafka (MAXBROD_KAFKA_VERSIONS)
 	$(BIN)/pytest -m slow -s tests/test_kafka_versions.py
+
+test-sqs: setup ## Try notifications on another SQS server than the tests' own (ElasticMQ, from Maven)
+	$(BIN)/pytest -m slow tests/replicate/notify/test_elasticmq.py
 
 check: $(STAMPS)/synced ## Run the linters and the type checker
 	$(BIN)/ruff check

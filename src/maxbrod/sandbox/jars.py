@@ -16,7 +16,7 @@ import uuid
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.cache import filled
 from maxbrod.errors import EnvironmentMissingError, UsageError
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KAFKA_VERSION: Final = "4.3.1"
+Module: TypeAlias = tuple[str, str, str]
+"""The group, the name and the version of something on Maven Central."""
 
 # slf4j-simple has to match the slf4j-api that Kafka brings.
 _MODULES: Final = (("org.apache.kafka", "kafka_2.13"), ("org.apache.kafka", "kafka-tools"))
@@ -78,8 +80,10 @@ def mirror_maker_jars(version: str = KAFKA_VERSION) -> tuple[Path, ...]:
     """MirrorMaker 2 with the whole of Kafka Connect, which it runs in, from the cache. A benchmark needs it."""
     find_java()
     modules = ((*_MIRROR_MAKER, version), _LOGGING)
-    wanted = _Wanted(modules=modules, excluded=(("org.slf4j", "slf4j-reload4j"),))
-    home = filled(f"mirror-maker-{version}", lambda home: _resolve(home / "jars", wanted, f"MirrorMaker {version}"))
+    what, excluded = f"MirrorMaker {version}", (("org.slf4j", "slf4j-reload4j"),)
+    home = filled(
+        f"mirror-maker-{version}", lambda home: resolve_jars(home / "jars", modules, what=what, excluded=excluded)
+    )
     return tuple(sorted((home / "jars").glob("*.jar")))
 
 
@@ -95,26 +99,24 @@ def kafka_release(version: str = KAFKA_VERSION) -> Release:
 
 def _build(home: Path, version: str) -> None:
     find_java()  # Its error is clearer than that of a failed download.
-    modules = (*((group, name, version) for group, name in _MODULES), _LOGGING)
-    _resolve(home / "jars", _Wanted(modules=modules, excluded=_EXCLUDED), f"Apache Kafka {version}")
+    resolve_jars(home / "jars", _modules(version), what=f"Apache Kafka {version}", excluded=_EXCLUDED)
     _format(home, version)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """Modules by group, name and version; and those that must not come with them."""
-
-    modules: tuple[tuple[str, str, str], ...]
-    excluded: tuple[tuple[str, str], ...]
+def _modules(version: str) -> list[Module]:
+    return [*((group, name, version) for group, name in _MODULES), _LOGGING]
 
 
-def _resolve(folder: Path, wanted: _Wanted, what: str) -> None:
+def resolve_jars(
+    folder: Path, modules: Sequence[Module], *, what: str, excluded: Sequence[tuple[str, str]] = ()
+) -> None:
+    """Download these modules, and what they need, into a folder. EnvironmentMissingError: there is no way."""
     failures = []
     for resolve in (_resolve_with_ivy, _resolve_with_maven):
         work = folder.with_name("work")
         work.mkdir()
         try:
-            resolve(folder, work, wanted)
+            resolve(folder, work, modules, excluded)
         except _ResolveError as error:
             failures.append(str(error))
         else:
@@ -128,9 +130,9 @@ class _ResolveError(Exception):
     """One way to download the jars failed; the next may work."""
 
 
-def _resolve_with_ivy(folder: Path, work: Path, wanted: _Wanted) -> None:
+def _resolve_with_ivy(folder: Path, work: Path, modules: Sequence[Module], excluded: Sequence[tuple[str, str]]) -> None:
     ivy_file = work / "ivy.xml"
-    ivy_file.write_text(_ivy_xml(wanted))
+    ivy_file.write_text(_ivy_xml(modules, excluded))
     settings = os.environ.get("MAXBROD_IVY_SETTINGS")
     command = [
         *(str(find_java().executable), "-jar", str(spark_jar("ivy"))),
@@ -151,12 +153,11 @@ def spark_jar(name: str) -> Path:
     raise _ResolveError(f"PySpark ships no {name} jar")
 
 
-def _ivy_xml(wanted: _Wanted) -> str:
+def _ivy_xml(modules: Sequence[Module], excluded: Sequence[tuple[str, str]]) -> str:
     dependencies = "".join(
-        f'<dependency org="{group}" name="{name}" rev="{rev}" conf="default->default"/>'
-        for group, name, rev in wanted.modules
+        f'<dependency org="{group}" name="{name}" rev="{rev}" conf="default->default"/>' for group, name, rev in modules
     )
-    exclusions = "".join(f'<exclude org="{group}" module="{name}"/>' for group, name in wanted.excluded)
+    exclusions = "".join(f'<exclude org="{group}" module="{name}"/>' for group, name in excluded)
     return (
         '<ivy-module version="2.0"><info organisation="maxbrod" module="sandbox"/>'
         '<configurations><conf name="default"/></configurations>'
@@ -165,24 +166,25 @@ def _ivy_xml(wanted: _Wanted) -> str:
     )
 
 
-def _resolve_with_maven(folder: Path, work: Path, wanted: _Wanted) -> None:
+def _resolve_with_maven(
+    folder: Path, work: Path, modules: Sequence[Module], excluded: Sequence[tuple[str, str]]
+) -> None:
     if shutil.which("mvn") is None:
         raise _ResolveError("no mvn on PATH")
     pom = work / "pom.xml"
-    pom.write_text(_pom_xml(wanted))
+    pom.write_text(_pom_xml(modules, excluded))
     goal = "dependency:copy-dependencies"
     _run("mvn", ["mvn", "-q", "-B", "-f", str(pom), goal, f"-DoutputDirectory={folder}"], work)
 
 
-def _pom_xml(wanted: _Wanted) -> str:
+def _pom_xml(modules: Sequence[Module], excluded: Sequence[tuple[str, str]]) -> str:
     exclusions = "".join(
-        f"<exclusion><groupId>{group}</groupId><artifactId>{name}</artifactId></exclusion>"
-        for group, name in wanted.excluded
+        f"<exclusion><groupId>{group}</groupId><artifactId>{name}</artifactId></exclusion>" for group, name in excluded
     )
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{rev}</version>"
         f"<exclusions>{exclusions}</exclusions></dependency>"
-        for group, name, rev in wanted.modules
+        for group, name, rev in modules
     )
     return (
         "<project><modelVersion>4.0.0</modelVersion>"
