@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import Survey, WriteOptions
+from maxbrod.layouts.parquet import survey as surveying
+from maxbrod.layouts.parquet.footer import FOLLOWS, footer_of, parse_footer
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.parquet.names import SegmentName, parse_name
 from maxbrod.layouts.parquet.overlaps import without_overlaps
@@ -49,6 +52,51 @@ def test_a_run_that_died_before_it_published_leaves_nothing_double(tmp_path: Pat
     survey = LAYOUT.survey(storage)
     assert read(storage, survey.segments).equals(pa.Table.from_batches([rows(35)]))
     assert not list(LAYOUT.check(storage, survey, deep=True))
+
+
+def test_a_survey_with_a_memory_opens_only_new_and_replaced_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, seen = local(tmp_path), {}  # type: tuple[Storage, dict[str, object]]
+    opened: list[str] = []
+    real = surveying.open_found
+    monkeypatch.setattr(surveying, "open_found", lambda *each: opened.append(each[1].path) or real(*each))
+    first = write(storage, [rows(10)], segment_records_max=5)
+    assert LAYOUT.survey(storage, seen=seen) == LAYOUT.survey(storage)
+    opened.clear()
+    second = write(storage, [rows(5, start=10)], survey=LAYOUT.survey(storage, seen=seen))
+    path = tmp_path / first[0].path
+    os.utime(path, (1, 1))
+    survey = LAYOUT.survey(storage, seen=seen)
+    assert sorted(opened) == sorted([first[0].path, second[0].path])
+    assert survey == LAYOUT.survey(storage)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert LAYOUT.survey(storage, seen=seen).faults
+    path.unlink()
+    assert LAYOUT.survey(storage, seen=seen) == LAYOUT.survey(storage)
+
+
+@pytest.mark.parametrize(("follows", "gaps"), [(10, []), (12, [(10, 12)]), (None, [(10, 20)])])
+def test_a_footer_explains_the_hole_before_its_segment(
+    tmp_path: Path, follows: int | None, gaps: list[tuple[int, int]]
+) -> None:
+    """Nothing was published: the writer was killed before."""
+    storage = local(tmp_path)
+    before = LAYOUT.survey(storage)
+    LAYOUT.write(storage, WHERE, [rows(10)], WriteOptions(), survey=before)
+    options = WriteOptions(segment_records_max=5, read_from=None if follows is None else lambda: follows)
+    LAYOUT.write(storage, WHERE, [rows(5, start=20), rows(5, start=40)], options, survey=LAYOUT.survey(storage))
+    survey = LAYOUT.survey(storage)
+    assert [(each.base_offset, each.end_offset) for each in survey.gaps] == gaps
+    assert not survey.faults
+
+
+@pytest.mark.parametrize("value", [b"", b"21", b"-1", b"x", b"9" * 30, b"\xff"])
+def test_a_footer_with_an_impossible_offset_explains_nothing(value: bytes) -> None:
+    name = SegmentName(folder="data/r", where=WHERE, level=0, start=20, end=29)
+    keys = {key.encode(): text.encode() for key, text in footer_of(name, region="r", records=10).keys().items()}
+    assert parse_footer({**keys, FOLLOWS.encode(): value}).follows is None
+    assert parse_footer({**keys, FOLLOWS.encode(): b"20"}).follows == 20
 
 
 def test_writing_the_same_again_changes_no_name(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pytest
 from kafka import KafkaConsumer
 from parquet.archives import rows
 
 from convert.engine import run_job_here, without_spark
-from maxbrod.errors import EXIT_DONE, RefusedError, UsageError
+from maxbrod.errors import EXIT_DONE, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.wire.client import KafkaClient
@@ -29,6 +30,7 @@ from maxbrod.replicate.seed import egress as module
 from maxbrod.replicate.seed.egress import TreeEgress
 from maxbrod.replicate.seed.egress_group import EgressGroup
 from maxbrod.replicate.seed.limits import limits_of
+from maxbrod.replicate.seed.metrics import EgressCollector, serving
 from maxbrod.replicate.seed.options import EgressTreeOptions
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
@@ -165,6 +167,42 @@ def test_following_opens_only_new_segments_and_reads_markers_once(
         interval(egress)
         assert len(opened) == 4
     assert ranges(tmp_path, topic)[-1] == (36, 39)
+
+
+def test_a_partition_that_cannot_be_written_holds_up_no_other(
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All partitions of the original share a loop, which one of them can block."""
+    create_topic(cluster, topic, partitions=2)
+    for partition in (0, 1):
+        produce(cluster, topic, numbered(5), partition=partition)
+    real = writing._write_segment
+
+    def fail_for_0(storage: Any, place: Any, *given: Any) -> Any:
+        if place.where.partition == 0:
+            raise UnavailableError("the store does not answer")
+        return real(storage, place, *given)
+
+    config = egress_config(cluster, tmp_path, topic)
+    with TreeEgress(config) as egress:
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "_write_segment", fail_for_0)
+            assert interval(egress).records == 5
+        assert (ranges(tmp_path, topic, 0), ranges(tmp_path, topic, 1)) == ([], [(0, 4)])
+        assert set(committed(config)) == {1}
+        assert interval(egress).records == 5
+        served = serving(EgressCollector(egress), 0, "127.0.0.1")
+        with served as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = answer.read().decode()
+    assert ranges(tmp_path, topic, 0) == [(0, 4)]
+    for name, partition, count in (
+        ("messages_written_total", 1, 5.0),
+        ("segments_written_total", 0, 1.0),
+        ("segments_rewinded_total", 0, 1.0),
+    ):
+        labels = f'{{partition="{partition}",region="{REGION}",topic="{topic}"}}'
+        assert f"maxbrod_egress_{name}{labels} {count}" in text
+    assert f'maxbrod_egress_lag_offsets{{topic="{topic}"}} 0.0' in text
 
 
 STEPS = [(writing, "_write_segment"), (module.ForeignBackup, "_publish"), (EgressGroup, "commit")]
