@@ -30,7 +30,7 @@ from maxbrod.catalog import retrying
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import overtaken as overtaken_by
 from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
-from maxbrod.compact import job, run
+from maxbrod.compact import job, run, task
 from maxbrod.compact.plan.groups import plan_groups
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
 from maxbrod.layouts.kafka.writing import ArchiveWriter
@@ -80,6 +80,16 @@ def test_many_small_rows_become_one_of_the_next_level_and_every_byte_stays(makin
     )
     assert last.statistics["segments_before"] == 60
     assert compact(making.url).run_id is None, "there is nothing left to merge"
+
+
+@pytest.mark.usefixtures("near_or_distant")
+def test_blocks_stay_in_order_however_many_are_read_ahead(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "_TINY_BYTES", 1)  # every log is a block of its own
+    making.many(20)
+    before = look(making.url)
+    report = compact(making.url)
+    assert (report.faults, report.total("segments"), report.total("new_segments")) == ((), 20, 1)
+    assert look(making.url) == before
 
 
 @settings(max_examples=25)
