@@ -9,6 +9,7 @@ from native_logs import data_batch
 
 from maxbrod.config import Config
 from maxbrod.errors import UsageError
+from maxbrod.query import run as engine
 from maxbrod.query.counts import parse_count
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
@@ -39,7 +40,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("maxbrod.query.run.open_configured", refuse)
+    monkeypatch.setattr(engine, "open_configured", refuse)
 
 
 @pytest.mark.usefixtures("no_spark")

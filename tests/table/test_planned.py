@@ -1,0 +1,44 @@
+"""Queries whose reads the driver plans, and those that Spark must plan, have the same answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from maxbrod.config import Config
+from maxbrod.query.run import Query
+from maxbrod.query.scope import QueryScope
+from maxbrod.table import planned
+from table.test_query import make, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+READ = "SELECT max(offset), max(value) FROM orders WHERE offset < 30"
+COUNT = "SELECT topic, count(*) FROM records WHERE partition = 3 GROUP BY topic HAVING count(*) > 3"
+
+
+def plan(query: Query, sql: str) -> str:
+    return str(query.ask(sql).frame._jdf.queryExecution().optimizedPlan().toString())
+
+
+def test_only_tasks_run_python_and_for_counts_nothing_does(tmp_path: Path, spark: Any) -> None:
+    with Query(Config(archive=str(make(tmp_path / "archive"))), QueryScope(), session=spark) as opened:
+        assert "MapInArrow" in plan(opened, READ)
+        assert "Relation" not in plan(opened, READ)
+        assert "Python" not in plan(opened, COUNT)
+        assert "MapInArrow" not in plan(opened, COUNT)
+
+
+@pytest.mark.parametrize("slices", ["few", "many"])
+def test_too_many_slices_for_the_driver_are_planned_by_spark(
+    slices: str, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if slices == "many":
+        monkeypatch.setattr(planned, "_PACKED_BYTES_MAX", 0)
+        monkeypatch.setattr(planned, "are_in_rows", lambda _: False)
+    with Query(Config(archive=str(make(tmp_path / "archive"))), QueryScope(), session=spark) as opened:
+        assert ("MapInArrow" in plan(opened, READ)) is (slices == "few")
+        assert rows(opened, READ) == [(29, b"value")]
+        assert rows(opened, COUNT) == [("orders", 40)]
