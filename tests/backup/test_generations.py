@@ -24,10 +24,13 @@ from maxbrod.model import topic_id_text
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, offsets, recreate_topic, set_topic_config, topic_id
 from maxbrod.sandbox.traffic import Message, produce
+from maxbrod.table.source import ArchiveSource
 from support.failing_stores import Store, full, gone
+from table.archives import query
+from table.streams import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from maxbrod.catalog.generations import Generation
@@ -224,6 +227,35 @@ def test_a_store_that_fails_around_the_switch_leaves_the_old_generation_and_the_
         assert read_archive(str(archive)).records == new, point
         assert check_archive(open_archive(str(archive))).exit_code == 0
     assert not all(seen)
+
+
+def test_beside_a_switch_a_query_reads_its_own_version_and_a_stream_each_offset_once(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """A stream goes on with the new generation where it stands, and never goes back."""
+    archive = tmp_path / "archive"
+    filled(cluster, topic, archive)
+    old = _values(query(archive))
+    planned = ArchiveSource({"path": str(archive)})
+    reader = planned.reader(planned.schema())
+    splits = list(reader.partitions())
+    stream = Stream(archive, {"maxOffsetsPerTrigger": "100"})
+    assert stream.plan()
+    first = _values(stream.run())
+    assert back_up(config_of(cluster, archive, topic, **OFTEN)).exit_code == 0
+    assert stages(archive) == [(1, Stage.RETIRED), (2, Stage.ACTIVE)]
+    new = _values(query(archive))
+    assert _values(row for split in splits for part in reader.read(split) for row in part.to_pylist()) == old
+    rest = [row for part in stream.drain() for row in part]
+    assert len(rest) == len(_values(rest))
+    ends = {each: max((offset + 1 for where, offset in first if where == each), default=0) for each in (0, 1)}
+    assert first == {place: value for place, value in old.items() if place[1] < ends[place[0]]}
+    assert _values(rest) == {place: value for place, value in new.items() if place[1] >= ends[place[0]]}
+    assert old != new
+
+
+def _values(rows: Iterable[dict[str, Any]]) -> dict[tuple[int, int], bytes | None]:
+    return {(row["partition"], row["offset"]): row["value"] for row in rows}
 
 
 @pytest.mark.parametrize("what", ["deleted", "not compacted"])
