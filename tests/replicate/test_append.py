@@ -254,16 +254,22 @@ def test_a_link_that_appends_is_watched_paused_and_promoted(
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, offsets="append", takeover=0)
     command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
-    produce_small_batches(cluster, topic, 300, **_GZIP)
-    archive(config)
+    produce(cluster, topic, numbered(10))
+    carry(config)
+    assert command.json("replicate", "pause")["topics"] == [topic + SUFFIX]
+    produce_small_batches(cluster, topic, 300, first=10, **_GZIP)
+    report = carry(config)
+    assert (only(report).state, only(report).end, report.appended) == (State.PAUSED, 10, 0)
+    assert command.json("replicate", "status")["states"] == {"paused": 1}
+    command("replicate", "resume")
     with ingress_program(config, stop_at=15) as process:
         tell(process)
         wait_until_stopped(process)
         (found,) = command.json("replicate", "status")["partitions"]
         assert found["state"] == "catching up"
-        assert 0 < found["end"] < 300 == found["end"] + found["lag_records"]
-        report = command.json("replicate", "promote", exits=3)
-        assert (report["fenced"], report["missing"]) == (True, found["lag_records"])
+        assert 10 < found["end"] < 310 == found["end"] + found["lag_records"]
+        promoted = command.json("replicate", "promote", exits=3)
+        assert (promoted["fenced"], promoted["missing"]) == (True, found["lag_records"])
         os.kill(process.pid, signal.SIGCONT)
         assert set(told(process)) <= {State.CATCHING_UP, State.FAULTED}
     assert command.json("replicate", "promote", exits=3)["partitions"][0]["end"] == found["end"], "it may be repeated"
