@@ -5,16 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from archive.examples import EMPTY_ID, NAMES, cluster, fill, part
-from catalog.examples import TOPIC_ID
+from backup.engine import back_up, config_of
+from catalog.examples import TOPIC_ID, segment
+from maxbrod.archive.opening import open_archive
 from maxbrod.backup.archive_state import ArchiveState, read_archive_state
 from maxbrod.backup.run_state import BackupRun
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.kafka.state.cluster_state import Broker, MissingState
+from maxbrod.sandbox.surgery import delete_records
+from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import numbered, produce
 from support.archives import commit_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from maxbrod.sandbox.cluster import Cluster
     from support.archives import Place
 
 NEW_ID = "NEWNEWNEWNEWNEWNEWNEWA"
@@ -86,3 +96,40 @@ def test_a_run_of_other_topics_keeps_points_and_what_is_behind_while_the_cluster
     assert run.behind({part(0): 40, part(0, EMPTY_ID): 7}) == {part(0): 40, part(1): None}
     assert run.lags() == {"orders": None}
     assert BackupRun().lags() is None
+
+
+def test_rows_are_read_only_if_something_was_committed_after_the_last_backup(
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(cluster, topic, partitions=4)
+    config = config_of(cluster, tmp_path / "archive", topic)
+    for partition in (0, 2):
+        produce(cluster, topic, numbered(5), partition=partition)
+        assert back_up(config).exit_code == 0
+    # Partition 3 has a row that is a gap, and partition 1 has none.
+    produce(cluster, topic, numbered(5), partition=3)
+    delete_records(cluster, topic, before_offset=5, partition=3)
+    assert back_up(config).exit_code == 0
+    reads: list[str] = []
+    positions = Catalog.positions
+
+    def counted(catalog: Catalog) -> Any:
+        reads.append(catalog.url)
+        return positions(catalog)
+
+    monkeypatch.setattr(Catalog, "positions", counted)
+    archive = open_archive(str(tmp_path / "archive"))
+    state = read_archive_state(archive)
+    assert reads == []
+    from_rows = archive.catalog.positions()
+    assert len(from_rows) >= 2
+    assert {each: state.held[each] for each in from_rows} == from_rows
+    others = [held for each, held in state.held.items() if each not in from_rows]
+    assert all(held.first_offset == held.end_offset for held in others)
+    # Any other commit may have changed rows that the snapshot describes.
+    reads.clear()
+    archive.catalog.commit([segment(0, 10)])
+    later = read_archive_state(open_archive(str(tmp_path / "archive")))
+    assert len(reads) == 1
+    assert later.held == {**state.held, **positions(archive.catalog)}
+    assert len(later.held) == len(state.held) + 1

@@ -97,6 +97,6 @@ def test_truncation_is_looked_for_again_only_after_an_election(
         backup.run()
         produce(cluster, topic, numbered(3))
         backup.run()
-        backup._same_logs._epochs = {each: epoch - 1 for each, epoch in backup._same_logs._epochs.items()}
+        backup._observations._epochs = {each: epoch - 1 for each, epoch in backup._observations._epochs.items()}
         backup.run()
     assert asked == [[topic], [], [topic]]

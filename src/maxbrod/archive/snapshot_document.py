@@ -65,6 +65,10 @@ class Snapshot:
     """The rows of the runs that share the snapshot before this one, as JSON: no object of their own has them."""
     firsts: Mapping[PartitionId, int] = field(default_factory=dict)
     """The first offset that the archive accounts for."""
+    leader_epochs: Mapping[PartitionId, int | None] = field(default_factory=dict)
+    """The leader epoch of the last archived batch; None: only gaps are archived. Empty in snapshots of older releases
+    and of other commands. Together with `firsts` and `ends` it has all that the next backup needs to know of the rows,
+    as long as no other commit follows that of the run."""
     gaps: Mapping[PartitionId, Sequence[ExplainedGap]] = field(default_factory=dict)
     """The gaps that this run recorded, and why: objects cannot tell if the catalog is lost."""
     run: RunFacts | None = None
@@ -102,6 +106,7 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
         **_optional("revisions", snapshot.revisions),
         **({RUNS: [dict(each) for each in snapshot.runs]} if snapshot.runs else {}),
         **_optional("firsts", snapshot.firsts),
+        **_optional("leader_epochs", _with_never(snapshot.leader_epochs)),
         **({"gaps": _gap_lists(snapshot.gaps)} if snapshot.gaps else {}),
         **({} if snapshot.run is None else {"run": asdict(snapshot.run)}),
     }
@@ -244,6 +249,7 @@ class _Document(BaseModel):
     revisions: _Numbers = {}
     runs: list[dict[str, Any]] = []
     firsts: _Numbers = {}
+    leader_epochs: _Points = {}
     gaps: dict[str, list[Annotated[tuple[_Number, _Number, _Number, str], Field(strict=False)]]] = {}
     run: _Run | None = None
 
@@ -251,7 +257,7 @@ class _Document(BaseModel):
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     fields = dict(_Document.model_validate(document))
     fields |= {name: _by_partition(fields[name]) for name in ("ends", "log_starts", "revisions", "firsts")}
-    fields |= {name: _with_none(fields[name]) for name in ("recovery_points", "behind")}
+    fields |= {name: _with_none(fields[name]) for name in ("recovery_points", "behind", "leader_epochs")}
     fields["gaps"] = _gaps(fields["gaps"])
     fields["run"] = None if fields["run"] is None else RunFacts(**dict(fields["run"]))
     return Snapshot(**{**fields, RUNS: tuple(fields[RUNS])})

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.carried import Carried, RunKnowledge
     from maxbrod.archive.opening import Archive
+    from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.backup.plan.states import PartitionBackup, PartitionState
     from maxbrod.catalog.rows import Row, Run
     from maxbrod.kafka.state.cluster_state import ClusterState
@@ -162,8 +163,11 @@ class ArchiveState:
 
 
 def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) -> ArchiveState:
-    """Read the rows, and the last snapshot for partitions without a row.
+    """Read the last snapshot, and the rows if they may have changed since.
 
+    A snapshot is committed together with the rows that it describes. While its commit is the last one, it has all that
+    is needed of them: reading millions of rows takes seconds in which a backup has nothing else to do. Partitions
+    without a row are known from the snapshot alone.
     `before` is an earlier state in this process. Its recovery points are newer than those of the snapshot.
     """
     state = before or ArchiveState()
@@ -172,18 +176,20 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
     held: dict[PartitionId, ArchivedRange] = {}
     names: dict[str, str] = {}
     knowledge = None
+    exact = False
     if last is not None:
         # A damaged snapshot is not skipped: an older one may not know a partition that has no row yet.
         snapshot = read_snapshot(archive.storage, last)
         # The code below reads the cluster as JSON, and anyone may have written it: this refuses what is invalid.
         knowledge = knowledge_at(archive.storage, runs, last, snapshot)
         names.update(snapshot.topics)
+        exact = _describes_rows(snapshot, last, version=archive.catalog.version)
         held = {
             partition: ArchivedRange(
                 topic=snapshot.topics.get(partition.topic_id, ""),
-                first_offset=end,
+                first_offset=snapshot.firsts[partition] if exact else end,
                 end_offset=end,
-                last_leader_epoch=None,
+                last_leader_epoch=snapshot.leader_epochs[partition] if exact else None,
             )
             for partition, end in snapshot.ends.items()
         }
@@ -199,7 +205,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
             recovery_points={**snapshot.recovery_points, **state.recovery_points},
             confirmed_at_ms=confirmed_at_ms,
         )
-    found = archive.catalog.positions()
+    found = {} if exact else archive.catalog.positions()
     return replace(
         state,
         held={**held, **found},
@@ -211,6 +217,12 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
         mendable=tuple(archive.catalog.gaps(MENDABLE)),
         shared=None if last is None else _read_shared(archive, last, runs),
     )
+
+
+def _describes_rows(snapshot: Snapshot, run: Run, *, version: int) -> bool:
+    """Whether the snapshot says of every partition what the rows of this version would say."""
+    ends = snapshot.ends.keys()
+    return run.commit == version and snapshot.firsts.keys() == ends and snapshot.leader_epochs.keys() == ends
 
 
 def _read_shared(archive: Archive, last: Run, runs: Sequence[Run]) -> SharedSnapshot:

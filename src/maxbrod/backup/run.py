@@ -422,6 +422,7 @@ class Backup(GenerationalBackup):
             revisions=after_replacing(known.revisions, self._to_retire(everything=True)),
             log_starts={partition: plan.state.log_start for partition, plan in run.plans.items()},
             firsts={partition: held.first_offset for partition, held in known.held.items()},
+            leader_epochs={partition: held.last_leader_epoch for partition, held in known.held.items()},
             gaps=gaps_of(done.explained),
             run=RunFacts(
                 started_at=run.started_at_ms,
