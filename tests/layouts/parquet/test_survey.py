@@ -23,7 +23,7 @@ from parquet.archives import WHERE, local, read, rows, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.storage.interface import Storage
+    from maxbrod.storage.interface import ObjectInfo, Storage
 
 SEGMENT = "00000000000000000000-00000000000000000009"
 
@@ -57,10 +57,16 @@ def test_a_run_that_died_before_it_published_leaves_nothing_double(tmp_path: Pat
 def test_a_survey_with_a_memory_opens_only_new_and_replaced_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage, seen = local(tmp_path), {}  # type: tuple[Storage, dict[str, object]]
+    storage = local(tmp_path)
+    seen: dict[str, object] = {}
     opened: list[str] = []
     real = surveying.open_found
-    monkeypatch.setattr(surveying, "open_found", lambda *each: opened.append(each[1].path) or real(*each))
+
+    def opening(source: Storage, name: SegmentName, info: ObjectInfo) -> surveying.Found:
+        opened.append(name.path)
+        return real(source, name, info)
+
+    monkeypatch.setattr(surveying, "open_found", opening)
     first = write(storage, [rows(10)], segment_records_max=5)
     assert LAYOUT.survey(storage, seen=seen) == LAYOUT.survey(storage)
     opened.clear()
@@ -76,7 +82,7 @@ def test_a_survey_with_a_memory_opens_only_new_and_replaced_objects(
     assert LAYOUT.survey(storage, seen=seen) == LAYOUT.survey(storage)
 
 
-@pytest.mark.parametrize(("follows", "gaps"), [(10, []), (12, [(10, 12)]), (None, [(10, 20)])])
+@pytest.mark.parametrize(("follows", "gaps"), [(10, []), (12, [(10, 12)]), (None, [(10, 20), (25, 40)])])
 def test_a_footer_explains_the_hole_before_its_segment(
     tmp_path: Path, follows: int | None, gaps: list[tuple[int, int]]
 ) -> None:

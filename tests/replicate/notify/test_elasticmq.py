@@ -72,7 +72,12 @@ def _answers(server: Aws) -> bool:
 
 def _next(queue: SqsQueue) -> Message:
     found: list[Message] = []
-    wait_for("the message", lambda: found.extend(queue.receive()) or bool(found), timeout_s=60)
+
+    def received() -> bool:
+        found.extend(queue.receive())
+        return bool(found)
+
+    wait_for("the message", received, timeout_s=60)
     (message,) = found
     return message
 

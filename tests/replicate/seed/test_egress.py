@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from kafka import KafkaConsumer
 from parquet.archives import rows
 
 from convert.engine import run_job_here, without_spark
+from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.errors import EXIT_DONE, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
@@ -26,7 +28,6 @@ from maxbrod.layouts.parquet import survey as surveying
 from maxbrod.layouts.parquet import writing
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.parquet.names import parse_name
-from maxbrod.replicate.seed import egress as module
 from maxbrod.replicate.seed.egress import TreeEgress
 from maxbrod.replicate.seed.egress_group import EgressGroup
 from maxbrod.replicate.seed.limits import limits_of
@@ -151,21 +152,19 @@ def test_following_opens_only_new_segments_and_reads_markers_once(
 ) -> None:
     create_topic(cluster, topic)
     produce(cluster, topic, numbered(30))
-    opened: list[str] = []
-    real = surveying.open_found
-    monkeypatch.setattr(surveying, "open_found", lambda *each: opened.append(each[1].path) or real(*each))
+    opened, jobs = Counter[str](), Counter[str]()
+    monkeypatch.setattr(surveying, "open_found", _counted(surveying.open_found, opened))
     with TreeEgress(egress_config(cluster, tmp_path, topic, roll_records=10)) as egress:
         interval(egress)
-        assert len(opened) == 3
+        assert opened.total() == 3
         produce_transaction(cluster, topic, numbered(5), transactional_id=topic, commit=False)
-        jobs: list[int] = []
-        with without_spark(lambda *given, **more: jobs.append(1) or run_job_here(*given, **more)):
+        with without_spark(_counted(run_job_here, jobs)):
             for _ in range(3):
                 egress.run()
-        assert (len(opened), len(jobs)) == (3, 1)
+        assert (opened.total(), jobs.total()) == (3, 1)
         produce(cluster, topic, numbered(4))
         interval(egress)
-        assert len(opened) == 4
+        assert opened.total() == 4
     assert ranges(tmp_path, topic)[-1] == (36, 39)
 
 
@@ -205,7 +204,7 @@ def test_a_partition_that_cannot_be_written_holds_up_no_other(
     assert f'maxbrod_egress_lag_offsets{{topic="{topic}"}} 0.0' in text
 
 
-STEPS = [(writing, "_write_segment"), (module.ForeignBackup, "_publish"), (EgressGroup, "commit")]
+STEPS = [(writing, "_write_segment"), (ForeignBackup, "_publish"), (EgressGroup, "commit")]
 
 
 def test_an_egress_killed_after_any_step_loses_and_doubles_nothing(
@@ -295,6 +294,14 @@ def _kill_itself(side: str, config: str, *, after: int) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+def _counted(real: Callable[..., Any], calls: Counter[str]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls["calls"] += 1
+        return real(*arguments, **named)
+
+    return call
+
+
 def _killed(real: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         real(*arguments, **named)
@@ -313,4 +320,5 @@ def _commit(config: Config, topic: str, offset: int) -> None:
 
 def _source(link: Link) -> list[dict[str, Any]]:
     """The committed records of the source."""
-    return link.arrived(topic=link.topic).select(list(KEPT)).to_pylist()
+    found: list[dict[str, Any]] = link.arrived(topic=link.topic).select(list(KEPT)).to_pylist()
+    return found

@@ -52,10 +52,9 @@ def write(
     place = place_of(where, options.extra.get("region"), survey, prefix=options.extra.get("prefix", PREFIX))
     written: list[ForeignSegment] = []
     for batches in roll(records, _thresholds(options), after=survey.positions.get(where, 0) - 1):
-        if written:
-            follows: int | None = written[-1].end_offset
-        else:
-            follows = None if options.read_from is None else options.read_from()
+        follows = None
+        if options.read_from is not None:
+            follows = written[-1].end_offset if written else options.read_from()
         written.append(_write_segment(storage, place, batches, compression, follows))
     return written
 
