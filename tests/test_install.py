@@ -84,7 +84,7 @@ def test_a_tool_of_uv_runs_the_demo_from_start_to_end_and_leaves_nothing_behind(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     kept = {name: value for name, value in os.environ.items() if name.startswith(("JAVA_", "MAXBROD_"))}
-    command = [tmp_path / "bin" / "maxbrod", "demo", "--records", "5000", "--json"]
+    command: list[str | Path] = [tmp_path / "bin" / "maxbrod", "demo", "--records", "5000", "--json"]
     document = json.loads(said(command, TMPDIR=str(temporary), **kept))
 
     assert document["complete"] is True

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from archive.examples import EMPTY_ID, NAMES, cluster, fill, part
 from backup.engine import back_up, config_of
 from catalog.examples import TOPIC_ID, segment
@@ -23,6 +21,8 @@ from support.archives import commit_run
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    import pytest
 
     from maxbrod.sandbox.cluster import Cluster
     from support.archives import Place

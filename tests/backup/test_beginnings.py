@@ -11,6 +11,7 @@ from maxbrod.backup import observing
 from maxbrod.backup import run as engine
 from maxbrod.backup.plan.items import Failure, FailureKind, Outcome, Task
 from maxbrod.errors import UnavailableError
+from maxbrod.kafka.fetch.log_bounds import LogBoundsReader
 from maxbrod.kafka.fetch.offsets import list_offsets
 from maxbrod.sandbox.topics import create_topic, delete_topic
 
@@ -63,7 +64,7 @@ def test_a_partition_first_met_in_a_quiet_run_never_begins_later_than_there(
         return {where: each for where, each in found.items() if where not in failed}
 
     with monkeypatch.context() as patched:
-        patched.setattr(observing.LogBoundsReader, "read", lambda *_, **__: {})
+        patched.setattr(LogBoundsReader, "read", lambda *_, **__: {})
         patched.setattr(observing, "list_offsets", without_a_leader)
         assert back_up(config).exit_code == 3
     assert back_up(config).exit_code == 0
