@@ -102,4 +102,4 @@ def test_a_server_in_the_configuration_is_used_as_a_session_that_is_handed_in(sa
 
 
 def test_jobs_over_spark_connect_say_how_far_they_are_and_can_be_stopped(said: dict[str, Any]) -> None:
-    assert said["jobs"] == {"seen": [0, 1], "stopped": True}
+    assert said["jobs"] == {"seen": 1, "stopped": True}, "one of two, while the other waited for that"
