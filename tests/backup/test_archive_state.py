@@ -9,6 +9,7 @@ from archive.examples import EMPTY_ID, NAMES, cluster, fill, part
 from backup.engine import back_up, config_of
 from catalog.examples import TOPIC_ID, segment
 from maxbrod.archive.opening import open_archive
+from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.backup.archive_state import ArchiveState, read_archive_state
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.catalog.catalog import Catalog
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from maxbrod.archive.snapshot_document import Snapshot
+    from maxbrod.catalog.rows import Run
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.storage.interface import Storage
     from support.archives import Place
 
 NEW_ID = "NEWNEWNEWNEWNEWNEWNEWA"
@@ -133,3 +137,17 @@ def test_rows_are_read_only_if_something_was_committed_after_the_last_backup(
     assert len(reads) == 1
     assert later.held == {**state.held, **positions(archive.catalog)}
     assert len(later.held) == len(state.held) + 1
+
+
+def test_a_snapshot_that_is_an_object_of_its_own_is_read_once(
+    local_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counted(storage: Storage, run: Run) -> Snapshot:
+        read.append(run.run_id)
+        return read_snapshot(storage, run)
+
+    monkeypatch.setattr("maxbrod.backup.archive_state.read_snapshot", counted)
+    assert remembered(local_place).shared is not None
+    assert read == ["run-3"]
