@@ -6,6 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import pytest
+from kafka import KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
 
 from backup.engine import config_of, without_spark
 from maxbrod.archive.opening import open_archive
@@ -13,12 +15,20 @@ from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import archive_state, observing
 from maxbrod.backup.run import Backup
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.sandbox.traffic import numbered, produce, read_as_group
+from maxbrod.sandbox.traffic import numbered, produce
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
+
+
+def commit_as_group(cluster: Cluster, group: str, topic: str, offset: int) -> None:
+    consumer = KafkaConsumer(**cluster.running_client_properties(), group_id=group, enable_auto_commit=False)
+    try:
+        consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(offset, "", -1)})
+    finally:
+        consumer.close(autocommit=False)
 
 
 def test_runs_in_quick_succession_share_a_snapshot_and_each_is_restored_as_of_itself(
@@ -30,7 +40,7 @@ def test_runs_in_quick_succession_share_a_snapshot_and_each_is_restored_as_of_it
     with without_spark(), Backup(config_of(cluster, tmp_path / "archive", topic)) as backup:
         for number in range(4):
             produce(cluster, topic, numbered(3))
-            read_as_group(cluster, group, {topic: 3})
+            commit_as_group(cluster, group, topic, 3 * (number + 1))
             if number == 2:
                 # Another process continues where this one stopped.
                 with Backup(config_of(cluster, tmp_path / "archive", topic)) as other:

@@ -105,22 +105,25 @@ def test_two_instances_pass_a_compacted_topic_to_each_other(pair: Pair, cluster:
     write(cluster, pair.topic, 100, turn=2)
     compact(cluster, pair.topic)
     # The time of the active one is over. It goes on until the other one has caught up.
+    cleaned = pair.log()
     pair.run("active", over=True)
-    assert pair.holds() == before | pair.log()
+    assert pair.holds() == before | cleaned
     pair.run("passive")
     assert pair.stages() == {"activate": (Stage.ACTIVE, 1), "passivate": (Stage.ACTIVE, 1)}
-    # The newer one is read from now on: it lacks what compaction has removed.
-    assert pair.holds() == pair.log() != before | pair.log()
+    # The newer one is read from now on: it lacks what compaction has removed. Brokers may compact again at any time.
+    assert pair.log().items() <= pair.holds().items() <= cleaned.items()
+    assert pair.holds() != before | cleaned
     pair.run("active")
     assert pair.stages()["activate"] == (Stage.WAITING, 1)
     assert (pair.files("activate"), pair.files("passivate") > 0) == (0, True)
     # And back, after which nothing is left to be read in the coordination topic.
     write(cluster, pair.topic, 10, turn=3, partition=1)
+    written = pair.log()
     assert pair.run("passive", over=True).exit_code == 0
     for role in ("active", "passive"):
         assert pair.run(role).exit_code == 0
     assert pair.stages() == {"activate": (Stage.ACTIVE, 2), "passivate": (Stage.WAITING, 1)}
-    assert pair.holds() == pair.log()
+    assert pair.log().items() <= pair.holds().items() <= written.items()
     mail = pair.mail()
     assert not any(
         mail.to(f"{pair.topic}-{each}", pair.topic, event) for each in ("activate", "passivate") for event in Event
