@@ -14,6 +14,7 @@ from cluster_changes import (
     make_share_group,
     set_quota,
 )
+from kafka.protocol.admin import ElectionType
 from kafka_reading import client_of, log_bytes, partition_of
 
 from maxbrod.errors import UnavailableError
@@ -47,6 +48,15 @@ NO_AUTHORIZER = MissingState(
     what="ACLs", why="the cluster has no authorizer", hint="nothing is lost: without one there are no ACLs"
 )
 OVERRIDES = {"cleanup.policy": "compact,delete", "retention.ms": "86400000", "max.message.bytes": "2000000"}
+
+
+@pytest.fixture
+def cluster3(cluster3: Cluster) -> Cluster:
+    """With coordinators on every broker: where other tests have stopped brokers, one of them may lead everything."""
+    with cluster3.admin() as admin:
+        if "__consumer_offsets" in admin.list_topics():
+            admin.elect_leaders(ElectionType.PREFERRED, ["__consumer_offsets"], raise_errors=False)
+    return cluster3
 
 
 def group_of(cluster: Cluster, group_id: str) -> Group:
