@@ -35,6 +35,7 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "RefusedError": 5,
         "LogTruncatedError": 5,
         "MisplacedBatchError": 5,
+        "ProducerFencedError": 5,
         "SequenceGapError": 5,
         "TopicGoneError": 5,
         "ObjectExistsError": 5,

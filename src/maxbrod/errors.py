@@ -9,6 +9,7 @@
     │   ├── LogTruncatedError       5  a partition's log no longer holds what was read of it
     │   ├── MisplacedBatchError     5  a batch was appended at another offset than its own
     │   ├── ObjectExistsError       5  a name in the storage is taken, and objects are never overwritten
+    │   ├── ProducerFencedError     5  another producer has taken over a transactional id
     │   ├── SequenceGapError        5  a broker expects another sequence number of a producer
     │   ├── TopicGoneError          5  a topic was deleted, or recreated under the same name
     │   └── UnsupportedFormatError  5  an unknown version, magic, codec or flag
