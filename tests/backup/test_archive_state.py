@@ -10,6 +10,7 @@ from backup.engine import back_up, config_of
 from catalog.examples import TOPIC_ID, segment
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import read_snapshot
+from maxbrod.backup import archive_state
 from maxbrod.backup.archive_state import ArchiveState, read_archive_state
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.catalog.catalog import Catalog
@@ -148,6 +149,6 @@ def test_a_snapshot_that_is_an_object_of_its_own_is_read_once(
         read.append(run.run_id)
         return read_snapshot(storage, run)
 
-    monkeypatch.setattr("maxbrod.backup.archive_state.read_snapshot", counted)
+    monkeypatch.setattr(archive_state, "read_snapshot", counted)
     assert remembered(local_place).shared is not None
     assert read == ["run-3"]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from backup.engine import config_of, without_spark
 from maxbrod.backup import observing
@@ -19,7 +18,7 @@ from maxbrod.backup.run import Backup
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.model import PartitionId
 from maxbrod.notices import Notice
-from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.topics import create_topic, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce
 
 if TYPE_CHECKING:
@@ -95,9 +94,7 @@ def test_whatever_changes_after_quiet_intervals_is_archived(
     report = backup.run()
     assert {each.topic for each in report.topics} == {topic, f"{topic}-new"}
     settle(backup)
-    admin = KafkaAdminClient(**cluster.running_client_properties())
-    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "123456789"})])
-    admin.close()
+    set_topic_config(cluster, topic, {"retention.ms": "123456789"})
     assert any(backup.run().committed for _ in range(20))
     kept = next(each for each in backup._known.knowledge.cluster.topics if each.name == topic)  # type: ignore[union-attr]
     assert dict(kept.configs or {})["retention.ms"] == "123456789"
