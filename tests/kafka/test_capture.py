@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from cluster_changes import (
     make_share_group,
     set_quota,
 )
+from kafka.errors import KafkaError
 from kafka.protocol.admin import ElectionType
 from kafka_reading import client_of, log_bytes, partition_of
 
@@ -54,8 +56,16 @@ OVERRIDES = {"cleanup.policy": "compact,delete", "retention.ms": "86400000", "ma
 def cluster3(cluster3: Cluster) -> Cluster:
     """With coordinators on every broker: where other tests have stopped brokers, one of them may lead everything."""
     with cluster3.admin() as admin:
+
+        def elected() -> bool:
+            # A broker that was just started again can lead nothing before it has caught up.
+            with suppress(KafkaError):
+                admin.elect_leaders(ElectionType.PREFERRED, ["__consumer_offsets"])
+                return True
+            return False
+
         if "__consumer_offsets" in admin.list_topics():
-            admin.elect_leaders(ElectionType.PREFERRED, ["__consumer_offsets"], raise_errors=False)
+            wait_for("the preferred leaders", elected, timeout_s=60)
     return cluster3
 
 

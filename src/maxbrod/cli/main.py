@@ -13,6 +13,7 @@ from maxbrod.backup import cli as backup
 from maxbrod.bench import cli as bench
 from maxbrod.check import cli as check
 from maxbrod.cli.commands import logged, with_log
+from maxbrod.cli.leaving import Leaving
 from maxbrod.cli.log import is_in_json_log, showing_log, warnings_on_stderr
 from maxbrod.cli.output import print_error, speaking
 from maxbrod.cluster import cli as cluster
@@ -92,7 +93,9 @@ def root(
 
 
 def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+    leaving = Leaving()
+    leaving.code = run(sys.argv[1:])
+    sys.exit(leaving.code)
 
 
 def run(arguments: list[str]) -> int:
