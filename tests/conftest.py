@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # No test asserts a time: machines are shared, and the first call compiles.
-settings.register_profile("maxbrod", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
+settings.register_profile("maxbrod", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 # For the inner loop (`make test-quick`): drawing examples takes most of its time, and `make test` draws all of them.
 _QUICK_EXAMPLES = 15
 settings.register_profile("quick", settings.get_profile("maxbrod"), max_examples=_QUICK_EXAMPLES)
@@ -21,13 +21,17 @@ _STARTS_A_JVM = frozenset({"cluster", "cluster3", "fenced", "java", "spark"})
 # with the files of most tests, so that one of two workers would be left alone with these at the end.
 _LONGEST = (
     "restore/test_kill_sweep.py",
+    "cluster/test_standalone.py",
     "test_bench.py",
     "table/test_stream_spark.py",
     "table/test_kafka_sink_kill.py",
     "table/test_spark_connect.py",
     "backup/test_spark_faults.py",
     "restore/test_spark_faults.py",
+    "test_install.py",
     "backup/test_signals.py",
+    "restore/test_signals.py",
+    "table/test_sink_spark.py",
     "backup/test_storage_faults.py",
     "backup/test_kill_sweep.py",
     "restore/test_transform.py",
@@ -48,6 +52,7 @@ _THREE_BROKERS = (
     "kafka/test_open_transactions.py",
     "kafka/test_produce_faults.py",
     "kafka/test_topic_admin.py",
+    "replicate/test_faults.py",
     "restore/test_broker_faults.py",
     "sandbox/test_cluster_topics.py",
 )

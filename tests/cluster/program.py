@@ -39,7 +39,13 @@ if TYPE_CHECKING:
 
 SUFFIX = "-back"
 
-CONF = {**LOOPBACK, "spark.executor.memory": "512m", "spark.executor.instances": "2", "spark.ui.enabled": "false"}
+CONF = {
+    **LOOPBACK,
+    "spark.executor.memory": "512m",
+    "spark.executor.instances": "2",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # for processes of seconds
+    "spark.ui.enabled": "false",
+}
 
 
 def work(master: str, bootstrap: str, topic: str, folder: Path, s3: dict[str, str]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def test_killed_at_any_point_a_restore_goes_on_without_loss_or_repetition(
             if met[-1] != "put report.json.zst":
                 said = program.run(prefix) if met[-1] else said
                 assert said["exit_code"] == 0, (met[-1], said)
-            assert program.run(prefix)["error"] == "RefusedError", "there is nothing left to do"
+        assert program.run(prefix)["error"] == "RefusedError", "there is nothing left to do"
     # A request that had to be repeated shifts the points of one run, so that a moment may be missed; not all of them.
     assert {"sent Produce", "answered Produce"} <= set(met)
     assert {"put groups-before.json.zst", "sent OffsetCommit", "answered OffsetCommit"} & set(met)
