@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+import google_crc32c
 import numpy as np
 
-from maxbrod.batch.crc import crc32c
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.model import Codec
 
@@ -57,6 +57,7 @@ HEADER_DTYPE: Final = np.dtype(
 
 NEWEST_MAGIC: Final = 2
 _START: Final = struct.Struct(">qi4xb")  # base offset, length, (leader epoch or old CRC), magic
+_LENGTH: Final = struct.Struct(">8xi4xb")  # length, magic
 _SIZE_MIN: Final = {0: 26, 1: 34, 2: HEADER_BYTES}  # magic 0 and 1: a message with null key and null value
 _DAMAGED: Final = "the bytes are damaged from this position on; read them again from the source"
 _NEWER: Final = "the bytes are damaged, or a Kafka version newer than this release of maxbrod supports wrote them"
@@ -185,8 +186,8 @@ def _walk(data: NDArray[np.uint8], batch_bytes_max: int, *, check_crc: bool) -> 
     runs: list[BatchHeaders] = []
     position = 0
     while True:
-        positions, sizes, position, magic = _find(data, position, batch_bytes_max)
-        runs.append(_read(data, positions, sizes, position, check_crc=check_crc))
+        positions, position, magic = _find(data, position, batch_bytes_max)
+        runs.append(_read(data, positions, position, check_crc=check_crc))
         if magic is not None:
             _check_start(data, position, batch_bytes_max)
         if magic is None or magic == NEWEST_MAGIC:
@@ -199,21 +200,24 @@ def _walk(data: NDArray[np.uint8], batch_bytes_max: int, *, check_crc: bool) -> 
         position = runs[-1].end
 
 
-def _find(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -> tuple[list[int], list[int], int, int | None]:
-    """Positions and sizes of the whole batches from `position` on, where they end, and the magic that ended them."""
-    view = memoryview(data)
+def _find(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -> tuple[list[int], int, int | None]:
+    """Positions of the whole batches from `position` on, where the last one ends, and the magic that ended them.
+
+    It runs once per batch, which costs more than the CRC of a small one: so there is one look-up and one sum for each.
+    """
+    length_min, length_max = HEADER_BYTES - LOG_OVERHEAD_BYTES, batch_bytes_max - LOG_OVERHEAD_BYTES
+    end, unpack = data.size, _LENGTH.unpack_from
+    view, last = memoryview(data), end - LOG_OVERHEAD_BYTES - 4
     positions: list[int] = []
-    sizes: list[int] = []
-    end = data.size
-    while end - position > LOG_OVERHEAD_BYTES + 4:
-        _, length, magic = _START.unpack_from(view, position)
-        size = length + LOG_OVERHEAD_BYTES
-        if magic != NEWEST_MAGIC or not HEADER_BYTES <= size <= min(batch_bytes_max, end - position):
-            return positions, sizes, position, magic
-        positions.append(position)
-        sizes.append(size)
-        position += size
-    return positions, sizes, position, None
+    found = positions.append
+    while position < last:
+        length, magic = unpack(view, position)
+        after = position + LOG_OVERHEAD_BYTES + length
+        if magic != NEWEST_MAGIC or not length_min <= length <= length_max or after > end:
+            return positions, position, magic
+        found(position)
+        position = after
+    return positions, position, None
 
 
 def _check_start(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -> None:
@@ -232,11 +236,10 @@ def _check_start(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -
         )
 
 
-def _read(
-    data: NDArray[np.uint8], positions: list[int], sizes: list[int], end: int, *, check_crc: bool
-) -> BatchHeaders:
+def _read(data: NDArray[np.uint8], positions: list[int], end: int, *, check_crc: bool) -> BatchHeaders:
+    """Read the headers of batches that follow each other, up to `end`."""
     position = np.array(positions, np.int64)
-    size = np.array(sizes, np.int64)
+    size = np.diff(position, append=end)
     gathered = data[position[:, None] + np.arange(HEADER_BYTES)].view(HEADER_DTYPE).reshape(-1)
     fields = _columns(gathered)
     headers = BatchHeaders(position=position, size=size, fields=fields, end=end, tail=data.size - end)
@@ -245,7 +248,7 @@ def _read(
         computed = _computed_crc(data, positions, (position + size).tolist())
         sound = int(np.argmax(np.append(computed != headers["crc"], True)))
     # In byte order, so that everything before the position of an error is valid.
-    _check_fields(headers.take(slice(sound)))
+    _check_fields(headers if sound == len(headers) else headers.take(slice(sound)))
     if check_crc:
         refuse_wrong_crc(headers, computed)
     return headers
@@ -275,8 +278,9 @@ def check_crc(buffer: Any, headers: BatchHeaders, *, object_name: str | None = N
 
 
 def _computed_crc(data: NDArray[np.uint8], positions: list[int], ends: list[int]) -> NDArray[np.uint32]:
+    value = google_crc32c.value
     return np.array(
-        [crc32c(data[start + CRC_START : stop]) for start, stop in zip(positions, ends, strict=True)], np.uint32
+        [value(data[start + CRC_START : stop]) for start, stop in zip(positions, ends, strict=True)], np.uint32
     )
 
 

@@ -226,7 +226,7 @@ def _copy_small(storage: Storage, block: Sequence[Source], logs: Sequence[NDArra
         if not whole:
             raise _about(storage, source, TruncatedDataError("it does not consist of whole batches"))
         seen = _Seen(storage, source)
-        seen.add(headers.take(slice(first, stop)))
+        seen.add(headers if len(block) == 1 else headers.take(slice(first, stop)))
         seen.finish()
     out.note_epochs(headers)
     out.add(data, headers)
