@@ -9,7 +9,7 @@ import pytest
 
 from maxbrod.archive.holds import active_holds, add_hold, read_holds, release_hold
 from maxbrod.cli.main import run
-from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.errors import CorruptDataError, UnavailableError, UsageError
 from maxbrod.model import now_ms
 from prune.archives import DAY_MS, points, segments, years
 from prune.test_native import prune
@@ -123,3 +123,25 @@ def test_the_command(local_place: Place, capsys: pytest.CaptureFixture[str]) -> 
     assert len(told("list", "--all")["holds"]) == 1
     assert run(["hold", "list", *local_place.arguments, "--all"]) == 0
     assert "0 holds are in force" in capsys.readouterr().out
+
+
+def test_a_store_that_fails_after_the_hold_was_stored_or_released_leaves_it_so_and_the_error_says_so(
+    local_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = years(local_place)
+
+    def failing(*_: Any, **__: Any) -> int:
+        raise UnavailableError("the store answers 503", hint="try again")
+
+    monkeypatch.setattr(archive.catalog, "commit", failing)
+    with pytest.raises(UnavailableError) as failed:
+        add_hold(archive, who="me", why="audit", topics=["orders"])
+    (hold,) = read_holds(archive.storage)
+    assert f"hold {hold.id} is in force" in (failed.value.hint or "")
+    assert prune(local_place.open(), older_days=5).going.segments == 0
+    with pytest.raises(UnavailableError) as failed:
+        release_hold(archive, hold.id, who="me", why="closed")
+    assert f"hold {hold.id} is released" in (failed.value.hint or "")
+    with pytest.raises(UsageError, match="was released before, by me: closed"):
+        release_hold(local_place.open(), hold.id, who="me", why="closed")
+    assert prune(local_place.open(), older_days=5).going.segments == 10

@@ -19,6 +19,8 @@ from native_logs import data_batch
 
 from backup.drivers import s3_section
 from compact.archives import without_spark
+from compact.keyed_archives import batch
+from compact.keyed_archives import without_spark as without_spark_by_key
 from maxbrod.cli.main import run
 from maxbrod.errors import (
     EXIT_FAILED,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 _GAP = 3
 """A gap is told by its offsets and its reason."""
+HOLD_ID = "0123456789abcdef"
 OLD_S = 90 * 24 * 3600
 
 
@@ -53,11 +56,15 @@ class Verb:
 
 
 def make(url: str) -> History:
-    """Runs of one small segment each, and a pack: enough for every verb to have work."""
+    """Runs of one small segment each, a pack, and a key that was written twice: enough for every verb to have work."""
     history = History(url)
-    for number in range(3):
-        log = {("orders", 0): [data_batch(number * 10, 10)]}
-        history.run(log if number else {**log, ("orders", 1): [data_batch(0, 5)]}, packed=not number)
+    more = (
+        {("orders", 1): [data_batch(0, 5)]},
+        {("state", 0): [batch(0, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"))]},
+        {},
+    )
+    for number, added in enumerate(more):
+        history.run({("orders", 0): [data_batch(number * 10, 10)], **added}, packed=not number)
     return history
 
 
@@ -89,13 +96,21 @@ def prune_first(folder: Path) -> None:
     assert run(["prune", "-a", _url_of(folder), "--older-than", "1d", "--apply", "--json"]) == 0
 
 
+def hold_first(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("maxbrod.archive.holds.secrets.token_hex", lambda _: HOLD_ID)
+        assert run(["hold", "add", "-a", _url_of(folder), "--topic", "orders", "--why", "audit", "--json"]) == 0
+
+
 VERBS = {
     "compact": Verb(
         ("compact", "--min-segment-count", "2", "--min-segment-size", "1", "--min-segment-age", "0s", "--single-writer")
     ),
+    "by key": Verb(("compact", "--by-key", "--single-writer")),
     "prune": Verb(("prune", "--older-than", "1d", "--apply")),
     "undo": Verb(("prune", "--undo", "--apply"), prune_first),
     "hold": Verb(("hold", "add", "--topic", "orders", "--why", "audit")),
+    "release": Verb(("hold", "release", HOLD_ID, "--why", "closed"), hold_first),
     "rebuild": Verb(("repair", "--apply", "--single-writer"), lose_catalog),
     "repair": Verb(("repair", "--apply", "--single-writer"), lose_pack, exits=4),
     "check": Verb(("check", "--repair", "--yes"), lose_segment),
@@ -104,7 +119,9 @@ VERBS = {
 
 
 def _url_of(folder: Path) -> str:
-    return f"memory://{folder.name}"
+    """The URL of an archive in memory or in a directory."""
+    url = f"memory://{folder.name}"
+    return url if Path(directory_of(parse_url(url))) == folder else str(folder)
 
 
 def state(url: str) -> dict[str, Any] | None:
@@ -148,6 +165,7 @@ def test_a_store_that_fails_costs_nothing_and_the_next_call_completes_the_work(
 ) -> None:
     verb, url = VERBS[name], _url_of(folder)
     without_spark(monkeypatch)
+    without_spark_by_key(monkeypatch)
     make(url)
     verb.prepare(folder)
     template = Path(shutil.copytree(folder, tmp_path / "template"))
@@ -180,11 +198,21 @@ def test_a_store_that_fails_costs_nothing_and_the_next_call_completes_the_work(
 
 
 FAULTS = {
-    "compact": HttpMatch("PUT", r"archive/segments/"),
-    "prune": HttpMatch("PUT", r"_delta_log/"),
-    "rebuild": HttpMatch("PUT", r"\.parquet"),
-    "gc": HttpMatch("POST"),
+    "compact": (HttpMatch("PUT", r"archive/segments/"),),
+    "by key": (
+        HttpMatch("GET", r"archive/segments/.*\.log"),
+        HttpMatch("PUT", r"archive/packs/"),
+        HttpMatch("PUT", r"_delta_log/"),
+    ),
+    "prune": (HttpMatch("PUT", r"_delta_log/"),),
+    "undo": (HttpMatch("GET", r"archive/prunes/"), HttpMatch("PUT", r"_delta_log/")),
+    "hold": (HttpMatch("PUT", r"archive/holds/"), HttpMatch("PUT", r"_delta_log/")),
+    "release": (HttpMatch("PUT", r"archive/holds/"),),
+    "rebuild": (HttpMatch("PUT", r"\.parquet"),),
+    "check": (HttpMatch("GET", r"prefix=archive(/|%2F)segments"), HttpMatch("PUT", r"_delta_log/")),
+    "gc": (HttpMatch("POST"),),
 }
+"""Each step of a verb that asks S3 for something that no other step asks for."""
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -198,20 +226,22 @@ def test_s3_that_answers_503_fails_the_call_and_s3_that_is_slow_does_not(
 ) -> None:
     verb, folder = VERBS[name], s3.object_path("archive")
     without_spark(monkeypatch)
+    without_spark_by_key(monkeypatch)
     make(str(folder))
     verb.prepare(folder)
     before = state(str(folder))
+    undisturbed = str(shutil.copytree(folder, tmp_path / "undisturbed"))
+    assert call(undisturbed, verb, capsys)[0] == verb.exits
     config = tmp_path / "maxbrod.json"
     storage = s3_section(s3, endpoint=s3_proxy.endpoint, request_timeout_s=2, deadline_s=1)
     config.write_text(json.dumps({"storage": storage}))
-    with s3_proxy.fault(AnswerError(on=FAULTS[name], status=503)) as fault:
-        code, said = call(f"{s3.url}/archive", verb, capsys, "--config", str(config))
-        assert s3_proxy.fired[fault] >= 1, said
-    assert (code, state(str(folder))) == (EXIT_FAILED, before), said
-    assert "503" in said
+    for match in FAULTS[name]:
+        with s3_proxy.fault(AnswerError(on=match, status=503)) as fault:
+            code, said = call(f"{s3.url}/archive", verb, capsys, "--config", str(config))
+            assert s3_proxy.fired[fault] >= 1, said
+        assert (code, state(str(folder))) == (EXIT_FAILED, before), (match, said)
+        assert "503" in said
     with s3_proxy.fault(Latency(request_s=0.05)):
         code, said = call(f"{s3.url}/archive", verb, capsys, "--config", str(config))
     assert code == verb.exits, said
-    seen = state(str(folder))
-    assert seen is not None
-    assert before is None or name == "prune" or seen["now"] == before["now"]
+    assert state(str(folder)) == state(undisturbed)

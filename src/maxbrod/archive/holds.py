@@ -25,7 +25,15 @@ from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshots import find_run, read_snapshot
 from maxbrod.batch.crc import crc32c
 from maxbrod.catalog.schema import Kind
-from maxbrod.errors import CorruptDataError, ObjectExistsError, RefusedError, UnsupportedFormatError, UsageError, naming
+from maxbrod.errors import (
+    CorruptDataError,
+    MaxbrodError,
+    ObjectExistsError,
+    RefusedError,
+    UnsupportedFormatError,
+    UsageError,
+    naming,
+)
 from maxbrod.model import PartitionId, now_ms
 
 if TYPE_CHECKING:
@@ -208,15 +216,22 @@ def add_hold(
     fields = asdict(hold)
     del fields["released"]
     archive.storage.put(f"{HOLDS}/{hold.id}.json", _encode(fields))
-    if archive.survey is None:
-        commit_run(archive, {"command": "hold", "added": hold.id, "who": who, "why": why})
+    added = {"command": "hold", "added": hold.id, "who": who, "why": why}
+    _record(
+        archive,
+        added,
+        f"hold {hold.id} is in force, but a prune or a compaction by key that runs now may not have seen it: "
+        "look at its report, or add the hold again",
+    )
     return hold
 
 
 def release_hold(archive: Archive, hold_id: str, *, who: str, why: str) -> Hold:
     """UsageError: no such hold is in force."""
-    active = [each for each in read_holds(archive.storage) if each.released is None]
-    matching = [each for each in active if each.id.startswith(hold_id)]
+    named = [each for each in read_holds(archive.storage) if each.id.startswith(hold_id)]
+    matching = [each for each in named if each.released is None]
+    if not matching and len(named) == 1 and named[0].released is not None:
+        raise UsageError(f"hold {named[0].id} was released before, by {named[0].released.who}: {named[0].released.why}")
     if len(matching) != 1 or not hold_id:
         raise UsageError(
             f"{len(matching) or 'no'} holds of this archive match {hold_id!r}", hint="see 'maxbrod hold list'"
@@ -226,9 +241,20 @@ def release_hold(archive: Archive, hold_id: str, *, who: str, why: str) -> Hold:
         archive.storage.put(f"{HOLDS}/{matching[0].id}.released.json", _encode(asdict(release)))
     except ObjectExistsError:
         raise RefusedError("somebody else has just released this hold", object_name=matching[0].id) from None
-    if archive.survey is None:
-        commit_run(archive, {"command": "hold", "released": matching[0].id, "who": who, "why": why})
+    released = {"command": "hold", "released": matching[0].id, "who": who, "why": why}
+    _record(archive, released, f"hold {matching[0].id} is released; only 'maxbrod ls --runs' does not show it")
     return replace(matching[0], released=release)
+
+
+def _record(archive: Archive, statistics: Mapping[str, Any], hint: str) -> None:
+    """Commit a run, if the layout has runs. `hint` says what is done if that fails."""
+    if archive.survey is not None:
+        return
+    try:
+        commit_run(archive, statistics)
+    except MaxbrodError as error:
+        error.hint = hint
+        raise
 
 
 def _encode(fields: Mapping[str, Any]) -> bytes:
