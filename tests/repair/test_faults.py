@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
+from maxbrod.inspect.garbage import GRACE_S, collect_garbage
+from maxbrod.repair import rebuilding
 from maxbrod.repair.report import Action
 from maxbrod.storage import local
-from repair.histories import History, records, repaired
+from maxbrod.storage.local import LocalStorage
+from repair.histories import IDS, History, records, repaired
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ENTRY = "catalog/segments/_delta_log/00000000000000000001.json"
 
@@ -154,3 +162,84 @@ def test_an_object_that_is_deleted_while_others_are_read_makes_a_rebuild_refuse(
     pack.write_bytes(data)
     repaired(history.url)
     assert history.state() == before
+
+
+def _make_old(history: History) -> None:
+    for path in Path(history.url).rglob("*"):
+        os.utime(path, (time.time() - 2 * GRACE_S,) * 2)
+
+
+def test_gc_deletes_nothing_that_a_rebuild_has_found(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    history.write({("orders", 0): [records(30, 10)]})
+    _make_old(history)
+    # What a killed run has left is garbage, and a rebuild finds it.
+    assert len(collect_garbage(history.open()).objects) == 1
+    collector = history.open()
+    met: list[str] = []
+
+    def beside(*_: object) -> int:
+        with pytest.raises(RefusedError, match="rebuilds the catalog; 0 objects are deleted") as refused:
+            collect_garbage(collector, delete=True)
+        met.append(refused.value.message)
+        return 0
+
+    monkeypatch.setattr("maxbrod.repair.rebuilding.keep_aside", beside)
+    repaired(history.url, rebuild=True)
+    assert met
+    rebuilt = history.state()
+    assert rebuilt["now"][f"orders-{IDS['orders']}-0"][-1][:2] == (30, 40)
+    assert collect_garbage(history.open(), delete=True).objects == ()
+    assert history.state() == rebuilt
+
+
+def test_gc_stops_where_a_rebuild_begins(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        history.write({("orders", 0): [records(30, 10)]})
+    _make_old(history)
+    storage = history.open().storage
+    original = LocalStorage.delete
+
+    def beginning(self: LocalStorage, paths: Iterable[str]) -> None:
+        original(self, paths)
+        storage.replace("probes/rebuild-one", b"")
+
+    monkeypatch.setattr("maxbrod.inspect.garbage._DELETED_AT_ONCE", 1)
+    monkeypatch.setattr(LocalStorage, "delete", beginning)
+    with pytest.raises(RefusedError, match="run one rebuilds the catalog; 0 objects are deleted"):
+        collect_garbage(history.open(), delete=True)
+    monkeypatch.undo()
+    monkeypatch.setattr("maxbrod.inspect.garbage._DELETED_AT_ONCE", 1)
+    # It was killed more than a grace time ago.
+    _make_old(history)
+    assert len(collect_garbage(history.open(), delete=True).objects) == 3
+    assert list(storage.list("probes")) == []
+
+
+def test_an_object_that_is_deleted_while_the_new_catalog_is_put_in_place_is_said(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(Path(history.url) / "catalog")
+    (pack,) = (Path(history.url) / "packs").iterdir()
+    original = rebuilding.replace_catalog
+
+    def deleting(*arguments: Any, **options: Any) -> None:
+        original(*arguments, **options)
+        pack.unlink()
+
+    monkeypatch.setattr(rebuilding, "replace_catalog", deleting)
+    with pytest.raises(CorruptDataError, match="deleted meanwhile"):
+        repaired(history.url)
+    monkeypatch.undo()
+    assert repaired(history.url).gaps == {"corrupt": 20}
+
+
+def test_gc_deletes_nothing_if_the_catalog_has_lost_its_end(history: History) -> None:
+    before = history.state()
+    max((Path(history.url) / "catalog/segments/_delta_log").glob("*.json")).unlink()
+    _make_old(history)
+    for delete in (False, True):
+        with pytest.raises(RefusedError, match="does not say what is garbage: it ends with version"):
+            collect_garbage(history.open(), delete=delete)
+    repaired(history.url)
+    assert history.state() == before
+    assert collect_garbage(history.open(), delete=True).objects == ()

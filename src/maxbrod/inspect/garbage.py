@@ -6,7 +6,8 @@ the catalog is read, so that everything committed by then is named; nothing youn
 are measured with the clock of the store that stamped the objects or with our own, whichever makes them younger; and the
 catalog must not change from when it was read until the last object is deleted. Objects that a commit has put out of use
 stay for the grace time too, because someone may be reading them. Rows that were replaced after a truncation still name
-their objects, which are no garbage. So do the undo documents of prunes, until a prune can no longer be undone.
+their objects, which are no garbage. So do the undo documents of prunes, until a prune can no longer be undone. Nothing
+is garbage while the catalog is rebuilt, or if it seems to have lost its end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.archive.rebuilding import find_lost_end, rebuild_under_way
 from maxbrod.archive.undo import PRUNES, named_by_undo
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.restore.staged_objects import stagings_left
@@ -52,8 +54,9 @@ class GarbageReport:
 def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = False) -> GarbageReport:
     """Find garbage, and with `delete` delete it.
 
-    `grace_s` must be longer than any run takes from its first object to its commit. RefusedError: a run committed
-    meanwhile; some of the garbage may be deleted, and nothing else is.
+    `grace_s` must be longer than any run takes from its first object to its commit. RefusedError: the catalog seems to
+    have lost its end; or a run committed meanwhile, or a rebuild began: then some of the garbage may be deleted, and
+    nothing else is.
     """
     if archive.survey is not None:
         raise RefusedError(
@@ -78,8 +81,9 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
         recent = archive.catalog.recent_paths(now_ms - grace_s * 1000)
         garbage = [found for found in garbage if found.path not in recent]
     version = archive.catalog.version
+    _demand_whole(archive, now_ms)
     if delete:
-        _delete(archive, [found.path for found in garbage])
+        _delete(archive, [found.path for found in garbage], since_ms=now_ms - grace_s * 1000)
     return GarbageReport(
         archive=archive.url,
         version=version,
@@ -93,9 +97,32 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
     )
 
 
-def _delete(archive: Archive, paths: Sequence[str]) -> None:
+def _demand_whole(archive: Archive, now_ms: int) -> None:
+    """A catalog that has lost its end does not name what was committed last."""
+    named = {run.snapshot for run in archive.catalog.runs()}
+    # A run that is about to commit has a snapshot already.
+    until_ms = now_ms - GRACE_S_MIN * 1000
+    lost = find_lost_end(archive.storage, archive.catalog.version, named, until_ms=until_ms)
+    if lost is not None:
+        raise RefusedError(
+            f"the catalog does not say what is garbage: {lost}",
+            operation="gc",
+            object_name=archive.url,
+            hint="'maxbrod repair' rebuilds the catalog; if a run was killed, the next 'maxbrod backup' will do",
+        )
+
+
+def _delete(archive: Archive, paths: Sequence[str], *, since_ms: int) -> None:
     version = archive.catalog.version
     for start in range(0, len(paths), _DELETED_AT_ONCE):
+        rebuild = rebuild_under_way(archive.storage, since_ms=since_ms)
+        if rebuild is not None:
+            raise RefusedError(
+                f"run {rebuild} rebuilds the catalog; {start} objects are deleted, the other garbage stays",
+                operation="gc",
+                object_name=archive.url,
+                hint="try again when it has ended; if it was killed, run it again, or wait for the grace time",
+            )
         archive.catalog.refresh()
         if archive.catalog.version != version:
             raise RefusedError(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from maxbrod.archive.rebuilding import announced
 from maxbrod.catalog.rebuilding import ASIDE, keep_aside, next_version, readable_table, replace_catalog
 from maxbrod.catalog.replaced import as_replaced
 from maxbrod.catalog.rows import Gap, Run, Segment, encode_rows
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.windows import spread
-from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, RefusedError
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, RefusedError
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
 from maxbrod.repair.gathering import FOLDERS, gather
@@ -51,8 +53,32 @@ def rebuild_catalog(
     """Make a new catalog of what the objects say; with `apply`, put it in place.
 
     RefusedError: another writer committed meanwhile, or objects vanish; nothing is changed but for the copy of the old
-    catalog.
+    catalog. CorruptDataError: an object vanished while the new catalog was put in place.
     """
+    with announced(storage, run_id) if apply else nullcontext():
+        return _rebuild(
+            storage,
+            options,
+            session,
+            problem=problem,
+            run_id=run_id,
+            parallelism=parallelism,
+            apply=apply,
+            on_progress=on_progress,
+        )
+
+
+def _rebuild(
+    storage: Storage,
+    options: StorageConfig,
+    session: Session,
+    *,
+    problem: str,
+    run_id: str,
+    parallelism: int,
+    apply: bool,
+    on_progress: OnProgress,
+) -> RepairReport:
     on_progress(Progress(phase="reading snapshots"))
     started_at = now_ms()
     table, found = readable_table(storage), gather(storage)
@@ -105,23 +131,29 @@ def rebuild_catalog(
             commit=version,
         )
         rows = _table(rebuilt, [*runs, own])
-        _demand_objects(storage, rebuilt)
+        if (gone := _missing(storage, rebuilt)) is not None:
+            raise RefusedError(
+                "an object was deleted while the archive was read: a rule of the bucket deletes, or somebody does",
+                operation="repair",
+                object_name=storage.name_of(gone),
+                hint="the catalog is as it was; run the command again while nothing is deleted",
+            )
         replace_catalog(storage, rows, table=table, version=version, transactions=found.transactions)
+        if (gone := _missing(storage, rebuilt)) is not None:
+            raise CorruptDataError(
+                "the catalog is rebuilt, but an object was deleted meanwhile",
+                operation="repair",
+                object_name=storage.name_of(gone),
+                hint="run the command again: it makes gaps of such objects, which the next backup reads again",
+            )
     return report
 
 
-def _demand_objects(storage: Storage, rebuilt: Rebuilt) -> None:
-    """RefusedError: an object was deleted while others were read. No row named it, so that `gc` could."""
+def _missing(storage: Storage, rebuilt: Rebuilt) -> str | None:
+    """An object that rows name and that does not exist (any more)."""
     there = {info.path for folder in FOLDERS for info in storage.list(folder)}
     rows = (*rebuilt.rows, *(row for row, _ in rebuilt.replaced))
-    gone = next((row.path for row in rows if isinstance(row, Segment) and row.path not in there), None)
-    if gone is not None:
-        raise RefusedError(
-            "an object was deleted while the archive was read: 'maxbrod gc' runs, or a rule of the bucket deletes",
-            operation="repair",
-            object_name=storage.name_of(gone),
-            hint="the catalog is as it was; run the command again while nothing is deleted",
-        )
+    return next((row.path for row in rows if isinstance(row, Segment) and row.path not in there), None)
 
 
 def statistics_of(report: RepairReport) -> dict[str, object]:

@@ -5,12 +5,12 @@ With a cluster, the offsets that are gaps afterwards are read again, as any late
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.archive.snapshot_document import decode
+from maxbrod.archive.rebuilding import find_lost_end
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.run_ids import new_run_id
@@ -19,7 +19,7 @@ from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
 from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.errors import CorruptDataError, RefusedError, UnsupportedFormatError, UsageError
+from maxbrod.errors import CorruptDataError, RefusedError, UsageError
 from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
 from maxbrod.repair.rebuilding import rebuild_catalog
@@ -120,26 +120,7 @@ def diagnose(storage: Storage) -> tuple[Catalog | None, str | None]:
     for fault in found:
         what = f"offsets {fault.first_offset} to {fault.end_offset} of {fault.partition} are not covered exactly once"
         return catalog, f"the rows of the catalog do not fit together: {what}"
-    return catalog, _lost_end(storage, catalog.version, {run.snapshot for run in runs})
-
-
-def _lost_end(storage: Storage, version: int, named: set[str | None]) -> str | None:
-    """Whether the newest entries of the log are lost: nothing in the log shows that, but a snapshot may.
-
-    A run that was killed between its snapshot and its commit looks the same. Everything that its snapshot accounts for
-    is durable, so it may be taken for committed.
-    """
-    for info in storage.list("snapshots"):
-        if info.path in named:
-            continue
-        with suppress(CorruptDataError, UnsupportedFormatError):
-            snapshot = decode(bytes(storage.get(info.path)), object_name=info.path)
-            if snapshot.run is not None and snapshot.run.commit > version:
-                return (
-                    f"it ends with version {version}, but run {snapshot.run_id} has a snapshot for version "
-                    f"{snapshot.run.commit}: newer entries are lost, or the run was killed just before its commit"
-                )
-    return None
+    return catalog, find_lost_end(storage, catalog.version, {run.snapshot for run in runs})
 
 
 def _read_again(config: Config, report: RepairReport, session: Session, on_progress: OnProgress) -> RepairReport:
