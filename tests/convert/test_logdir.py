@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.decoding import decode_committed
+from maxbrod.layouts.logdir import ends
 from maxbrod.layouts.logdir.metadata_records import (
     AclAdded,
     BrokerRegistered,
@@ -39,6 +41,7 @@ from maxbrod.layouts.logdir.metadata_records import (
     TopicAdded,
     decode_record,
 )
+from maxbrod.layouts.logdir.reading import MIDDLE_UNREAD
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition, topic_id_text
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
@@ -53,7 +56,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from maxbrod.layouts.foreign import Survey
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.storage.interface import Storage
 
 pytestmark = pytest.mark.full
 
@@ -177,6 +182,7 @@ def test_every_acknowledged_record_is_on_the_disks_of_a_killed_cluster(
         storage = open_storage(str(disks))
         noted = layout_of("logdir").survey(storage)
         whole = layout_of("logdir").survey(storage, TAIL)
+        assert_known_by_the_ends(storage, whole)
 
     assert report.exit_code == 0, report.notices
     held = read_archive(str(tmp_path / "archive"))
@@ -193,6 +199,19 @@ def test_every_acknowledged_record_is_on_the_disks_of_a_killed_cluster(
     assert [len(each.aborted) for each in ledger] == [1]
     assert archived.catalog.runs()
     restore_ledger(fenced, tmp_path / "archive", topic, capsys)
+
+
+def assert_known_by_the_ends(storage: Storage, whole: Survey) -> None:
+    """The indexes of a real broker lead to the ends of its files, and those say what a scan of everything says."""
+    with patch.object(ends, "END_BYTES", 4096), patch.object(ends, "MIDDLE_BYTES_MIN", 1):
+        found = layout_of("logdir").survey(storage, {**TAIL, "check_crc": "false"})
+    facts = [
+        [(each.where, each.path, each.base_offset, each.end_offset, each.records, each.bytes) for each in of.segments]
+        for of in (found, whole)
+    ]
+    assert facts[0] == facts[1]
+    assert found.positions == whole.positions
+    assert any(each.details.get(MIDDLE_UNREAD) for each in found.segments)
 
 
 def restore_ledger(target: Cluster, archive: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:

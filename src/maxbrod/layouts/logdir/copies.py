@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from maxbrod.layouts.logdir.checkpoints import (
@@ -18,6 +19,7 @@ from maxbrod.layouts.logdir.checkpoints import (
     read_offsets,
     read_topic_id,
 )
+from maxbrod.layouts.logdir.ends import scan_ends
 from maxbrod.layouts.logdir.names import EPOCHS, METADATA
 from maxbrod.layouts.logdir.scanning import scan
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maxbrod.layouts.foreign import Fault
-    from maxbrod.layouts.logdir.names import PartitionFolder, Tree
+    from maxbrod.layouts.logdir.names import LogFile, PartitionFolder, Tree
     from maxbrod.layouts.logdir.scanning import ScannedLog
     from maxbrod.storage.interface import Storage
 
@@ -117,8 +119,12 @@ def load_copy(
     storage: Storage, folder: PartitionFolder, notes: Notes, *, check_crc: bool = True
 ) -> tuple[Copy, list[Fault]]:
     faults: list[Fault] = []
-    logs = swapped([scan(storage, each, check_crc=check_crc) for each in folder.loaded()])
-    logs.sort(key=lambda each: each.file.base_offset)
+    cleaned = notes.of(CLEANED, folder) or 0
+    if check_crc or cleaned:
+        logs = [scan(storage, each, check_crc=check_crc) for each in folder.loaded()]
+    else:
+        logs = _scan_some(storage, folder)
+    logs = sorted(swapped(logs), key=lambda each: each.file.base_offset)
     noted = read_epochs(storage, f"{folder.path}/{EPOCHS}", faults) if EPOCHS in folder.names else []
     known = read_topic_id(storage, f"{folder.path}/{METADATA}", faults) if METADATA in folder.names else None
     end = max((each.end_offset for each in logs), default=0)
@@ -129,6 +135,21 @@ def load_copy(
         epochs=lineage(noted, logs, end),
         high_watermark=notes.of(HIGH_WATERMARKS, folder),
         log_start=notes.of(LOG_STARTS, folder) or 0,
-        cleaned=notes.of(CLEANED, folder) or 0,
+        cleaned=cleaned,
     )
     return copy, faults
+
+
+def _scan_some(storage: Storage, folder: PartitionFolder) -> list[ScannedLog]:
+    """The logs without their checksums, and without the middle of large files if nothing is to be seen there."""
+    ends = {each.path: scan_ends(storage, each) for each in folder.loaded() if _index_of(each) in folder.names}
+    logs = [ends.get(each.path) or scan(storage, each, check_crc=False) for each in folder.loaded()]
+    # A transaction may continue in the next file. A gap between two files is explained by holes within the first.
+    apart = any(before.end_offset != after.base_offset for before, after in pairwise(logs))
+    if apart or any(each.events for each in logs):
+        return [each if each.middle_read else scan(storage, each.file, check_crc=False) for each in logs]
+    return logs
+
+
+def _index_of(file: LogFile) -> str:
+    return f"{file.path.rpartition('/')[2].removesuffix('.log')}.index"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment
 from maxbrod.layouts.logdir.copies import agreed_until, furthest
+from maxbrod.layouts.logdir.reading import MIDDLE_UNREAD
 from maxbrod.layouts.logdir.scanning import ABORTED, COMMITTED, OFFSET_MAX, begin_within, scan
 from maxbrod.layouts.logdir.transactions import Verdict, fold, marker_after, touching
 from maxbrod.model import AbortedTransaction
@@ -233,7 +234,7 @@ def _describe(
                 bytes=each.stop - each.position,
                 # The first record of a batch need not be its oldest, and single records are not read here.
                 min_timestamp=None,
-                max_timestamp=tally.max_timestamp,
+                max_timestamp=tally.max_timestamp if each.middle_read else None,
                 codec=tally.codec,
                 first_leader_epoch=each.epochs[0][0],
                 last_leader_epoch=each.epochs[-1][0],
@@ -242,6 +243,7 @@ def _describe(
                 details={
                     "position": each.position,
                     **({} if each.log_start is None else {"log_start": each.log_start}),
+                    **({} if each.middle_read else {MIDDLE_UNREAD: True}),
                 },
             )
         )

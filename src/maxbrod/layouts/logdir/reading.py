@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.beginnings import begin_at
-from maxbrod.batch.headers import BatchHeaders, walk
+from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.layouts.decoding import decode_committed
 from maxbrod.layouts.foreign import Fault
+from maxbrod.model import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 4 << 20
 """Larger buffers are mapped anew each time, which took as long as everything else together."""
+MIDDLE_UNREAD: Final = "middle_unread"
+"""In the details of a segment: the survey has read the ends of its file only."""
 _BATCH_BYTES_MAX: Final = (1 << 31) - 1
 
 
@@ -70,10 +73,13 @@ def read_batches(
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
     """The batches of a segment as the broker stored them, as far as the survey has found them sound.
 
-    If the log begins within the first batch, the records before are removed from it.
+    If the log begins within the first batch, the records before are removed from it. CorruptDataError also if the
+    survey has read the ends of the file only, and its middle is not plain.
     """
     start, log_start = int(segment.details["position"]), segment.details.get("log_start")
     found = batches(storage, segment.path, start, start + segment.bytes, check_crc=check_crc)
+    if segment.details.get(MIDDLE_UNREAD):
+        found = _proved(segment, found)
     try:
         if log_start is not None and (first := next(found, None)) is not None:
             yield begin_at(*first, int(log_start))
@@ -81,6 +87,41 @@ def read_batches(
     except MaxbrodError as error:
         error.offset = segment.base_offset if error.offset is None else error.offset
         raise
+
+
+def is_plain(headers: BatchHeaders, epoch: int) -> NDArray[np.bool_]:
+    """Whether each batch is complete, of this leader epoch and of no transaction."""
+    complete = headers["count"].astype(np.int64) == headers["last_offset_delta"].astype(np.int64) + 1
+    special = headers.transactional | headers.control | (headers.codec > max(Codec))
+    plain: NDArray[np.bool_] = (
+        (headers["magic"] == NEWEST_MAGIC) & (headers["leader_epoch"] == epoch) & complete & ~special
+    )
+    return plain
+
+
+def _proved(
+    segment: ForeignSegment, pieces: Iterator[tuple[NDArray[np.uint8], BatchHeaders]]
+) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+    """The pieces of a segment, if they are what its survey has assumed: plain batches without a hole."""
+    reached = segment.base_offset
+    for data, headers in pieces:
+        follows = headers["base_offset"] == np.append(np.int64(reached), headers.last_offset[:-1] + 1)
+        wrong = np.flatnonzero(~(is_plain(headers, segment.first_leader_epoch) & follows))
+        if wrong.size:
+            raise _not_plain(int(headers["base_offset"][wrong[0]]))
+        reached = int(headers.last_offset[-1]) + 1
+        yield data, headers
+    if reached != segment.end_offset:
+        raise _not_plain(reached)
+
+
+def _not_plain(offset: int) -> CorruptDataError:
+    return CorruptDataError(
+        f"from offset {offset} on the log differs from what the ends of its file showed: a hole, a transaction, "
+        "another leader epoch, or damage",
+        offset=offset,
+        hint="survey it with check_crc=true, which reads all of it",
+    )
 
 
 def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

@@ -70,6 +70,8 @@ class ScannedLog:
     damage: Damage | None = None
     checked: bool = True
     """Whether every checksum was verified."""
+    middle_read: bool = True
+    """False: only the ends of the file were read (`ends.py`), and timestamps and codec are unknown."""
     log_start: int | None = None
     """The start of the log, if that is within the first batch: the records before are excluded."""
 
@@ -87,14 +89,21 @@ class ScannedLog:
 
 
 def scan(
-    storage: Storage, file: LogFile, *, first: int = 0, end: int = OFFSET_MAX, check_crc: bool = True
+    storage: Storage,
+    file: LogFile,
+    *,
+    first: int = 0,
+    end: int = OFFSET_MAX,
+    check_crc: bool = True,
+    before: ScannedLog | None = None,
 ) -> ScannedLog:
     """The batches that end in [first, end); one that begins before `first` is included.
 
-    Without `check_crc` only the end of the file is read in full.
+    Without `check_crc` only the end of the file is read in full. `before`: what is known up to its `stop`; the rest of
+    the file is added to it.
     """
-    found = ScannedLog(file=file, checked=check_crc)
-    position = 0
+    found = ScannedLog(file=file, checked=check_crc) if before is None else before
+    position = found.stop
     range_ = _Range(first=first, end=end)
     try:
         for piece, aborts, after in () if check_crc else _jumped(storage, file):
