@@ -222,7 +222,10 @@ def test_a_torn_end_is_found_beside_an_unread_middle(tmp_path: Path) -> None:
     assert "70 bytes from byte" in report.notices[0].message
 
 
-@pytest.mark.parametrize("why", ["cleaned", "transaction in another file", "gap between files", "samples"])
+@pytest.mark.parametrize(
+    "why",
+    ["cleaned", "transaction in another file", "gap between files", "samples", "hole in the end", "damage at the end"],
+)
 def test_where_the_middle_cannot_be_plain_it_is_read_at_once(tmp_path: Path, why: str) -> None:
     """The copying would find out, at the cost of a second copy."""
     disk = tmp_path / "disk"
@@ -235,6 +238,10 @@ def test_where_the_middle_cannot_be_plain_it_is_read_at_once(tmp_path: Path, why
         second = 125
     if why == "samples":
         log[5] = data_batch(50, 10, **IN_TRANSACTION)
+    if why == "hole in the end":
+        log[11] = data_batch(112, 8)
+    if why == "damage at the end":
+        log[10] = log[10][:-1] + b"\xff"  # with which the end begins
     put_indexed(disk, log)
     put_indexed(disk, [*run(second, 11), data_batch(second + 110, 10)], base=second)
     if why == "transaction in another file":
