@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from maxbrod.batch.looking import Look
     from maxbrod.layouts.kafka.slices import SegmentLimits
 
+HOLDING = "maxbrod.table.held._LOCAL_SLICES_MAX"
+"""With -1 here no table is small, so that tasks read it, as they read large ones."""
 PLACE = PartitionId(topic_id=NAME.topic_id, partition=NAME.partition)
 
 

@@ -10,6 +10,7 @@ from maxbrod.config import Config
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.table import planned
+from table.archives import HOLDING
 from table.test_query import make, rows
 
 if TYPE_CHECKING:
@@ -19,10 +20,17 @@ READ = "SELECT max(offset), max(value) FROM orders WHERE offset < 30"
 COUNT = "SELECT topic, count(*) FROM records WHERE partition = 3 GROUP BY topic HAVING count(*) > 3"
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every table were too large for the driver to hold."""
+    monkeypatch.setattr(HOLDING, -1)
+
+
 def plan(query: Query, sql: str) -> str:
     return str(query.ask(sql).frame._jdf.queryExecution().optimizedPlan().toString())
 
 
+@pytest.mark.usefixtures("large")
 def test_only_tasks_run_python_and_for_counts_nothing_does(tmp_path: Path, spark: Any) -> None:
     with Query(Config(archive=str(make(tmp_path / "archive"))), QueryScope(), session=spark) as opened:
         assert "MapInArrow" in plan(opened, READ)
@@ -31,6 +39,7 @@ def test_only_tasks_run_python_and_for_counts_nothing_does(tmp_path: Path, spark
         assert "MapInArrow" not in plan(opened, COUNT)
 
 
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("slices", ["few", "many"])
 def test_too_many_slices_for_the_driver_are_planned_by_spark(
     slices: str, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.table.narrowing import named_in
-from table.archives import write
+from table.archives import HOLDING, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,10 @@ def test_records_and_topics_are_views(query: Query) -> None:
         ("SELECT 1 AS one", {}),
     ],
 )
-def test_only_the_columns_that_a_query_uses_are_read(query: Query, sql: str, used: dict[str, list[str]]) -> None:
+def test_only_the_columns_that_a_query_uses_are_read(
+    query: Query, sql: str, used: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query, "_held", None)
     asked = query.ask(sql)
     assert asked.used == {name: frozenset(columns) for name, columns in used.items()}
     assert query.collect(asked).table.num_rows > 0
@@ -168,10 +171,11 @@ def test_groups_and_gaps_are_tables(local_place: Place, spark: Any) -> None:
         assert rows(opened, newest) == [(30, False)]
 
 
-def test_a_count_opens_no_object(tmp_path: Path, spark: Any) -> None:
+def test_a_count_opens_no_object(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = make(tmp_path / "archive")
     for each in archive.rglob("*.log"):
         each.unlink()
+    monkeypatch.setattr(HOLDING, -1)
     with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
         sql = "SELECT topic, partition, count(*) AS n FROM records GROUP BY ALL ORDER BY ALL"
         assert rows(opened, sql) == [("clicks-eu.v1", 3, 3), ("orders", 3, 40)]

@@ -24,8 +24,8 @@ from maxbrod.table.narrowing import asks_the_clock
 from maxbrod.table.read.columns import USUAL, spark_schema
 from maxbrod.table.read.scope import Scope
 from maxbrod.table.source import ArchiveReader
+from table.archives import HOLDING, write
 from table.archives import query as read_here
-from table.archives import write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,10 @@ def test_every_scan_of_a_registered_table_reads_what_its_own_filters_ask(
     assert {name: ask(session, QUERIES[name]) for name in chosen} == {name: truth[name] for name in chosen}
 
 
-def test_every_scan_of_a_query_reads_what_its_own_filters_ask(archive: Path, spark: Any, truth: dict[str, Any]) -> None:
+def test_every_scan_of_a_query_reads_what_its_own_filters_ask(
+    archive: Path, spark: Any, truth: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HOLDING, -1)
     with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
         found = {name: opened.collect(opened.ask(sql)).table for name, sql in QUERIES.items()}
     # By position: columns may have one name.
@@ -196,6 +199,7 @@ def test_what_sources_were_told_is_checked_against_the_plan_that_runs(
         return replace(find_usage(*arguments), scopes={"records": wrong})
 
     monkeypatch.setattr(narrowing, "find_usage", misled)
+    monkeypatch.setattr(HOLDING, -1)
     with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
         for sql, count in {
             "SELECT * FROM records": 47,

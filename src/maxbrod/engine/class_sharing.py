@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 UNUSED_DAYS_MAX: Final = 30
 
-_TRAINING: Final = "planned queries"
+_TRAINING: Final = "held tables"
 """Changes whenever `prepare` trains with other work, so that archives with fewer classes are built again."""
 _CLASSES: Final = "classes.jsa"
 _COMMAND: Final = "command.json"

@@ -45,7 +45,7 @@ def train(classes: Path) -> None:
 
 
 def _train_queries(session: Session) -> None:
-    """What `maxbrod query` does: a plan over empty Parquet tables, a small table and a Python task, shown as text."""
+    """What `maxbrod query` does: a plan over empty Parquet tables, small tables and a Python task, shown as text."""
     import pyarrow as pa  # noqa: PLC0415 - beside the JVM's start
 
     with TemporaryDirectory(prefix="maxbrod-prepare-") as folder:
@@ -57,6 +57,13 @@ def _train_queries(session: Session) -> None:
     counts = own.createDataFrame(pa.table({"k": ["a", "b"], "n": [1, 2]}))
     counts.selectExpr("k", "explode(array_repeat(0, int(n))) AS each").select("k").createOrReplaceTempView("counts")
     _show(own.sql("SELECT k, count(*) AS n, max(k) AS item FROM counts WHERE k > 'a' GROUP BY k ORDER BY k"))
+    own.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
+    own.createDataFrame(
+        pa.table({"k": ["a", "b"], "n": [1, 2], "item": [b"1", b"2"], "h": [[{"key": "a", "value": b"b"}], None]})
+    ).coalesce(1).createOrReplaceTempView("held")
+    _show(own.sql("SELECT * FROM (SELECT k, count(*) AS n, max(item) AS item FROM held WHERE n > 0 GROUP BY k)"))
+    _show(own.sql("SELECT k, n, item FROM held WHERE n BETWEEN 1 AND 7 ORDER BY n DESC LIMIT 3"))
+    _show(own.sql("SELECT 'a' AS k, count(*) AS n, max(item) AS item FROM held WHERE n = 1"))
     read = own.range(0, 2, 1, 2).mapInArrow(_same, "id long")
     read.selectExpr("id", "cast(cast(id AS string) AS binary) AS item").createOrReplaceTempView("items")
     _show(own.sql("SELECT id % 2 AS k, count(*) AS n, max(item) AS item FROM items GROUP BY id % 2 ORDER BY k"))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 import tempfile
 import threading
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,7 +19,7 @@ from maxbrod.archive.opening import open_archive
 from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured
-from maxbrod.errors import UsageError
+from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.query.counts import SPARK_TYPES, parse_count, shown, view_of
 from maxbrod.query.scope import RESERVED, QueryScope, Selected, select
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
     from maxbrod.query.views import Views
+    from maxbrod.table.held import HeldTables
     from maxbrod.table.showing import Collected
 
 
@@ -47,8 +48,8 @@ class Question:
 
     sql: str
     frame: Any
-    used: dict[str, frozenset[str]]
-    """The columns that the query reads of each view of records."""
+    used: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The columns that tasks read of each view of records. Small tables are held as a whole."""
 
 
 class Query:
@@ -70,6 +71,7 @@ class Query:
         self._on_progress = on_progress
         self._undo = ExitStack()
         self._views: Views | None = None
+        self._held: HeldTables | None = None
 
     def __enter__(self) -> Self:
         self._on_progress(Progress(phase="looking at the archive"))
@@ -78,13 +80,15 @@ class Query:
         self.selected: Selected = select(self.archive, self.scope, layout=config.layout)
         return self
 
-    def start(self) -> None:
-        """Start Spark now, instead of with the first query that needs it."""
+    def start(self, sql: str = "") -> None:
+        """Start Spark now, instead of with the first query that needs it. Meanwhile, small tables in `sql` are read."""
         if self._views is not None:
             return
         self._on_progress(Progress(phase="starting Spark"))
-        threading.Thread(target=_import_early, daemon=True).start()
         size, rows = self._measure()
+        few = rows <= _PLANNED_ROWS_MAX
+        ahead = threading.Thread(target=self._look_ahead, args=(sql if few else "",), daemon=True)
+        ahead.start()
         with ExitStack() as undo:
             opened = undo.enter_context(
                 open_configured(
@@ -98,9 +102,27 @@ class Query:
             from maxbrod.table.views import own_session  # noqa: PLC0415 - as above
 
             self._spark = undo.enter_context(own_session(opened))
-            few = rows <= _PLANNED_ROWS_MAX
-            self._views = Views(self._spark, self.archive, self.selected, self.scope, planned=few)
+            ahead.join()
+            if not few or not hasattr(self._spark, "_jsparkSession"):
+                # Spark Connect plans on its server, which cannot tell what it holds.
+                self._held = None
+            self._views = Views(self._spark, self.archive, self.selected, self.scope, planned=few, held=self._held)
             self._undo = undo.pop_all()
+
+    def _look_ahead(self, sql: str) -> None:
+        """Import what planning needs, which includes pyspark, and read small tables: both while the JVM starts."""
+        for module in ("query.views", "table.narrowing", "table.showing", "table.planned", "table.held"):
+            importlib.import_module(f"maxbrod.{module}")
+        from maxbrod.table.held import HeldTables  # noqa: PLC0415 - pyspark
+        from maxbrod.table.narrowing import mentioned_in  # noqa: PLC0415 - as above
+        from maxbrod.table.views import RecordView  # noqa: PLC0415
+
+        self._held = HeldTables()
+        options, topics = self.selected.options, self.selected.views()
+        for name in mentioned_in(sql, (RESERVED[0], *topics)):
+            # An error is raised again when the query is planned, if the query needs the table at all.
+            with suppress(MaxbrodError):
+                self._held.read(RecordView(name=name, options=options, topic=name if name in topics else None))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -131,8 +153,8 @@ class Query:
         """The columns of every table, without those inside decoded values."""
         return self._started().columns()
 
-    def _started(self) -> Views:
-        self.start()
+    def _started(self, sql: str = "") -> Views:
+        self.start(sql)
         assert self._views is not None  # noqa: S101 - just made
         return self._views
 
@@ -166,12 +188,16 @@ class Query:
 
         `narrowed`: read only what the filters of the query leave. Spark applies the filters in any case.
         """
-        from maxbrod.table.narrowing import find_usage  # noqa: PLC0415 - as above
+        from maxbrod.table.narrowing import find_usage, query_frame  # noqa: PLC0415 - as above
         from maxbrod.table.sql_errors import plain_errors  # noqa: PLC0415
-        from maxbrod.table.views import create_views  # noqa: PLC0415
+        from maxbrod.table.views import create_held_views, create_views  # noqa: PLC0415
 
-        views = self._started().named_in(sql)
+        views = self._started(sql).named_in(sql)
         self._on_progress(Progress(phase="planning"))
+        held = self._held.frames(self._spark, views) if narrowed and self._held is not None else None
+        if held is not None:
+            create_held_views(self._spark, views, held)
+            return Question(sql=sql, frame=query_frame(self._spark, sql, _HINTS))
         schemas = {each.name: each.schema for each in views}
         with tempfile.TemporaryDirectory(prefix="maxbrod-query-") as folder:
             usage = find_usage(self._spark, sql, schemas, Path(folder), _HINTS)
@@ -205,12 +231,6 @@ class Query:
             frame = shown(self.ask(question.sql, narrowed=False).frame)
         self._on_progress(Progress(phase="querying"))
         write(frame, form, folder)
-
-
-def _import_early() -> None:
-    """Import what planning needs. It includes pyspark and costs nothing while the JVM starts."""
-    for module in ("maxbrod.query.views", "maxbrod.table.narrowing", "maxbrod.table.showing", "maxbrod.table.planned"):
-        importlib.import_module(module)
 
 
 _HINTS: Final = {

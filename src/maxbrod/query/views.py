@@ -25,11 +25,14 @@ from maxbrod.table.views import RECORDS, RecordView, SmallView
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from pyspark.sql import DataFrame
+
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshots import Moment
     from maxbrod.engine.session import Session
     from maxbrod.layouts.schemas_topic import SchemasTopic
     from maxbrod.query.scope import QueryScope, Selected
+    from maxbrod.table.held import HeldTables
     from maxbrod.table.views import Decoded, View
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -93,11 +96,20 @@ class Views:
     """Creates views. Reads only what a query needs: a sample of a topic, or the archived schemas."""
 
     def __init__(
-        self, spark: Session, archive: Archive, selected: Selected, scope: QueryScope, *, planned: bool = False
+        self,
+        spark: Session,
+        archive: Archive,
+        selected: Selected,
+        scope: QueryScope,
+        *,
+        planned: bool = False,
+        held: HeldTables | None = None,
     ) -> None:
-        """`planned`: see `RecordView`."""
+        """`planned`: see `RecordView`. `held`: where samples of small tables are."""
         self._spark = spark
         self._planned = planned
+        self._held = held
+        self._made: dict[str, RecordView] = {}
         self._archive = archive
         self._selected = selected
         self._scope = scope
@@ -135,6 +147,12 @@ class Views:
         return self._view(name, name, topic_view=True)
 
     def _view(self, name: str, topic: str | None, *, topic_view: bool = False) -> RecordView:
+        # Made once, because a sample may have to be read for it.
+        if name not in self._made:
+            self._made[name] = self._make(name, topic, topic_view=topic_view)
+        return self._made[name]
+
+    def _make(self, name: str, topic: str | None, *, topic_view: bool) -> RecordView:
         plain = RecordView(
             name=name, options=self._selected.options, topic=topic if topic_view else None, planned=self._planned
         )
@@ -147,12 +165,16 @@ class Views:
                 column,
                 wanted,
                 topic=topic,
-                sample=lambda column: plain.load(self._spark, {column}).select(column),
+                sample=lambda column: self._sampled(plain, column),
                 schemas=self._schemas,
                 permissive=self._scope.permissive,
             )
             decoded |= {} if found is None else {column: found}
         return replace(plain, decoded=decoded)
+
+    def _sampled(self, view: RecordView, column: str) -> DataFrame:
+        held = None if self._held is None else self._held.frame(self._spark, view)
+        return (view.load(self._spark, {column}) if held is None else held).select(column)
 
     def _schemas(self) -> SchemasTopic:
         self._archived = self._archived or archived_schemas(self._selected.options)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -70,9 +70,21 @@ def checked(sql: str) -> str:
 def named_in(spark: SparkSession, sql: str, names: Iterable[str]) -> list[str]:
     """The tables that the query may read. Preparing a table takes time, so others are left out."""
     relations = _relations(spark, sql)
-    # A whole name, not a part of another. Names ignore case.
-    found = [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?!\w)", sql, re.IGNORECASE)]
+    found = mentioned_in(sql, names)
     return found if relations is None else [name for name in found if name.lower() in relations]
+
+
+def mentioned_in(sql: str, names: Iterable[str]) -> list[str]:
+    """The names that the text of the query has anywhere: whole ones, not parts of others. Names ignore case."""
+    return [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?!\w)", sql, re.IGNORECASE)]
+
+
+def query_frame(spark: SparkSession, sql: str, hints: dict[str, str] | None = None) -> DataFrame:
+    """The frame of a query over the session's views, analyzed once. UsageError: not a valid query, or a command."""
+    with plain_errors(hints):
+        spark._jsparkSession.sessionState().sqlParser().parsePlan(checked(sql))  # noqa: SLF001 - commands are errors
+        # On the line where it stands in the checked text, so that errors name the same place.
+        return spark.sql(f"\n{sql.strip().rstrip(';')}")
 
 
 def _relations(spark: SparkSession, sql: str) -> frozenset[str] | None:

@@ -80,6 +80,10 @@ class RecordView:
             register(spark)
             # With the schema given, Spark does not start a Python process to ask for it.
             frame = spark.read.format("maxbrod").schema(spark_schema(columns)).options(**options).load()
+        return self.over(frame, used)
+
+    def over(self, frame: DataFrame, used: Collection[str] = USUAL) -> DataFrame:
+        """The view over a frame that has the columns it needs."""
         return frame.select([self._column(each, used) for each in self.schema.fields])
 
     def _type(self, each: StructField) -> DataType:
@@ -147,6 +151,13 @@ def create_views(spark: SparkSession, views: Iterable[View], usage: Usage) -> No
             frame = each.load(spark, usage.columns.get(each.name, USUAL), usage.scopes.get(each.name, ()))
         else:
             frame = each.load(spark)
+        frame.createOrReplaceTempView(quoted(each.name))
+
+
+def create_held_views(spark: SparkSession, views: Iterable[View], frames: Mapping[str, DataFrame]) -> None:
+    """Register each view; those of records over their frames of all records."""
+    for each in views:
+        frame = each.over(frames[each.name]) if isinstance(each, RecordView) else each.load(spark)
         frame.createOrReplaceTempView(quoted(each.name))
 
 

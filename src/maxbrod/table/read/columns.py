@@ -62,6 +62,10 @@ def spark_schema(names: Sequence[str]) -> spark.StructType:
     return spark.StructType([spark.StructField(name, _COLUMNS[name].spark) for name in names])
 
 
+def arrow_schema(names: Sequence[str]) -> pa.Schema:
+    return pa.schema([pa.field(name, _COLUMNS[name].arrow) for name in names])
+
+
 def names_in(schema: spark.StructType) -> list[str]:
     """The columns of a schema that a user gave. UsageError: the table has one with another type."""
     check_names(schema.fieldNames())
@@ -86,8 +90,8 @@ def are_in_rows(names: Sequence[str]) -> bool:
 
 def convert(records: pa.RecordBatch, source: Source, names: Sequence[str]) -> pa.RecordBatch:
     """Records as rows of the table."""
-    schema = pa.schema([pa.field(name, _COLUMNS[name].arrow) for name in names])
-    return pa.RecordBatch.from_arrays([_COLUMNS[name].make(records, source) for name in names], schema=schema)
+    columns = [_COLUMNS[name].make(records, source) for name in names]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(names))
 
 
 def _repeated(text: str, count: int) -> pa.Array:
