@@ -33,6 +33,7 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "CorruptDataError": 4,
         "TruncatedDataError": 4,
         "RefusedError": 5,
+        "FencedError": 5,
         "LogTruncatedError": 5,
         "MisplacedBatchError": 5,
         "ProducerFencedError": 5,

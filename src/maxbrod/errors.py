@@ -6,6 +6,7 @@
     ├── CorruptDataError            4  bytes are not what they claim to be
     │   └── TruncatedDataError      4  bytes end before they should
     ├── RefusedError                5  continuing could lose or mix data
+    │   ├── FencedError             5  a writer of the catalog was taken for lost, and others do its work
     │   ├── LogTruncatedError       5  a partition's log no longer holds what was read of it
     │   ├── MisplacedBatchError     5  a batch was appended at another offset than its own
     │   ├── ObjectExistsError       5  a name in the storage is taken, and objects are never overwritten
@@ -183,6 +184,10 @@ class TopicGoneError(RefusedError):
 
 class ObjectExistsError(RefusedError):
     """The storage has another object of that name, which is not overwritten."""
+
+
+class FencedError(RefusedError):
+    """A writer of the catalog was taken for lost: others do its work, and none of its commits is accepted."""
 
 
 class UnsupportedFormatError(RefusedError):

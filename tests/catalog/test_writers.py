@@ -18,7 +18,7 @@ from catalog.examples import run, segment
 from catalog.writers import ROWS_PER_COMMIT
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
-from maxbrod.errors import RefusedError
+from maxbrod.errors import FencedError, RefusedError
 from maxbrod.sandbox.proxy import AnswerError, FaultProxy, HttpMatch, Latency, LoseAnswer
 from maxbrod.sandbox.waiting import wait_for
 
@@ -91,6 +91,35 @@ def test_a_writer_who_read_an_older_version_is_refused_and_may_go_on_after_readi
     with pytest.raises(RefusedError):
         second.commit([segment(12, 13)], expected_version=1)
     assert decode_rows(archive.open().rows()) == [segment(0, 10), segment(10, 12)]
+
+
+def test_a_writer_below_the_fence_is_refused_whatever_version_it_has_read(archive: Archive) -> None:
+    lost, other = archive.create(), archive.open()
+    lost.claim, other.claim = 1, 2
+    lost.commit([segment(0, 10), run("before")])
+    archive.open().raise_fence(2)
+    with pytest.raises(RefusedError, match="another writer has committed"):
+        lost.commit([segment(10, 12), run("late")])
+    lost.refresh()
+    with pytest.raises(FencedError, match="taken for lost"):
+        lost.commit([segment(10, 12), run("late")])
+    other.refresh()
+    other.commit([segment(10, 12), run("after")])
+    other.raise_fence(1)
+    assert archive.open().fence == 2, "a fence is never lowered"
+    assert [each.run_id for each in archive.open().runs()] == ["before", "after"]
+
+
+def test_a_fence_outlives_checkpoints_and_the_cleaning_of_the_log(archive: Archive) -> None:
+    catalog = archive.create()
+    catalog.raise_fence(7)
+    for number in range(40):
+        catalog.commit([segment(number, number + 1), run(f"run-{number}")])
+    found = archive.open()
+    assert found.fence == 7
+    found.claim = 6
+    with pytest.raises(FencedError):
+        found.commit([segment(40, 41), run("late")])
 
 
 @contextmanager

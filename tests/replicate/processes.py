@@ -1,4 +1,4 @@
-"""Instances of ingress in processes of their own, which tests stop, continue and kill."""
+"""Instances of ingress and egress in processes of their own, which tests stop, continue and kill."""
 
 from __future__ import annotations
 
@@ -35,6 +35,19 @@ def ingress_program(config: Config, *words: str, stop_at: int) -> Iterator[subpr
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def egress_program(config: Config, flag: Path) -> Iterator[subprocess.Popen[str]]:
+    """It stops itself before it commits records, once `flag` exists, and tells what became of that run."""
+    document = config.model_dump(mode="json", include={"archive", "kafka", "backup", "replicate"})
+    command = [sys.executable, "-m", "replicate.egress_program", json.dumps(document), str(flag)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
             yield process
         finally:
             process.kill()

@@ -82,6 +82,8 @@ class ArchiveState:
     """As recorded in the archive, and advanced since by runs of this process."""
     behind: Mapping[PartitionId, int | None] = field(default_factory=dict)
     """As recorded in the last snapshot."""
+    log_starts: Mapping[PartitionId, int] = field(default_factory=dict)
+    """As recorded in the last snapshot."""
     confirmed_at_ms: int | None = None
     """When `cluster` was last confirmed."""
     mendable: tuple[Gap, ...] = ()
@@ -129,10 +131,16 @@ class ArchiveState:
             unrecorded=self.unrecorded or bool(new),
         )
 
-    def appeared(self, states: Iterable[PartitionState]) -> set[PartitionId]:
-        """The partitions that the cluster did not have at the last run."""
+    def appeared(self, states: Iterable[PartitionState], *, divided: bool = False) -> set[PartitionId]:
+        """The partitions that the cluster did not have at the last run.
+
+        `divided`: several writers divide the partitions. Then the last run may have seen a partition that its own
+        writer has not begun with yet: it counts as new, so that nothing of it is left out.
+        """
         if self.cluster is None:
             return set()
+        if divided:
+            return {state.id for state in states if state.held is None}
         before = _partition_counts(self.cluster)
         return {state.id for state in states if state.partition >= before.get(state.topic_id, 0)}
 
@@ -202,6 +210,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
             cluster=snapshot.cluster,
             compacted=state.compacted | _compacted_topics(snapshot.cluster),
             behind=snapshot.behind,
+            log_starts=snapshot.log_starts,
             recovery_points={**snapshot.recovery_points, **state.recovery_points},
             confirmed_at_ms=confirmed_at_ms,
         )

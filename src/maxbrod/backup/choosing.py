@@ -16,7 +16,9 @@ from maxbrod.layouts.registry import NATIVE
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
+    from maxbrod.backup.part import Part
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
@@ -32,8 +34,12 @@ def open_backup(
     session: Session | None = None,
     on_progress: OnProgress = silent,
     stop: threading.Event | None = None,
+    take_part: Callable[[], Part] | None = None,
 ) -> AnyBackup:
-    """Use it in a `with`. UsageError if options do not fit the layout."""
+    """Use it in a `with`. UsageError if options do not fit the layout.
+
+    `take_part`, if several writers of our own layout may divide the partitions: what this one does in the next run.
+    """
     request = config.backup
     given = [
         flag
@@ -51,7 +57,7 @@ def open_backup(
     if config.layout in {None, NATIVE}:
         if given:
             raise UsageError(f"{given[0]} is only for the layouts of other tools", hint="choose one with --layout")
-        return Backup(config, session=session, on_progress=on_progress, stop=stop)
+        return Backup(config, session=session, on_progress=on_progress, stop=stop, take_part=take_part)
     if request.generation_role is not None:
         return TurnsBackup(config, target_request(config), session=session, on_progress=on_progress, stop=stop)
     if parse_length(request.generation_every, request.layout_options) is not None:

@@ -61,6 +61,9 @@ class BackupReport:
     """Everything written before this moment to the topics of this run can be restored; None: there is none yet."""
     planned: bool = True
     """False if the run ended before it knew what the cluster has."""
+    of_partitions: int | None = None
+    """If several instances divide the partitions: how many all of them have. Everything else here is about the
+    partitions of this run. None: they are all."""
 
     @property
     def complete(self) -> bool:
@@ -99,6 +102,7 @@ class BackupReport:
             "command": "backup",
             "topics": len(self.topics),
             "partitions": sum(topic.partitions for topic in self.topics),
+            **({} if self.of_partitions is None else {"of_partitions": self.of_partitions}),
             "records": self.records,
             "bytes": self.bytes,
             "raw_bytes": self.raw_bytes,

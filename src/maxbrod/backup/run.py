@@ -21,6 +21,7 @@ last step that succeeded.
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,10 +30,10 @@ from maxbrod.archive.opening import Archive, open_for_writing
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot, document_of, encode, gaps_of
-from maxbrod.backup.archive_state import SharedSnapshot, read_archive_state
-from maxbrod.backup.generational import GenerationalBackup
+from maxbrod.backup.archive_state import ArchiveState, SharedSnapshot, read_archive_state
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
 from maxbrod.backup.job import run_backup_job
+from maxbrod.backup.joint import ATTEMPTS, PAUSE_S, JointBackup, own_catalog
 from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
 from maxbrod.backup.observing import Observations, choose_topics, observe
 from maxbrod.backup.plan.mending import plan_mending
@@ -48,7 +49,7 @@ from maxbrod.catalog.replaced import after_replacing
 from maxbrod.catalog.rows import Run
 from maxbrod.engine.jobs import ON_SPARK
 from maxbrod.engine.progress import Progress, silent
-from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError, UnavailableError
+from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullError, UnavailableError
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import encode_state
 from maxbrod.kafka.state.open_transactions import open_transactions
@@ -60,9 +61,10 @@ from maxbrod.notices import worst_exit_code
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from maxbrod.backup.observing import ChosenTopics, Observed
+    from maxbrod.backup.part import Part
     from maxbrod.backup.plan.items import Task
     from maxbrod.backup.plan.rolling import Waiting
     from maxbrod.backup.plan.states import PartitionBackup
@@ -85,7 +87,7 @@ _ROUNDS_MAX: Final = 3
 """A topic that is recreated, or truncated, while it is read is planned again in the same run, this often at most."""
 
 
-class Backup(GenerationalBackup):
+class Backup(JointBackup):
     """A backup into an archive of our own layout."""
 
     def __init__(
@@ -95,8 +97,9 @@ class Backup(GenerationalBackup):
         session: Session | None = None,
         on_progress: OnProgress = silent,
         stop: threading.Event | None = None,
+        take_part: Callable[[], Part] | None = None,
     ) -> None:
-        super().__init__(config, session=session, on_progress=on_progress, stop=stop)
+        super().__init__(config, session=session, on_progress=on_progress, stop=stop, take_part=take_part)
         select_topics({}, self._request.topics, self._request.exclude, internal=True)  # refuses an invalid pattern
         self._compression = Compression.parse(self._request.compression)
         self._opened: Archive | None = None
@@ -115,13 +118,22 @@ class Backup(GenerationalBackup):
         """
         self._run = BackupRun()
         try:
+            self._begin_part()
             return self._run_rounds(demand_topics=demand_topics, waiting=waiting)
         except BaseException as error:
+            archive = self._opened
             self._forget(error)
             if isinstance(error, UnavailableError) and self.stop.is_set():
                 # The run was waiting for something when the stop came, and gave up waiting.
                 self._run = self._run.without_uncommitted().with_notices([stopped()])
                 return self._run.report(self._archive_url, -1, self.recovery_point_ms)
+            if isinstance(error, RefusedError) and archive is not None and self._is_overtaken(archive, error):
+                raise UnavailableError(
+                    f"other instances have committed meanwhile, and this run was dropped: {error.message}",
+                    operation="commit to the catalog",
+                    object_name=archive.url,
+                    hint="the next run continues from the catalog",
+                ) from error
             raise
         finally:
             self.lags = self._run.lags() if self._quiet is None else self._quiet.lags
@@ -130,6 +142,8 @@ class Backup(GenerationalBackup):
         """One round for all chosen topics, and further ones for topics that changed while they were read."""
         self._on_progress(Progress(phase="planning"))
         archive = self._archive()
+        if self._part is not None:
+            own_catalog(archive).claim = self._part.claim
         self._note(*clock_behind(self._known.newest_run, self._run.started_at_ms))
         cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
         compacted = {topic.topic_id for topic in cluster.topics if topic.compacted}
@@ -138,8 +152,11 @@ class Backup(GenerationalBackup):
         for _ in range(_ROUNDS_MAX):
             demand = demand_topics and again is None
             chosen = choose_topics(self._client, self._request, patience_s=self._config.patience, demand=demand)
+            others: frozenset[PartitionId] = frozenset()
+            if self._part is not None:
+                chosen, others = self._narrowing.narrow(chosen, self._part)
             if again is None:
-                self._run = replace(self._run, present=chosen.present)
+                self._run = replace(self._run, present=chosen.present, others=others)
                 again = self._round(archive, chosen, waiting)
                 self._mend()
             else:
@@ -175,7 +192,7 @@ class Backup(GenerationalBackup):
             self._run = self._quiet.again(self._run)
             return frozenset()
         self._quiet = None
-        appeared = self._known.appeared(observed.states)
+        appeared = self._known.appeared(observed.states, divided=bool(self._run.others))
         plans = plan_partitions(
             observed.states, self._start, appeared=appeared, offsets_for_time=observed.offsets_for_time
         )
@@ -216,6 +233,11 @@ class Backup(GenerationalBackup):
         if isinstance(error, UnavailableError) and error.operation == ON_SPARK:
             # Its JVM may have died.
             self._close_spark()
+
+    def _forget_everything(self) -> None:
+        self._opened = self._quiet = None
+        self._observations.clear()
+        self._known = ArchiveState()
 
     def _choose_names(self, names: Mapping[str, bool]) -> tuple[str, ...]:
         return select_topics(names, self._request.topics, self._request.exclude, internal=self._request.internal).chosen
@@ -350,11 +372,20 @@ class Backup(GenerationalBackup):
             return
         retired = self._to_retire(everything=everything)
         switched = everything and self._generations.switch is not None
-        archive.catalog.commit(
-            [*run.rows, *(() if row is None else (row,))],
-            retired=retired,
-            generations=self._generations.changes(archive, run_id=run.run_id, everything=everything),
-        )
+        for attempt in range(ATTEMPTS):
+            try:
+                archive.catalog.commit(
+                    [*run.rows, *(() if row is None else (row,))],
+                    retired=retired,
+                    generations=self._generations.changes(archive, run_id=run.run_id, everything=everything),
+                )
+                break
+            except RefusedError:
+                # With the run's own row the snapshot must be made anew: see `_record_on_newest`.
+                if row is not None or attempt == ATTEMPTS - 1 or not self._may_catch_up(archive):
+                    raise
+            time.sleep(PAUSE_S * attempt)
+            self._catch_up(archive)
         self._generations = self._generations.after_commit()
         self._known = self._known.with_committed(run.rows, retired)
         if switched:
@@ -371,15 +402,15 @@ class Backup(GenerationalBackup):
         if self._run.interrupted:
             self._note(stopped())
         self._note(*not_captured(cluster))
-        quiet = self._quiet
-        if quiet is not None and not worst_exit_code(self._run.notices) and not self._has_news(cluster):
+        quiet, news = self._quiet, self._has_news(archive, cluster)
+        if quiet is not None and not worst_exit_code(self._run.notices) and not news:
             return self._finish_quietly(archive, quiet)
         self._quiet = None
-        before = self._known.recovery_points_before((*self._run.plans, *self._run.unanswered))
-        news, reaches = self._has_news(cluster), self._run.reaches()
+        before = self._points_before()
+        reaches = self._run.reaches()
         if news or self._run.behind(self._known.behind, reaches).keys() != self._known.behind.keys():
             try:
-                self._record(archive, cluster, before)
+                before = self._record_on_newest(archive, cluster)
             except MaxbrodError as error:
                 if news and not self._reports(error):
                     raise
@@ -400,7 +431,9 @@ class Backup(GenerationalBackup):
         self.recovery_point_ms = self._run.started_at_ms
         return quiet.report(self._run, archive.catalog.version)
 
-    def _record(self, archive: Archive, cluster: ClusterState, before: Mapping[PartitionId, int | None]) -> None:
+    def _record(
+        self, archive: Archive, cluster: ClusterState, before: Mapping[PartitionId, int | None], attempt: int
+    ) -> None:
         """Commit the remaining rows together with the run's own row, which names a snapshot of the cluster."""
         self._on_progress(Progress(phase="committing"))
         run, known = self._run, self._known
@@ -408,7 +441,8 @@ class Backup(GenerationalBackup):
         done = run.after_commit(known.ends, everything=True)
         reaches = done.reaches()
         points, behind = done.recovery_points(before, reaches), done.behind(known.behind, reaches)
-        report = done.report(self._archive_url, archive.catalog.version + 1, done.recovery_point(points))
+        point = done.recovery_point(points, with_others=True)
+        report = done.report(self._archive_url, archive.catalog.version + 1, point)
         carried = known.carried_beside(cluster)
         snapshot = Snapshot(
             run_id=run.run_id,
@@ -420,7 +454,10 @@ class Backup(GenerationalBackup):
             behind=behind,
             carried=encode_carried(carried),
             revisions=after_replacing(known.revisions, self._to_retire(everything=True)),
-            log_starts={partition: plan.state.log_start for partition, plan in run.plans.items()},
+            log_starts={
+                **{each: known.log_starts[each] for each in run.others if each in known.log_starts},
+                **{partition: plan.state.log_start for partition, plan in run.plans.items()},
+            },
             firsts={partition: held.first_offset for partition, held in known.held.items()},
             leader_epochs={partition: held.last_leader_epoch for partition, held in known.held.items()},
             gaps=gaps_of(done.explained),
@@ -431,7 +468,7 @@ class Backup(GenerationalBackup):
                 commit=archive.catalog.version + 1,
             ),
         )
-        shared, changes = self._put_snapshot(archive, snapshot)
+        shared, changes = self._put_snapshot(archive, snapshot, attempt)
         row = Run(
             run_id=run.run_id,
             started_at=run.started_at_ms,
@@ -452,9 +489,11 @@ class Backup(GenerationalBackup):
             unrecorded=False,
             behind=behind,
             shared=shared,
+            log_starts=snapshot.log_starts,
         )
+        self._recorded_at_ms = run.started_at_ms
 
-    def _put_snapshot(self, archive: Archive, snapshot: Snapshot) -> tuple[SharedSnapshot, list[Any]]:
+    def _put_snapshot(self, archive: Archive, snapshot: Snapshot, attempt: int) -> tuple[SharedSnapshot, list[Any]]:
         """Store the snapshot, or find how it differs from the last one that was stored, if that is little.
 
         The snapshot is durable before the row that names it.
@@ -466,19 +505,21 @@ class Backup(GenerationalBackup):
         changes = None if last is None else last.changes_to(document)
         if last is not None and changes is not None:
             return last, changes
-        path = f"snapshots/{snapshot.run_id}.json.zst"
+        path = self._snapshot_path(attempt)
         runs = () if last is None else last.encode_runs()
         archive.storage.put(path, encode(replace(snapshot, runs=runs)))
         return SharedSnapshot(path=path, document=document), []
 
-    def _has_news(self, cluster: ClusterState) -> bool:
+    def _has_news(self, archive: Archive, cluster: ClusterState) -> bool:
         """A run in which nothing changed writes nothing to the archive."""
-        run, known = self._run, self._known.knowledge
+        run, known, part = self._run, self._known.knowledge, self._part
         if run.rows or run.superseded or run.committed or self._known.unrecorded or self._generations.pending:
             return True
         if known is None:
             return True
-        return replace(cluster, taken_at_ms=known.cluster.taken_at_ms) != known.cluster
+        # One of several writers records changes of the cluster alone.
+        changed = replace(cluster, taken_at_ms=known.cluster.taken_at_ms) != known.cluster
+        return (changed and (part is None or part.leads)) or self._are_points_outdated(archive)
 
     def _reports(self, error: MaxbrodError) -> bool:
         """Whether the report says already that the archive cannot be written: that says more than the error."""

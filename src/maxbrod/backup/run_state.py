@@ -68,6 +68,8 @@ class BackupRun:
     plans: Mapping[PartitionId, PartitionBackup] = field(default_factory=dict)
     unanswered: Mapping[PartitionId, str] = field(default_factory=dict)
     """Chosen partitions whose leader did not report offsets, with the topic's name."""
+    others: frozenset[PartitionId] = frozenset()
+    """Chosen partitions that other writers back up."""
     deferred: frozenset[PartitionId] = frozenset()
     """Partitions that are left in the log until more has been written."""
     held_since_ms: Mapping[PartitionId, int | None] = field(default_factory=dict)
@@ -184,9 +186,12 @@ class BackupRun:
         }
         return {**kept, **mine}
 
-    def recovery_point(self, points: Mapping[PartitionId, int | None]) -> int | None:
-        """The recovery point of the chosen partitions; if there are none, nothing has been missed."""
-        chosen = {*self.plans, *self.unanswered}
+    def recovery_point(self, points: Mapping[PartitionId, int | None], *, with_others: bool = False) -> int | None:
+        """The recovery point of the run's partitions; if there are none, nothing has been missed.
+
+        `with_others`: of all chosen partitions, also of those that other writers back up.
+        """
+        chosen = {*self.plans, *self.unanswered, *(self.others if with_others else ())}
         return oldest(points.get(each) for each in chosen) if chosen else self.started_at_ms
 
     def behind(
@@ -236,6 +241,7 @@ class BackupRun:
             committed=self.committed,
             recovery_point_ms=recovery_point_ms,
             planned=self.planned,
+            of_partitions=len({*self.plans, *self.unanswered, *self.others}) if self.others else None,
         )
 
     def _names(self) -> dict[str, str]:

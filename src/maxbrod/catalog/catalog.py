@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
-from maxbrod.catalog.commits import last_batch, overtaken, plan_rewrite, write_commit
+from maxbrod.catalog.commits import fenced, last_batch, overtaken, plan_rewrite, write_commit
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.late import LATE_MS, demand_committed, demand_objects
 from maxbrod.catalog.log import has_entry, read_log
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.replaced import retire
+from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import Run, encode_rows
 from maxbrod.catalog.schema import FORMAT_PROPERTY
 from maxbrod.catalog.table import create_table, keep_short, load_table, no_archive
@@ -48,6 +49,8 @@ class Catalog(Queries):
         # Never in a colder storage class: a catalog that must be thawed first would be useless.
         self._storage: Final = storage.at_hand()
         self._table = table
+        self.claim: int | None = None
+        """The fence that this writer was given, if it is one of several that divide the work."""
         self._swept_at_ms = 0
         # What the next commit adds was written after this.
         self._since_ms = now_ms()
@@ -107,6 +110,25 @@ class Catalog(Queries):
         newest = read_log(self._storage)
         return newest is not None and newest.version == self.version
 
+    @property
+    def fence(self) -> int:
+        """At this version, the lowest claim of a writer that may still commit. Writers without a claim always may."""
+        return self._table.fence
+
+    def raise_fence(self, fence: int) -> None:
+        """From now on, refuse all commits of writers with a lower claim, whatever version they have read.
+
+        The fence is an application transaction of the log. A writer that was suspended before its commit finds another
+        version, and in it the fence.
+        """
+
+        def commit(_: int) -> None:
+            if self.fence < fence:
+                self._write(encode_rows(()), encode_rows(()), fence=fence)
+
+        self.refresh()
+        commit_with_retries(self, commit)
+
     def last_batch(self, stream: str) -> int | None:
         """The last committed micro-batch of a stream; None if there is none."""
         return last_batch(self._table.log, stream)
@@ -137,6 +159,7 @@ class Catalog(Queries):
         changes about generations of compacted topics, in the same commit.
         `batch` is the micro-batch of a stream that the rows belong to; `last_batch` returns it afterwards. `since_ms`
         is when the first object of the rows was written, if that was before this catalog was opened.
+        FencedError: the catalog's fence is above this writer's claim.
         RefusedError: another writer has committed since this catalog was read (or since `expected_version`, if
         given), a replaced row is missing, a row is invalid, or `gc` has deleted an object of a run that took long;
         nothing is visible. UnavailableError: the store failed; the message says if it is unknown whether the commit
@@ -152,15 +175,30 @@ class Catalog(Queries):
         check_rows(added)
         if not added.num_rows and not gone.num_rows:
             return self.version
-        files = self._files()
-        if expected_version not in {None, self.version} or not self.is_newest():
+        if self.claim is not None and self.claim < self.fence:
+            raise fenced(self.url)
+        if expected_version not in {None, self.version}:
             raise overtaken(self.version + 1, self.url)
+        return self._write(added, gone, batch=batch, since_ms=since_ms)
+
+    def _write(
+        self,
+        added: pa.Table,
+        gone: pa.Table,
+        *,
+        batch: StreamBatch | None = None,
+        fence: int | None = None,
+        since_ms: int | None = None,
+    ) -> int:
+        if not self.is_newest():
+            raise overtaken(self.version + 1, self.url)
+        files = self._files()
         rewrite = plan_rewrite(files, added, gone)
         asked_at_ms = self._since_ms if since_ms is None else min(since_ms, self._since_ms)
         if now_ms() - asked_at_ms > LATE_MS:
             asked_at_ms = now_ms()
             demand_objects(self._storage, added, gone)
-        self._table = write_commit(self._storage, self._table, files, rewrite, batch=batch)
+        self._table = write_commit(self._storage, self._table, files, rewrite, batch=batch, fence=fence)
         self._written = {
             file.path: rows for file in self._table.files if (rows := self._written.get(file.path)) is not None
         }

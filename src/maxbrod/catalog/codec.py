@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 APPLICATION_ID: Final = "maxbrod"
 """The same for every writer of every archive, so that any two writers conflict."""
 
+FENCE_ID: Final = "maxbrod-fence"
+"""The application transaction whose version is the fence: see `Catalog.raise_fence`."""
+
 _LOG: Final = "_delta_log"
 _NO_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _UNKNOWN: Final = re.compile(r"Unsupported|[Uu]nknown (?:reader|writer|table) feature")
@@ -61,6 +64,8 @@ class Table:
     files: tuple[DataFile, ...]
     transaction: int = 0
     """The version of `APPLICATION_ID`."""
+    fence: int = 0
+    """The version of `FENCE_ID`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +146,7 @@ def encode_commit(
         log=table.log.with_entry(entry),
         files=(*(file for file in table.files if file.path not in gone), *new),
         transaction=versions[APPLICATION_ID],
+        fence=versions.get(FENCE_ID, table.fence),
     )
 
 
@@ -242,6 +248,7 @@ def _table_of(delta: DeltaTable, log: Log) -> Table:
             for row in actions.to_pylist()
         ),
         transaction=delta.transaction_version(APPLICATION_ID) or 0,
+        fence=delta.transaction_version(FENCE_ID) or 0,
     )
 
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import RemoveAction
 
-from maxbrod.catalog.codec import DataFile, encode_commit, transaction_version
+from maxbrod.catalog.codec import FENCE_ID, DataFile, encode_commit, transaction_version
 from maxbrod.catalog.files import KEPT_ROWS
 from maxbrod.catalog.log import entry_name, has_entry, log_path
-from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError, UnavailableError
+from maxbrod.errors import FencedError, MaxbrodError, ObjectExistsError, RefusedError, UnavailableError
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
@@ -164,11 +164,18 @@ def present_rows(rows: pa.Table, others: pa.Table) -> pa.Table:
 
 
 def write_commit(
-    storage: Storage, table: Table, files: DataFiles, rewrite: Rewrite, *, batch: StreamBatch | None = None
+    storage: Storage,
+    table: Table,
+    files: DataFiles,
+    rewrite: Rewrite,
+    *,
+    batch: StreamBatch | None = None,
+    fence: int | None = None,
 ) -> Table:
     """Write the data files, then the commit; the table after it. When this returns, the commit is durable.
 
-    Files come first: an entry must never name a file that is not durable. `batch` is committed with the rows.
+    Files come first: an entry must never name a file that is not durable. `batch` and `fence`, a new fence of the
+    catalog, are committed with the rows.
     """
     now, version = now_ms(), table.log.version + 1
     adds = files.write(rewrite.rows, written_at=now)
@@ -183,7 +190,10 @@ def write_commit(
         adds,
         removes,
         metadata={NONCE_KEY: uuid.uuid4().hex},
-        transactions={} if batch is None else {f"{_STREAM_PREFIX}{batch.stream}": batch.batch_id},
+        transactions={
+            **({} if batch is None else {f"{_STREAM_PREFIX}{batch.stream}": batch.batch_id}),
+            **({} if fence is None else {FENCE_ID: fence}),
+        },
     )
     try:
         # The commit point. The put is conditional: it fails if another writer has created this version. A put whose
@@ -221,4 +231,13 @@ def overtaken(version: int, archive_url: str) -> RefusedError:
         operation="commit to the catalog",
         object_name=archive_url,
         hint="nothing of this run is visible; wait until the other writer has finished, then run it again",
+    )
+
+
+def fenced(archive_url: str) -> FencedError:
+    return FencedError(
+        "this writer was taken for lost, and its work was given to others",
+        operation="commit to the catalog",
+        object_name=archive_url,
+        hint="nothing of what it has read since is visible; the others archive it",
     )

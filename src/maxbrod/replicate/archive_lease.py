@@ -1,11 +1,13 @@
-"""The lease of an archive: one instance of egress works, the others stand by.
+"""The lease of an archive: the instance of egress that has it leads, and says which instance archives what.
 
 Each renewal creates an object with the next number, which a store does once: of two instances that try, one fails. The
 instance whose object has the highest number holds the lease. If that number has not grown for some time, as measured by
 the clock of the one that waits, the holder is lost, and whoever creates the next object takes its place.
 
-The lease keeps instances from doing the same work twice. Commits of the catalog are conditional, too: an instance that
-was stopped in the middle of a run and continues after another one has committed is refused.
+The object names the division of the partitions, which is an object of its own, and the fence. The fence is a number in
+the catalog. An instance commits with the number that it found beside its share; if the catalog has a higher one, the
+commit is refused. It is raised before anything is given to another instance that a lost one had. So an instance that
+was stopped, and continues after it was taken for lost, can commit nothing.
 """
 
 from __future__ import annotations
@@ -13,128 +15,246 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 import time
 import uuid
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError
-from maxbrod.replicate.lease import RENEWALS
+from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UnavailableError
+from maxbrod.model import TopicPartition
+from maxbrod.replicate.lease import NOBODY, RENEWALS, Posted
+from maxbrod.replicate.sharing import Share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
 
     from maxbrod.storage.interface import Storage
 
 FOLDER: Final = "replication/lease"
-_POLL_S: Final = 0.2
+SHARES: Final = "replication/shares"
+_READS: Final = 20
+"""How often to read an object that its holder deletes because it has written the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What the object of the lease says."""
+
+    number: int
+    instance: str | None
+    """Who holds it; None: it was given back."""
+    by: str | None = None
+    """Who wrote it."""
+    generation: int = 0
+    fence: int = 0
+    shares: str | None = None
+    """The object with the division; None: whoever holds the lease has everything."""
+
+    @property
+    def posted(self) -> Posted:
+        return Posted(instance=self.instance, count=self.number, generation=self.generation, fence=self.fence)
+
+
+_FREE: Final = Note(number=0, instance=None)
 
 
 class ArchiveLease:
-    """The lease as one instance sees it."""
+    """The lease as one instance sees it. Call `hold` before each piece of work."""
 
-    def __init__(self, storage: Storage, *, takeover_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._storage, self._takeover_s, self._clock = storage, takeover_s, clock
+    identity = None
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        takeover_s: float,
+        raise_fence: Callable[[int], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`raise_fence` raises the fence of the archive's catalog."""
+        self._storage, self._takeover_s, self._raise_fence, self._clock = storage, takeover_s, raise_fence, clock
         self.instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.generation = 0
+        """While it is held: the generation that it tells."""
+        self.term = 0
+        """How often this instance has taken it: whoever works by it must look again when that changes."""
         self.takeovers = 0
         """How often this instance has taken it from one that was lost."""
-        self.holder: str | None = None
-        """Who was last seen to hold it."""
-        self._number: int | None = None
-        """The number of this instance's newest object, while it holds the lease."""
+        self._note: Note | None = None
+        """This instance's newest object, while it holds the lease."""
+        self._division: dict[TopicPartition, Share] = {}
         self._renewed_at = 0.0
-        self._seen = -1
+        self._seen = NOBODY
         self._seen_at = 0.0
 
     @property
-    def held(self) -> bool:
-        """Whether it was held when that was last looked at, and nobody can have taken it since."""
-        return self._number is not None and self._clock() - self._renewed_at < self._takeover_s
+    def seen(self) -> Posted:
+        """The lease as last read, while another instance holds it."""
+        return self._seen
+
+    @property
+    def fence(self) -> int:
+        return 0 if self._note is None else self._note.fence
 
     def hold(self) -> bool:
         """Whether this instance holds the lease now: take it if it is free, renew it if it is due."""
         if self.renew():
             return True
-        number, self.holder = self._newest()
-        if number != self._seen:
-            self._seen, self._seen_at = number, self._clock()
+        found = read_note(self._storage)
+        if found.posted != self._seen:
+            self._seen_at = self._clock()
+        self._seen = found.posted
         lost = self._clock() - self._seen_at >= self._takeover_s
-        if self.holder is not None and not lost:
+        if found.instance not in {None, self.instance} and not lost:
             return False
-        taken = self._put(number + 1)
-        self.takeovers += taken and self.holder is not None
-        return taken
+        # Whoever held it and has not given it back may still be at work, even this instance before an error.
+        fence = found.fence + (found.instance is not None)
+        try:
+            division = read_division(self._storage, found)
+        except ObjectNotFoundError:
+            return False  # its holder has told another one meanwhile
+        if not self._put(replace(found, number=found.number + 1, instance=self.instance, fence=fence)):
+            return False
+        try:
+            if fence > found.fence:
+                self._raise_fence(fence)
+        except MaxbrodError:
+            self._note = None  # it is taken again, behind another fence
+            raise
+        self.generation, self._division = found.generation, division
+        self.term += 1
+        self.takeovers += found.instance not in {None, self.instance}
+        return True
 
     def renew(self) -> bool:
         """Whether it is still held: renew it if it is due."""
-        if self._number is None:
+        note = self._note
+        if note is None:
             return False
-        if self._clock() - self._renewed_at >= self._takeover_s / RENEWALS and not self._put(self._number + 1):
-            self._number = None
-        return self._number is not None
+        due = self._clock() - self._renewed_at >= self._takeover_s / RENEWALS
+        if due and not self._put(replace(note, number=note.number + 1)):
+            self._note = None
+        return self._note is not None
+
+    def publish(self, changes: Mapping[TopicPartition, Share], generation: int, *, fence: bool) -> bool:
+        """Tell every instance who works on what from now on, all of it at once. False: the lease is lost.
+
+        `fence`: an instance was lost. It can commit nothing more from before anybody is told.
+        """
+        note = self._note
+        if note is None:
+            return False
+        division = {**self._division, **changes}
+        path = f"{SHARES}/{generation:012d}-{uuid.uuid4().hex[:8]}.json"
+        if fence:
+            self._raise_fence(note.fence + 1)
+        self._storage.put(path, _encode_division(division))
+        told = replace(
+            note, number=note.number + 1, generation=generation, fence=note.fence + fence, shares=path, by=self.instance
+        )
+        try:
+            published = self._put(told)
+        except MaxbrodError:
+            self._note = None  # whether it was told is unknown: who takes the lease next, even this one, reads it
+            raise
+        if not published:
+            self._note = None
+            self._storage.delete([path])
+            return False
+        self.generation, self._division = generation, division
+        self._storage.delete([each.path for each in self._storage.list(SHARES) if each.path < path])
+        return True
+
+    def division(self) -> tuple[Posted, dict[TopicPartition, Share]]:
+        """The lease and the shares as they are at one moment."""
+        for _ in range(_READS):
+            note = read_note(self._storage)
+            with suppress(ObjectNotFoundError):  # the next one has been told meanwhile
+                return note.posted, read_division(self._storage, note)
+        raise UnavailableError("the division of the partitions cannot be read", object_name=note.shares)
 
     def release(self) -> None:
         """Let another instance take it at once."""
-        if self._number is not None:
-            self._put(self._number + 1, instance=None)
-            self._number = None
+        if self._note is not None:
+            self._put(replace(self._note, number=self._note.number + 1, instance=None))
+            self._note = None
 
-    @contextmanager
-    def kept(self, stop: threading.Event, ending: threading.Event) -> Iterator[None]:
-        """Renew it within the block. `ending` is set when `stop` is, or when the lease is lost."""
-        over = threading.Event()
-
-        def keep() -> None:
-            # It polls `stop`: waiting on the event would hold its lock when a signal handler sets it.
-            while not over.wait(_POLL_S) and not ending.is_set():
-                with suppress(MaxbrodError):  # a store that does not answer has until the lease runs out
-                    self.renew()
-                if stop.is_set() or not self.held:
-                    ending.set()
-
-        keeper = threading.Thread(target=keep, name="lease", daemon=True)
-        keeper.start()
+    def _put(self, note: Note) -> bool:
+        """Create the object of a note. False: another instance has created one of this number, or of a later one."""
+        began, path = self._clock(), _path(note.number)
         try:
-            yield
-        finally:
-            over.set()
-            keeper.join()
-
-    def _put(self, number: int, *, instance: str | None = "") -> bool:
-        """Create the object of this number. False: another instance has."""
-        began, path = self._clock(), _path(number)
-        note = {"maxbrod": 1, "instance": self.instance if instance == "" else instance, "by": self.instance}
-        try:
-            self._storage.put(path, json.dumps(note).encode())
+            self._storage.put(path, _encode(note, by=self.instance))
         except ObjectExistsError:
-            if self._read(number).get("by") != self.instance:  # or it is ours, and the answer was lost
-                return False
-        newest = self._numbers()[-1]
-        if newest != number:  # the holder has deleted the object that this one would have met
+            if _read(self._storage, note.number) != replace(note, by=self.instance):
+                return False  # or it is ours, and the answer was lost
+        numbers = _numbers(self._storage)
+        if numbers[-1:] != [note.number]:  # the holder has deleted the object that this one would have met
             self._storage.delete([path])
             return False
-        self._storage.delete([_path(each) for each in self._numbers() if each < number])
-        self._number, self._renewed_at = number, began
+        self._storage.delete([_path(each) for each in numbers if each < note.number])
+        self._note, self._renewed_at = note, began
         return True
 
-    def _newest(self) -> tuple[int, str | None]:
-        numbers = self._numbers()
+
+def read_note(storage: Storage) -> Note:
+    """What the object with the highest number says."""
+    for _ in range(_READS):
+        numbers = _numbers(storage)
         if not numbers:
-            return 0, None
-        holder = self._read(numbers[-1]).get("instance")
-        return numbers[-1], holder
+            return _FREE
+        with suppress(ObjectNotFoundError):  # its holder has written the next one meanwhile
+            return _read(storage, numbers[-1])
+    raise UnavailableError("the lease cannot be read: it changes all the time", object_name=storage.name_of(FOLDER))
 
-    def _read(self, number: int) -> dict[str, str | None]:
-        try:
-            note: dict[str, str | None] = json.loads(bytes(self._storage.get(_path(number))))
-        except ObjectNotFoundError:
-            return {"instance": "another one"}  # which has renewed it meanwhile
-        return note
 
-    def _numbers(self) -> list[int]:
-        names = (each.path.rpartition("/")[2].partition(".")[0] for each in self._storage.list(FOLDER))
-        return sorted(int(name) for name in names if name.isdigit())
+def read_division(storage: Storage, note: Note) -> dict[TopicPartition, Share]:
+    """The shares that a note names. ObjectNotFoundError: a later note names others."""
+    if note.shares is None:
+        return {}
+    document = json.loads(bytes(storage.get(note.shares)))
+    return {
+        TopicPartition(topic=topic, partition=int(number)): Share(owner=owner, left=left, generation=generation)
+        for topic, partitions in document["shares"].items()
+        for number, (owner, left, generation) in partitions.items()
+    }
+
+
+def _encode_division(division: Mapping[TopicPartition, Share]) -> bytes:
+    shares: dict[str, dict[str, Any]] = {}
+    for where, share in sorted(division.items()):
+        shares.setdefault(where.topic, {})[str(where.partition)] = [share.owner, share.left, share.generation]
+    return json.dumps({"maxbrod": 1, "shares": shares}, separators=(",", ":")).encode()
+
+
+def _encode(note: Note, *, by: str) -> bytes:
+    return json.dumps(
+        {
+            "maxbrod": 1,
+            "instance": note.instance,
+            "by": by,
+            "generation": note.generation,
+            "fence": note.fence,
+            "shares": note.shares,
+        }
+    ).encode()
+
+
+def _read(storage: Storage, number: int) -> Note:
+    found: dict[str, Any] = json.loads(bytes(storage.get(_path(number))))
+    return Note(
+        number=number,
+        instance=found["instance"],
+        by=found.get("by"),
+        generation=int(found.get("generation", 0)),
+        fence=int(found.get("fence", 0)),
+        shares=found.get("shares"),
+    )
+
+
+def _numbers(storage: Storage) -> list[int]:
+    names = (each.path.rpartition("/")[2].partition(".")[0] for each in storage.list(FOLDER))
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def _path(number: int) -> str:

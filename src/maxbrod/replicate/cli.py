@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from maxbrod.backup.follow import Interval as EgressInterval
     from maxbrod.config import Config
     from maxbrod.errors import MaxbrodError
+    from maxbrod.model import TopicPartition
+    from maxbrod.replicate.egress import EgressShare
     from maxbrod.replicate.ingress.follow import Interval
     from maxbrod.replicate.promote import PromoteReport
     from maxbrod.replicate.report import PartitionStatus
@@ -49,8 +52,8 @@ _RUNBOOK: Final = "docs/replication.md has runbooks: fail over, fail back, what 
 def egress(call: Call[ReplicateOptions]) -> None:
     """In the source region: archive topics continuously, with a heartbeat of the source's log ends.
 
-    It is 'maxbrod backup --follow' with a heartbeat. The section 'backup' of the file applies as well. Of several
-    instances for one archive one works, and the others stand by for it.
+    It is 'maxbrod backup --follow' with a heartbeat. The section 'backup' of the file applies as well. Several
+    instances for one archive divide the partitions among themselves, and take over those of one that is lost.
 
     For example:
 
@@ -75,19 +78,22 @@ def egress(call: Call[ReplicateOptions]) -> None:
         ended = undo.enter_context(exporting(metrics.registry, call.options, every_s=call.options.every))
         unbeaten: list[str] = []
 
-        holders: list[str] = []
+        leaders: list[str] = []
 
-        def standing_by(holder: str) -> None:
-            beats.stand_by(standing=True)
+        def shared(share: EgressShare) -> None:
+            beats.share(share)
+            if share.any:
+                leaders.clear()
+                return
             ended(None)
-            if holders != [holder] and not (call.quiet or call.as_json):
-                print_line(f"standing by: {holder} works")
-            holders[:] = [holder]
+            leader = share.leader or "another instance"
+            if leaders != [leader] and not (call.quiet or call.as_json):
+                print_line(f"standing by: {leader} leads")
+            leaders[:] = [leader]
 
         def report(interval: EgressInterval) -> None:
             metrics.observe(interval)
-            beats.stand_by(standing=False)
-            holders.clear()
+            beats.ran(interval.report)
             ended(problem_of(interval) or next(iter(unbeaten), None))
             show(interval)
 
@@ -103,7 +109,7 @@ def egress(call: Call[ReplicateOptions]) -> None:
             stop=stop,
             on_interval=report,
             on_beat=beaten,
-            on_standby=standing_by,
+            on_share=shared,
             on_progress=on_progress,
         )
     raise typer.Exit(last.exit_code)
@@ -349,8 +355,21 @@ def _print_status(status: LinkStatus) -> None:
     if status.partitions:
         out.print(_partitions_table(f"Link {status.link}", status.partitions))
     print_line(f"the source's log ends are known as of {human_time(status.heartbeat_ms) or 'never: no heartbeat'}")
+    for each in status.egress:
+        has = "all partitions" if each.partitions is None else f"{_ranges(each.partitions) or 'nothing'}"
+        print_line(f"egress {each.instance}{' leads, and' if each.leads else ''} archives {has}")
     print_line(f"ingress last reported at {human_time(status.ingress_ms) or 'no time that is known'}")
     print_line(_RUNBOOK)
+
+
+def _ranges(partitions: Sequence[TopicPartition]) -> str:
+    """Partitions by topic, such as `orders 0-3, 7; payments 0`."""
+    words = []
+    for topic, group in groupby(partitions, key=lambda each: each.topic):
+        numbers = [each.partition for each in group]
+        runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
+        words.append(f"{topic} " + ", ".join(f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]) for run in runs))
+    return "; ".join(words)
 
 
 def _partitions_table(title: str, partitions: Sequence[PartitionStatus]) -> Any:  # noqa: ANN401 - rich's own

@@ -1,4 +1,4 @@
-"""Egress: a continuous backup of the source, and a heartbeat after each interval."""
+"""Egress: a continuous backup of the source, divided among instances, and a heartbeat after each interval."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import os
 import socket
 import threading
 import time
-from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Self
 
 from maxbrod.archive.selection import select_topics
+from maxbrod.backup.choosing import open_backup
 from maxbrod.backup.follow import Interval, follow
+from maxbrod.backup.generations import policy_of
+from maxbrod.backup.observing import choose_topics
+from maxbrod.backup.part import Part
 from maxbrod.catalog.opening import open_writable
 from maxbrod.engine.progress import silent
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
@@ -23,11 +26,14 @@ from maxbrod.model import PartitionId, TopicPartition, now_ms, topic_id_text
 from maxbrod.replicate.archive_lease import ArchiveLease
 from maxbrod.replicate.heartbeat import Heartbeat, write_heartbeat
 from maxbrod.replicate.lease import RENEWALS
+from maxbrod.replicate.members import ArchiveMembers
+from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.view import places_of
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import TracebackType
 
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
@@ -45,56 +51,154 @@ def follow_source(
     stop: threading.Event,
     on_interval: Callable[[Interval], None],
     on_beat: Callable[[MaxbrodError | None], None] = lambda _: None,
-    on_standby: Callable[[str], None] = lambda _: None,
+    on_share: Callable[[EgressShare], None] = lambda _: None,
     on_progress: OnProgress = silent,
     session: Session | None = None,
 ) -> Interval:
     """Back up until `stop` is set, with a heartbeat after each interval that reached the cluster.
 
-    `on_beat` gets the error of a heartbeat that failed: the next interval writes another one. While another instance
-    works, `on_standby` gets its name, again and again.
+    Several instances divide the partitions among themselves. `on_share` is told before each interval what this one has,
+    also if it has nothing and stands by. `on_beat` gets the error of a heartbeat that failed: the next interval writes
+    another one.
     """
     config = backup_config(config)
     if config.replicate.takeover <= 0:
         raise UsageError("--takeover must be above 0: an instance that works would be taken for lost at once")
     # With one writer the user promises what the store cannot keep; archives of other tools have no place for a lease.
     if config.backup.single_writer or config.layout not in {None, "kafka"}:
-        return _follow(config, stop, stop, on_interval, on_beat, on_progress, session)
-    storage, _ = open_writable(places_of(config)[1], config.storage)
-    lease = ArchiveLease(storage, takeover_s=config.replicate.takeover)
+        with KafkaClient(places_of(config)[0]) as client:
+            return _follow(
+                config,
+                client,
+                None,
+                stop=stop,
+                ending=stop,
+                on_interval=on_interval,
+                on_beat=on_beat,
+                on_progress=on_progress,
+                session=session,
+            )
     last = _idle()
-    try:
-        while _hold(lease, stop, on_standby, config.replicate):
-            ending = threading.Event()
-            with lease.kept(stop, ending):
-                try:
-                    last = _follow(config, stop, ending, on_interval, on_beat, on_progress, session)
-                except MaxbrodError:
-                    if lease.held:
-                        raise
-                    # Another instance works, and the archive has refused what this one had read before.
+    with KafkaClient(places_of(config)[0]) as client, _Sharing(config, client, on_share) as sharing:
+        while _wait_for_share(sharing, stop, config.replicate):
+            last = _follow(
+                config,
+                client,
+                sharing,
+                stop=stop,
+                ending=_Either(stop, sharing.without),
+                on_interval=on_interval,
+                on_beat=on_beat,
+                on_progress=on_progress,
+                session=session,
+            )
             if stop.is_set():
                 break
-    finally:
-        with suppress(MaxbrodError):  # then it runs out
-            lease.release()
     return last
 
 
-def _hold(
-    lease: ArchiveLease, stop: threading.Event, on_standby: Callable[[str], None], options: ReplicateOptions
-) -> bool:
-    """Wait until this instance holds the lease. False: `stop` was set. UnavailableError: it would wait, once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressShare:
+    """What one instance has, as it knows before an interval."""
+
+    leads: bool
+    leader: str | None
+    """The instance that leads, if it is another one."""
+    any: bool
+    """Whether it has anything to do; otherwise it stands by."""
+    takeovers: int
+    """How many instances it has known to be lost, whose partitions were given to others."""
+
+
+class _Either(threading.Event):
+    """Set if another event is set, or this one."""
+
+    def __init__(self, *others: threading.Event) -> None:
+        super().__init__()
+        self._others = others
+
+    def is_set(self) -> bool:
+        return super().is_set() or any(each.is_set() for each in self._others)
+
+
+class _Sharing:
+    """The share of this instance, taken anew before each run."""
+
+    def __init__(self, config: Config, client: KafkaClient, on_share: Callable[[EgressShare], None]) -> None:
+        self._config, self._client, self._on_share = config, client, on_share
+        takeover_s = config.replicate.takeover
+        # It is created here, so that an instance which takes over can raise its fence.
+        storage, _ = open_writable(places_of(config)[1], config.storage)
+        lease = ArchiveLease(storage, takeover_s=takeover_s, raise_fence=self._raise_fence)
+        self._members = ArchiveMembers(storage, lease.instance, takeover_s=takeover_s)
+        self.shares = Shares(lease, self._members, takeover_s=takeover_s)
+        self.without = threading.Event()
+        """Set while this instance has nothing to do."""
+        # A generation of a compacted topic is of all its partitions: one instance reads them.
+        self._divisible = policy_of(config.backup) is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shares.leave()
+
+    def look(self) -> bool:
+        """Whether this instance has anything to do now."""
+        shares = self.shares
+        shares.look()
+        if shares.leads:
+            # The one that is alone has everything, and does not have to ask what that is.
+            alone = shares.whole and (shares.instances == 1 or not self._divisible)
+            shares.divide({} if alone else self._leaders(), alone=not self._divisible)
+            if lost := self._members.lost():
+                self._members.forget(lost)
+        (self.without.clear if shares.any else self.without.set)()
+        told = EgressShare(leads=shares.leads, leader=shares.leader, any=shares.any, takeovers=shares.takeovers)
+        self._on_share(told)
+        return shares.any
+
+    def take_part(self) -> Part:
+        if not self.look():
+            raise UnavailableError("this instance has got nothing to archive", operation="replicate")
+        shares = self.shares
+        return Part(
+            claim=shares.claim,
+            has=shares.has,
+            generation=(shares.generation, shares.leads),
+            leads=shares.leads,
+            whole=shares.whole,
+            claim_again=shares.claim_again,
+        )
+
+    def _leaders(self) -> dict[TopicPartition, int]:
+        """The broker that leads each of the chosen partitions; -1: none does now."""
+        request = self._config.backup
+        chosen = choose_topics(self._client, request, patience_s=self._config.patience, demand=False)
+        return {
+            TopicPartition(topic=name, partition=number): -1 if each.leader is None else each.leader
+            for name, topic in chosen.topics.items()
+            for number, each in topic.partitions.items()
+        }
+
+    def _raise_fence(self, fence: int) -> None:
+        _, catalog = open_writable(places_of(self._config)[1], self._config.storage)
+        catalog.raise_fence(fence)
+
+
+def _wait_for_share(sharing: _Sharing, stop: threading.Event, options: ReplicateOptions) -> bool:
+    """Wait until this instance has something to do. False: `stop` was set. UnavailableError: it would wait, once."""
     while not stop.is_set():
-        if lease.hold():
+        if sharing.look():
             return True
         if options.once:
             raise UnavailableError(
-                f"another instance archives here: {lease.holder}",
+                f"another instance archives here: {sharing.shares.leader}",
                 operation="replicate",
-                hint="leave --once out to stand by for it",
+                hint="leave --once out to share the work with it",
             )
-        on_standby(lease.holder or "another instance")
         until = time.monotonic() + min(options.every, options.takeover / RENEWALS)
         while not stop.is_set() and time.monotonic() < until:
             time.sleep(_POLL_S)
@@ -116,6 +220,9 @@ def _idle() -> Interval:
 
 def _follow(
     config: Config,
+    client: KafkaClient,
+    sharing: _Sharing | None,
+    *,
     stop: threading.Event,
     ending: threading.Event,
     on_interval: Callable[[Interval], None],
@@ -123,25 +230,29 @@ def _follow(
     on_progress: OnProgress,
     session: Session | None,
 ) -> Interval:
-    with KafkaClient(places_of(config)[0]) as client:
-        beat_ms = 0
+    """Back up until `ending` is set."""
+    beat_ms = 0
 
-        def after(interval: Interval) -> None:
-            nonlocal beat_ms
-            if interval.error is None and now_ms() - beat_ms >= _BEAT_EVERY_MS:
-                try:
-                    beat(config, client)
-                except MaxbrodError as error:
-                    on_beat(error)
-                else:
-                    beat_ms = now_ms()
-                    on_beat(None)
-            on_interval(interval)
-            if config.replicate.once:
-                stop.set()
-                ending.set()
+    def after(interval: Interval) -> None:
+        nonlocal beat_ms
+        if sharing is not None and sharing.without.is_set():
+            return  # it has given everything to others
+        leads = sharing is None or sharing.shares.leads
+        if leads and interval.error is None and now_ms() - beat_ms >= _BEAT_EVERY_MS:
+            try:
+                beat(config, client)
+            except MaxbrodError as error:
+                on_beat(error)
+            else:
+                beat_ms = now_ms()
+                on_beat(None)
+        on_interval(interval)
+        if config.replicate.once:
+            stop.set()
 
-        return follow(config, stop=ending, on_interval=after, on_progress=on_progress, session=session)
+    take_part = None if sharing is None else sharing.take_part
+    opened = open_backup(config, session=session, on_progress=on_progress, stop=ending, take_part=take_part)
+    return follow(config, stop=ending, on_interval=after, on_progress=on_progress, opened=opened)
 
 
 def backup_config(config: Config) -> Config:

@@ -31,18 +31,20 @@ from maxbrod.kafka.wire.coordination import GROUP, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.partitions import by_topic
+from maxbrod.model import TopicPartition
+from maxbrod.replicate.sharing import read_shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from maxbrod.kafka.produce.transactions import Transaction
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.model import TopicPartition
     from maxbrod.replicate.link import Link
     from maxbrod.replicate.sharing import Share
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """Offsets can be committed only for a topic that exists, and this one does wherever groups do."""
+_PLACE: Final = TopicPartition(topic=OFFSETS_TOPIC, partition=0)
 RENEWALS: Final = 4
 """Renewals within the time after which others take over."""
 _TIMEOUT_MS: Final = 60_000
@@ -62,6 +64,8 @@ class Posted:
     """Of the division into shares. It grows with each change."""
     producer: ProducerIdentity | None = None
     """The producer of markers. Its epoch grows whenever an instance is lost."""
+    fence: int = 0
+    """Of an archive's catalog: the claim of those who follow this division."""
 
 
 NOBODY: Final = Posted(instance=None, count=0)
@@ -70,18 +74,21 @@ NOBODY: Final = Posted(instance=None, count=0)
 class Lease:
     """The lease as one instance sees it. Call `hold` before each piece of work."""
 
+    fence = 0
+    """Brokers fence by the epochs of producers."""
+
     def __init__(
         self,
         client: KafkaClient,
         link: Link,
-        read: Callable[[], Iterable[CommittedOffset]],
+        read: Callable[[], Iterable[CommittedOffset]] | None = None,
         *,
         takeover_s: float,
         patience_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`read` returns the lease's committed offset, and may return others of its group."""
-        self._client, self._link, self._read = client, link, read
+        self._client, self._link, self._read = client, link, read or self._read_lease
         self._takeover_s, self._patience_s, self._clock = takeover_s, patience_s, clock
         self.instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.generation = 0
@@ -148,10 +155,18 @@ class Lease:
             self._held = None  # whether it was told is unknown: who takes the lease next, even this one, reads it
             raise
 
+    def division(self) -> tuple[Posted, dict[TopicPartition, Share]]:
+        """The lease and the shares as they are at one moment."""
+        offsets = read_committed(self._client, self._link.lease_id, patience_s=self._patience_s)
+        return read_posted(offsets), read_shares(offsets)
+
     def release(self) -> None:
         """Let another instance take the lease at once."""
         self._commit(None)
         self._held = None
+
+    def _read_lease(self) -> tuple[CommittedOffset, ...]:
+        return read_committed(self._client, self._link.lease_id, [_PLACE], patience_s=self._patience_s)
 
     def _commit(self, instance: str | None, more: Iterable[CommittedOffset] = ()) -> bool:
         transaction, began = self._held, self._clock()

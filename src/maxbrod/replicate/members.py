@@ -1,17 +1,19 @@
-"""The instances of a link that another one leads, as committed offsets of the link's group of members.
+"""The instances that another one leads. Each says again and again that it lives, and which division it follows.
 
-Each instance has an offset of its own, which it commits again and again, so that the leader sees that it lives. What it
-says with it is which division of the partitions it follows. No clock but the reader's own is believed.
+Members of a link of ingress are committed offsets of the link's group of members, one for each instance. Those of an
+egress are objects of the archive. No clock but the reader's own is believed.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import RefusedError, UnavailableError
+from maxbrod.errors import ObjectNotFoundError, RefusedError, UnavailableError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.wire.deadline import Deadline
@@ -23,37 +25,29 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.replicate.link import Link
+    from maxbrod.storage.interface import Storage
+
+FOLDER: Final = "replication/members"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     instance: str
     slot: int
-    """The partition of the offsets topic that its offset stands at. It means nothing else."""
+    """At a destination, the partition of the offsets topic that its offset stands at. It means nothing else."""
     count: int
     """How often it has said that it lives."""
     heard: int
     """The generation of the division that it follows. It works on nothing of an earlier one."""
 
 
-class Members:
+class Members(ABC):
     """The members as one instance sees them."""
 
-    def __init__(
-        self,
-        client: KafkaClient,
-        link: Link,
-        instance: str,
-        *,
-        takeover_s: float,
-        patience_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._client, self._link, self._instance = client, link, instance
-        self._takeover_s, self._patience_s, self._clock = takeover_s, patience_s, clock
+    def __init__(self, instance: str, *, takeover_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._instance, self._takeover_s, self._clock = instance, takeover_s, clock
         self._seen: dict[str, tuple[Member, float]] = {}
         """Each member as it was last read, and when it last changed."""
-        self._slot: int | None = None
         self._count = 0
         self._told: int | None = None
         self._told_at = 0.0
@@ -63,15 +57,23 @@ class Members:
         now = self._clock()
         if self._told == heard and now - self._told_at < self._takeover_s / RENEWALS:
             return
-        slot = self._free_slot()
         self._count += 1
-        self._put(slot, Member(instance=self._instance, slot=slot, count=self._count, heard=heard))
-        self._slot, self._told, self._told_at = slot, heard, now
+        self._say(heard)
+        self._told, self._told_at = heard, now
 
     def leave(self) -> None:
-        if self._slot is not None and self._owner_of(self._slot, self._read()) == self._instance:
-            self._put(self._slot, None)
-        self._slot = self._told = None
+        """Say that this instance is a member no more."""
+        self._take_back()
+        self._told = None
+
+    @abstractmethod
+    def _say(self, heard: int) -> None: ...
+
+    @abstractmethod
+    def _take_back(self) -> None: ...
+
+    @abstractmethod
+    def _read(self) -> list[Member]: ...
 
     def watch(self) -> None:
         """Look who lives."""
@@ -93,6 +95,66 @@ class Members:
     def lost(self) -> set[str]:
         """The members that have not left, and have not said for long that they live."""
         return self._seen.keys() - self.living().keys() - {self._instance}
+
+
+class ArchiveMembers(Members):
+    """Each member has an object in the archive, which it replaces."""
+
+    def __init__(
+        self, storage: Storage, instance: str, *, takeover_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(instance, takeover_s=takeover_s, clock=clock)
+        self._storage = storage
+
+    def _say(self, heard: int) -> None:
+        note = {"maxbrod": 1, "instance": self._instance, "count": self._count, "heard": heard}
+        self._storage.replace(f"{FOLDER}/{self._instance}.json", json.dumps(note).encode())
+
+    def _take_back(self) -> None:
+        if self._told is not None:
+            self._storage.delete([f"{FOLDER}/{self._instance}.json"])
+
+    def forget(self, instances: Iterable[str]) -> None:
+        """Delete what lost members have said. One that was only stopped says it again."""
+        self._storage.delete([f"{FOLDER}/{each}.json" for each in instances])
+
+    def _read(self) -> list[Member]:
+        found = []
+        for each in self._storage.list(FOLDER):
+            with suppress(ObjectNotFoundError, ValueError, KeyError, TypeError):
+                note = json.loads(bytes(self._storage.get(each.path)))
+                found.append(
+                    Member(instance=note["instance"], slot=0, count=int(note["count"]), heard=int(note["heard"]))
+                )
+        return found
+
+
+class LinkMembers(Members):
+    """Each member of a link has an offset of its own in the link's group of members, which it commits."""
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        link: Link,
+        instance: str,
+        *,
+        takeover_s: float,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(instance, takeover_s=takeover_s, clock=clock)
+        self._client, self._link, self._patience_s = client, link, patience_s
+        self._slot: int | None = None
+
+    def _say(self, heard: int) -> None:
+        slot = self._free_slot()
+        self._put(slot, Member(instance=self._instance, slot=slot, count=self._count, heard=heard))
+        self._slot = slot
+
+    def _take_back(self) -> None:
+        if self._slot is not None and self._owner_of(self._slot, self._read()) == self._instance:
+            self._put(self._slot, None)
+        self._slot = None
 
     def _free_slot(self) -> int:
         """The slot that this instance has, or one that is free, or that of an instance that is gone."""

@@ -17,6 +17,8 @@ from maxbrod.replicate.report import WELL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from maxbrod.backup.report import BackupReport
+    from maxbrod.replicate.egress import EgressShare
     from maxbrod.replicate.ingress.follow import Interval
     from maxbrod.replicate.report import IngressReport, PartitionStatus
 
@@ -142,13 +144,33 @@ class BeatMetrics:
             registry=registry,
         )
         self._standing_by = Gauge(
-            "maxbrod_egress_standing_by", "1 while another instance archives, and this one waits.", registry=registry
+            "maxbrod_egress_standing_by", "1 while other instances archive, and this one waits.", registry=registry
         )
+        self._leads = Gauge(
+            "maxbrod_egress_leads", "1 while this instance leads: it divides the partitions.", registry=registry
+        )
+        self._partitions = Gauge(
+            "maxbrod_egress_partitions", "Partitions that this instance archived in its last run.", registry=registry
+        )
+        self._takeovers = Counter(
+            "maxbrod_egress_takeovers", "Instances that were lost and whose work was taken over.", registry=registry
+        )
+        self._taken_over = 0
         for result in ("written", "failed"):
             self._beats.labels(result)
 
-    def stand_by(self, *, standing: bool) -> None:
-        self._standing_by.set(standing)
+    def share(self, share: EgressShare) -> None:
+        """What this instance has, before an interval."""
+        self._standing_by.set(not share.any)
+        self._leads.set(share.leads)
+        self._takeovers.inc(max(share.takeovers - self._taken_over, 0))
+        self._taken_over = max(share.takeovers, self._taken_over)
+        if not share.any:
+            self._partitions.set(0)
+
+    def ran(self, report: BackupReport | None) -> None:
+        if report is not None:
+            self._partitions.set(sum(each.partitions for each in report.topics))
 
     def observe(self, at_ms: int | None) -> None:
         """`at_ms`: when it was written; None: it could not be."""

@@ -1,7 +1,7 @@
-"""What one instance of a link may work on: it leads and divides the partitions, or follows the one that does.
+"""What one instance may work on: it leads and divides the partitions, or follows the one that does.
 
-The leader holds the lease. It makes topics ready, carries groups, and divides the partitions among the instances that
-live, itself included. While it is alone it has all of them, and writes no shares. A thread keeps the lease, or the
+The leader holds the lease, of a link at its destination or of an archive. It divides the partitions among the instances
+that live, itself included. While it is alone it has all of them, and writes no shares. A thread keeps the lease, or the
 membership, alive while a piece of work takes long.
 """
 
@@ -11,27 +11,55 @@ import math
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import TopicPartition
-from maxbrod.replicate.lease import OFFSETS_TOPIC, RENEWALS, Lease, read_committed, read_posted
-from maxbrod.replicate.members import Members
-from maxbrod.replicate.sharing import divide, next_step, read_shares
+from maxbrod.replicate.lease import RENEWALS, Lease, Posted
+from maxbrod.replicate.members import LinkMembers
+from maxbrod.replicate.sharing import divide, next_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from maxbrod.config import KafkaConfig
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.kafka.state.cluster_state import CommittedOffset
+    from maxbrod.model import TopicPartition
     from maxbrod.replicate.link import Link
+    from maxbrod.replicate.members import Members
     from maxbrod.replicate.sharing import Share
 
-_LEASE: Final = TopicPartition(topic=OFFSETS_TOPIC, partition=0)
 _TELL_AGAIN_S: Final = 86_400.0
 """Brokers forget an offset that was committed a week ago."""
+
+
+class AnyLease(Protocol):
+    """What shares need of a lease: see `Lease`, which is one of a link, and `ArchiveLease`."""
+
+    instance: str
+    generation: int
+    term: int
+    takeovers: int
+
+    @property
+    def seen(self) -> Posted: ...
+    @property
+    def identity(self) -> ProducerIdentity | None: ...
+    @property
+    def fence(self) -> int: ...
+    def hold(self) -> bool: ...
+    def renew(self) -> bool: ...
+    def release(self) -> None: ...
+    def publish(self, changes: Mapping[TopicPartition, Share], generation: int, *, fence: bool) -> bool: ...
+    def division(self) -> tuple[Posted, dict[TopicPartition, Share]]: ...
+
+
+def shares_of_link(kafka: KafkaConfig, link: Link, *, takeover_s: float, patience_s: float) -> Shares:
+    """The shares of an instance of a link. Its connections close when it leaves."""
+    client = KafkaClient(kafka)
+    lease = Lease(client, link, takeover_s=takeover_s, patience_s=patience_s)
+    members = LinkMembers(client, link, lease.instance, takeover_s=takeover_s, patience_s=patience_s)
+    return Shares(lease, members, takeover_s=takeover_s, tell_again_s=_TELL_AGAIN_S, close=client.close)
 
 
 class Shares:
@@ -39,21 +67,17 @@ class Shares:
 
     def __init__(
         self,
-        kafka: KafkaConfig,
-        link: Link,
+        lease: AnyLease,
+        members: Members,
         *,
         takeover_s: float,
-        patience_s: float,
         clock: Callable[[], float] = time.monotonic,
+        tell_again_s: float = math.inf,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
-        self._link, self._takeover_s, self._patience_s, self._clock = link, takeover_s, patience_s, clock
-        self._client = KafkaClient(kafka)
-        self._lease = Lease(
-            self._client, link, self._read_lease, takeover_s=takeover_s, patience_s=patience_s, clock=clock
-        )
-        self._members = Members(
-            self._client, link, self._lease.instance, takeover_s=takeover_s, patience_s=patience_s, clock=clock
-        )
+        """`tell_again_s`: what is told is forgotten if it is not told again after this time."""
+        self._lease, self._members, self._takeover_s, self._clock = lease, members, takeover_s, clock
+        self._tell_again_s, self._close = tell_again_s, close
         self.leads = False
         self.generation = 0
         """Of the division that this instance follows. It differs after each change of its share."""
@@ -61,6 +85,7 @@ class Shares:
         """Whether the leader has nothing to divide or to hand over."""
         self._shares: dict[TopicPartition, Share] = {}
         self._producer: ProducerIdentity | None = None
+        self._fence = 0
         self._leader: str | None = None
         """The leader whose division this instance follows; None: it follows none."""
         self._term = 0
@@ -96,6 +121,16 @@ class Shares:
         return self._producer
 
     @property
+    def claim(self) -> int:
+        """By which this instance may commit to an archive what it has, until the catalog's fence is above it."""
+        return self._fence
+
+    @property
+    def whole(self) -> bool:
+        """Whether this instance has everything."""
+        return self.leads and all(each.owner == self.instance for each in self._shares.values())
+
+    @property
     def any(self) -> bool:
         """Whether there is anything to do for this instance."""
         return self.leads or any(each.owner == self.instance for each in self._shares.values())
@@ -123,8 +158,11 @@ class Shares:
     def _is_settled(self) -> bool:
         return self.settled and (not self.leads or self._divided_among == self._members.living().keys())
 
-    def divide(self, brokers: Mapping[TopicPartition, int]) -> None:
-        """The leader only: give each partition to an instance. `brokers` has the leaders of those that are ready."""
+    def divide(self, brokers: Mapping[TopicPartition, int], *, alone: bool = False) -> None:
+        """The leader only: give each partition to an instance. `brokers` has the leaders of those that are ready.
+
+        `alone`: give all of them to this one.
+        """
         with self._lock:
             living = self._members.living()
             self._divided_among = frozenset(living)
@@ -135,9 +173,10 @@ class Shares:
             heard = {**living, self.instance: math.inf}
             present = {where: share.owner for where, share in self._shares.items() if share.owner is not None}
             generation = max(self.generation, self._lease.generation) + 1
-            step = next_step(self._shares, divide(brokers, heard.keys(), present), heard, generation)
+            wanted = divide(brokers, {self.instance} if alone else heard.keys(), present)
+            step = next_step(self._shares, wanted, heard, generation)
             changes = dict(step.changes)
-            if self._clock() - self._told_at > _TELL_AGAIN_S:
+            if self._clock() - self._told_at > self._tell_again_s:
                 changes = {**self._shares, **changes}
             self.settled = step.settled
             if not changes:
@@ -147,7 +186,7 @@ class Shares:
                 return
             self._shares |= changes
             self.generation = generation
-            self._producer = self._lease.identity
+            self._producer, self._fence = self._lease.identity, self._lease.fence
             self._lost += len(step.taken_from & self._members.lost())
             if len(changes) == len(self._shares):
                 self._told_at = self._clock()
@@ -157,14 +196,17 @@ class Shares:
         self._over.set()
         if self._keeper is not None:
             self._keeper.join()
-        with suppress(MaxbrodError), self._client:  # what is not given back runs out
-            self._members.leave()
-            self._lease.release()
+        try:
+            with suppress(MaxbrodError):  # what is not given back runs out
+                self._members.leave()
+                self._lease.release()
+        finally:
+            self._close()
 
     def _lead(self) -> None:
         """What the leader before this one has divided stays as it is, until it is divided anew."""
-        self._shares = read_shares(self._read_all())
-        self.generation = self._lease.generation
+        _, self._shares = self._lease.division()
+        self.generation, self._fence = self._lease.generation, self._lease.fence
         self._told_at, self.settled = self._clock(), False
         self._members.leave()
         self._leader, self._term, self._producer = None, self._lease.term, self._lease.identity
@@ -172,18 +214,24 @@ class Shares:
     def _follow(self) -> None:
         posted = self._lease.seen
         self._members.tell(self.generation if self._leader is not None else -1)
-        if (posted.instance, posted.generation) != (self._leader, self.generation):
-            offsets = self._read_all()
-            posted, self._shares = read_posted(offsets), read_shares(offsets)
+        if (posted.instance, posted.generation, posted.fence) != (self._leader, self.generation, self._fence):
+            posted, self._shares = self._lease.division()
             self._leader, self.generation, self._producer = posted.instance, posted.generation, posted.producer
+            self._fence = posted.fence
             self._members.tell(self.generation)
         self.settled = True
 
-    def _read_lease(self) -> tuple[CommittedOffset, ...]:
-        return read_committed(self._client, self._link.lease_id, [_LEASE], patience_s=self._patience_s)
+    def claim_again(self, partitions: Iterable[TopicPartition]) -> int | None:
+        """In the middle of a piece of work: the claim of the newest division, if that leaves these to this instance.
 
-    def _read_all(self) -> tuple[CommittedOffset, ...]:
-        return read_committed(self._client, self._link.lease_id, patience_s=self._patience_s)
+        The instance still follows the division that it followed. It says so, and nobody is given what it works on.
+        """
+        with self._lock:
+            posted, shares = self._lease.division()
+        if self.leads:
+            return posted.fence if posted.instance == self.instance else None
+        kept = all(where in shares and shares[where].owner == self.instance for where in partitions)
+        return posted.fence if kept else None
 
     def _keep(self) -> None:
         if self._keeper is None and self._takeover_s > 0:

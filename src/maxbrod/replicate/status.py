@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.errors import ObjectNotFoundError, UnavailableError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms
+from maxbrod.replicate.archive_lease import read_division, read_note
 from maxbrod.replicate.heartbeat import read_heartbeats
 from maxbrod.replicate.ingress.plan import plan_portions, why_longer, why_not_append
 from maxbrod.replicate.link import Offsets, State
@@ -20,9 +22,20 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.replicate.link import Mark
     from maxbrod.replicate.view import MirroredPartition, Newest
+    from maxbrod.storage.interface import Storage
 
 _TOLD_BY_INGRESS: Final = frozenset({State.FAULTED, State.LATE_SEGMENT, State.LOST_RANGE})
 """States that only an attempt to append finds out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressInstance:
+    """An instance of egress, and what it archives."""
+
+    instance: str
+    leads: bool
+    partitions: tuple[TopicPartition, ...] | None
+    """None: all that are selected there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +49,8 @@ class LinkStatus:
     ingress_ms: int | None
     """When ingress last marked its work; None: never, or so long ago that brokers have forgotten it."""
     partitions: tuple[PartitionStatus, ...]
+    egress: tuple[EgressInstance, ...] = ()
+    """The instances of egress, as far as that has arrived here; none: none works, or it is unknown."""
 
     @property
     def exit_code(self) -> int:
@@ -67,6 +82,24 @@ def link_status(config: Config) -> LinkStatus:
         heartbeat_ms=beats[0].at_ms if beats else None,
         ingress_ms=max((each.at_ms for each in marks.values()), default=None),
         partitions=tuple(status_of(each, ends.get(each.where, 0), beats, at_ms) for each in partitions),
+        egress=egress_instances(newest.archive.storage),
+    )
+
+
+def egress_instances(storage: Storage) -> tuple[EgressInstance, ...]:
+    """Who archives what. A copy of an archive may lack it, or have one of several objects: then nothing is known."""
+    try:
+        note = read_note(storage)
+        shares = read_division(storage, note)
+    except (ObjectNotFoundError, UnavailableError, ValueError, KeyError, TypeError):
+        return ()
+    owned: dict[str, list[TopicPartition]] = {} if note.instance is None else {note.instance: []}
+    for where, share in sorted(shares.items()):
+        if share.owner is not None:
+            owned.setdefault(share.owner, []).append(where)
+    return tuple(
+        EgressInstance(instance=name, leads=name == note.instance, partitions=tuple(mine) if shares else None)
+        for name, mine in sorted(owned.items())
     )
 
 

@@ -30,7 +30,7 @@ from maxbrod.replicate.ingress.plan import plan_portions, why_longer
 from maxbrod.replicate.ingress.topics import MirrorTopics
 from maxbrod.replicate.link import Mark, Offsets, State, parse_offsets
 from maxbrod.replicate.report import IngressReport, standing_by, status_of
-from maxbrod.replicate.shares import Shares
+from maxbrod.replicate.shares import Shares, shares_of_link
 from maxbrod.replicate.view import LinkView, places_of
 from maxbrod.restore.job import run_restore_job
 from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
@@ -117,7 +117,9 @@ class Ingress:
         newest, link = self._view.look(), self._view.link()
         if self._shares is None:
             options = self._options
-            self._shares = Shares(self._view.kafka, link, takeover_s=options.takeover, patience_s=self._config.patience)
+            self._shares = shares_of_link(
+                self._view.kafka, link, takeover_s=options.takeover, patience_s=self._config.patience
+            )
         shares = self._shares
         shares.look()
         if not shares.any:
