@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from maxbrod.cli.metrics import exporting
 from maxbrod.errors import UnavailableError
+from maxbrod.replicate.egress import EgressShare
 from maxbrod.replicate.ingress.follow import Interval
 from maxbrod.replicate.link import State
 from maxbrod.replicate.metrics import BeatMetrics, IngressMetrics, problem_of
@@ -121,6 +122,18 @@ def test_a_heartbeat_that_failed_does_not_look_written() -> None:
     beats.observe(None)
     assert value(registry, "egress_heartbeat_timestamp_seconds") == 5.0
     assert value(registry, "egress_heartbeats_total", result="failed") == 1
+
+
+def test_the_share_of_an_egress_is_exported() -> None:
+    registry = CollectorRegistry()
+    beats = BeatMetrics(registry)
+    for takeovers in (1, 1, 2):
+        beats.share(EgressShare(leads=True, leader=None, any=True, takeovers=takeovers))
+    assert value(registry, "egress_takeovers_total") == 2
+    assert (value(registry, "egress_leads"), value(registry, "egress_standing_by")) == (1, 0)
+    beats.share(EgressShare(leads=False, leader="another", any=False, takeovers=2))
+    assert (value(registry, "egress_leads"), value(registry, "egress_standing_by")) == (0, 1)
+    assert value(registry, "egress_partitions") == 0
 
 
 def test_readiness_names_the_partition_that_waits(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ def interval_line(interval: Interval) -> Text:
     took_s = (interval.finished_at_ms - interval.started_at_ms) / 1000
     report = interval.report
     done = "" if report is None else f"{report.records:,} records, {human_bytes(report.raw_bytes)} in {took_s:,.1f} s; "
+    if report is not None and report.of_partitions is not None:
+        mine = sum(topic.partitions for topic in report.topics)
+        done += f"{mine:,} of {report.of_partitions:,} partitions, the others are those of other instances; "
     word = f"failed, {interval.failures:,} in a row" if interval.failures else interval.verdict
     return Text.assemble(
         when,

@@ -14,7 +14,7 @@ from maxbrod.backup.part import PartOfTopics, rebase
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import fenced
 from maxbrod.engine.progress import silent
-from maxbrod.errors import FencedError, RefusedError
+from maxbrod.errors import FencedError, RefusedError, UnavailableError
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
 
@@ -40,6 +40,15 @@ _RECORD_POINTS_MS: Final = 60_000
 def own_catalog(archive: Archive) -> Catalog:
     assert isinstance(archive.catalog, Catalog)  # noqa: S101 - archives of other tools have none to commit to
     return archive.catalog
+
+
+def dropped(archive: Archive, error: RefusedError) -> UnavailableError:
+    return UnavailableError(
+        f"other instances have committed meanwhile, and this run was dropped: {error.message}",
+        operation="commit to the catalog",
+        object_name=archive.url,
+        hint="the next run continues from the catalog",
+    )
 
 
 class JointBackup(GenerationalBackup):
@@ -92,7 +101,7 @@ class JointBackup(GenerationalBackup):
         return self._part is not None and (isinstance(error, FencedError) or not own_catalog(archive).is_newest())
 
     def _catch_up(self, archive: Archive) -> None:
-        """Continue on the newest version of the catalog. RefusedError: others have taken partitions of this run."""
+        """Continue on the newest version of the catalog. UnavailableError: others have partitions of this run."""
         part = self._part
         assert part is not None  # noqa: S101 - see `_may_catch_up`
         catalog = own_catalog(archive)
@@ -100,10 +109,13 @@ class JointBackup(GenerationalBackup):
         if catalog.fence > part.claim:
             claim = part.claim_again(plan.state.where for plan in self._run.plans.values())
             if claim is None or claim < catalog.fence:
-                raise fenced(archive.url)
+                raise dropped(archive, fenced(archive.url))
             self._part = replace(part, claim=claim)
             catalog.claim = claim
-        self._known = rebase(self._known, read_archive_state(archive), self._run)
+        try:
+            self._known = rebase(self._known, read_archive_state(archive), self._run)
+        except RefusedError as error:
+            raise dropped(archive, error) from None
         self._caught_up = True
 
     def _record_on_newest(self, archive: Archive, cluster: ClusterState) -> Mapping[PartitionId, int | None]:
@@ -135,7 +147,8 @@ class JointBackup(GenerationalBackup):
         return f"snapshots/{self._run.run_id}{f'-{attempt}' if attempt else ''}.json.zst"
 
     def _points_before(self) -> Mapping[PartitionId, int | None]:
-        return self._known.recovery_points_before((*self._run.plans, *self._run.unanswered))
+        run = self._run
+        return self._known.recovery_points_before((*run.plans, *run.unanswered, *run.others))
 
     def _look_again(self) -> ClusterState:
         cluster = capture(self._client, deadline=Deadline.after(self._config.patience))

@@ -33,7 +33,7 @@ from maxbrod.archive.snapshot_document import RunFacts, Snapshot, document_of, e
 from maxbrod.backup.archive_state import ArchiveState, SharedSnapshot, read_archive_state
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
 from maxbrod.backup.job import run_backup_job
-from maxbrod.backup.joint import ATTEMPTS, PAUSE_S, JointBackup, own_catalog
+from maxbrod.backup.joint import ATTEMPTS, PAUSE_S, JointBackup, dropped, own_catalog
 from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
 from maxbrod.backup.observing import Observations, choose_topics, observe
 from maxbrod.backup.plan.mending import plan_mending
@@ -128,12 +128,7 @@ class Backup(JointBackup):
                 self._run = self._run.without_uncommitted().with_notices([stopped()])
                 return self._run.report(self._archive_url, -1, self.recovery_point_ms)
             if isinstance(error, RefusedError) and archive is not None and self._is_overtaken(archive, error):
-                raise UnavailableError(
-                    f"other instances have committed meanwhile, and this run was dropped: {error.message}",
-                    operation="commit to the catalog",
-                    object_name=archive.url,
-                    hint="the next run continues from the catalog",
-                ) from error
+                raise dropped(archive, error) from error
             raise
         finally:
             self.lags = self._run.lags() if self._quiet is None else self._quiet.lags

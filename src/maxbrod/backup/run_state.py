@@ -177,6 +177,7 @@ class BackupRun:
     ) -> dict[PartitionId, int | None]:
         """The recovery points after the run. Other partitions keep theirs while the cluster has them.
 
+        Partitions that other writers have not begun with have none: they count as well.
         Here and below, `reaches` saves finding them again.
         """
         kept = {partition: point for partition, point in before.items() if partition.topic_id in self.present}
@@ -184,7 +185,7 @@ class BackupRun:
             partition: move_on(before.get(partition), reach, began_at_ms=self.started_at_ms)
             for partition, reach in (self.reaches() if reaches is None else reaches).items()
         }
-        return {**kept, **mine}
+        return {**dict.fromkeys(self.others), **kept, **mine}
 
     def recovery_point(self, points: Mapping[PartitionId, int | None], *, with_others: bool = False) -> int | None:
         """The recovery point of the run's partitions; if there are none, nothing has been missed.

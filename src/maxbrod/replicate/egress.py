@@ -190,9 +190,15 @@ class _Sharing:
 
 def _wait_for_share(sharing: _Sharing, stop: threading.Event, options: ReplicateOptions) -> bool:
     """Wait until this instance has something to do. False: `stop` was set. UnavailableError: it would wait, once."""
+    looked = False
     while not stop.is_set():
-        if sharing.look():
-            return True
+        try:
+            if sharing.look():
+                return True
+        except UnavailableError:
+            if not looked:
+                raise  # later, one that stands by waits until the store or the cluster answers again
+        looked = True
         if options.once:
             raise UnavailableError(
                 f"another instance archives here: {sharing.shares.leader}",
