@@ -21,9 +21,10 @@ Wave: TypeAlias = tuple[Task, ...]
 WAVE_BYTES: Final = 64 << 30
 PACK_BYTES_MAX: Final = 8 << 20
 _TASK_BYTES_MIN: Final = 64 << 20
-_TASK_BYTES_MAX: Final = 512 << 20
-_TASKS_PER_CORE: Final = 3
-"""More than one, so that a core that finishes early has more to do."""
+_TASK_BYTES_MAX: Final = 1 << 30
+"""What a task that fails has to read again."""
+_TASKS_PER_CORE: Final = 2
+"""More than one, so that a core that finishes early has more to do; not many, because every task has a fixed cost."""
 _WORTH_A_TASK_BYTES: Final = 4 << 20
 """Reading less takes no longer than starting a second task, and a second task writes a second object."""
 _ITEM_COST_BYTES: Final = 64 << 10

@@ -39,7 +39,8 @@ class LogdirLayout(ModularLayout):
     ) -> Survey:
         """The option `uncommitted_tail` includes records above the high watermark.
 
-        `check_crc=false` leaves the checksums to the reader of the segments, who then finds the damage.
+        `check_crc=false` leaves the checksums, and the middle of large files, to the reader of the segments: it raises
+        CorruptDataError if there is damage, or if the middle is not what the ends let assume.
         """
         del seen
         flags = _flags(options or {})

@@ -1,5 +1,7 @@
 """What log directories hold. Every log is scanned, several at a time: nothing else shows where a crash has left it.
 
+Without checksums, the two ends of a large log are enough (`ends.py`).
+
 Topics follow from the folders and from the cluster's metadata. Faults report where the two disagree: folders of topics
 that were deleted or never known, partitions without a folder.
 """
