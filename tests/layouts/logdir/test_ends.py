@@ -71,13 +71,11 @@ def unread(found: Survey) -> list[bool]:
 
 def without_times(found: Survey) -> Survey:
     """The survey without what cannot be known without the middle."""
-    kept = {"max_timestamp": None, "codec": "none"}
-    return replace(
-        found,
-        segments=tuple(
-            replace(each, **kept, details={"position": each.details["position"]}) for each in found.segments
-        ),
+    segments = (
+        replace(each, max_timestamp=None, codec="none", details={"position": each.details["position"]})
+        for each in found.segments
     )
+    return replace(found, segments=tuple(segments))
 
 
 def back_up(disks: Path, archive: Path, **extra: str) -> ConvertReport:
