@@ -211,7 +211,7 @@ def assert_known_by_the_ends(storage: Storage, whole: Survey) -> None:
     ]
     assert facts[0] == facts[1]
     assert found.positions == whole.positions
-    assert any(each.details.get(MIDDLE_UNREAD) for each in found.segments)
+    assert any(MIDDLE_UNREAD in each.details for each in found.segments)
 
 
 def restore_ledger(target: Cluster, archive: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from maxbrod.layouts.foreign import Survey
 
 FAST = {"check_crc": "false"}
+_SURVEY_AGAIN = ConvertSource.survey_with_checksums
 IN_TRANSACTION: dict[str, Any] = {"attributes": 0x10, "producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
 
 
@@ -66,7 +67,7 @@ def put_index(file: Path, positions: list[int], *, zeros: int = 0) -> None:
 
 
 def unread(found: Survey) -> list[bool]:
-    return [bool(each.details.get(MIDDLE_UNREAD)) for each in found.segments]
+    return [MIDDLE_UNREAD in each.details for each in found.segments]
 
 
 def without_times(found: Survey) -> Survey:
@@ -247,6 +248,30 @@ def test_where_the_middle_cannot_be_plain_it_is_read_at_once(tmp_path: Path, why
     with small(samples=16):
         assert not unread(survey(disk, **FAST))[0]
     same_as_checked(tmp_path, disk)
+
+
+def test_leader_epochs_begin_where_the_broker_has_noted_it(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    put_indexed(disk, [*run(0, 4), *run(40, 3, epoch=2), *run(70, 5, epoch=5)])
+    put_checkpoint(disk / "orders-0" / "leader-epoch-checkpoint", ["0 0", "2 40", "5 70"])
+    with small():
+        found = survey(disk, **FAST)
+        assert unread(found) == [True]
+        assert without_times(found) == without_times(survey(disk))
+    with patch.object(ConvertSource, "survey_with_checksums", side_effect=AssertionError):
+        assert same_as_checked(tmp_path, disk).exit_code == EXIT_DONE
+
+
+def test_leader_epochs_that_are_noted_wrongly_are_found_by_the_copying(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    put_indexed(disk, [*run(0, 4), *run(40, 3, epoch=2), *run(70, 5, epoch=5)])
+    put_checkpoint(disk / "orders-0" / "leader-epoch-checkpoint", ["0 0", "2 50", "5 70"])
+    with small():
+        assert unread(survey(disk, **FAST)) == [True]
+    again = patch.object(ConvertSource, "survey_with_checksums", autospec=True, side_effect=_SURVEY_AGAIN)
+    with again as surveyed:
+        same_as_checked(tmp_path, disk)
+    assert surveyed.called
 
 
 def test_a_watermark_within_a_file_cuts_it_as_ever(tmp_path: Path) -> None:

@@ -120,12 +120,12 @@ def load_copy(
 ) -> tuple[Copy, list[Fault]]:
     faults: list[Fault] = []
     cleaned = notes.of(CLEANED, folder) or 0
+    noted = read_epochs(storage, f"{folder.path}/{EPOCHS}", faults) if EPOCHS in folder.names else []
     if check_crc or cleaned:
         logs = [scan(storage, each, check_crc=check_crc) for each in folder.loaded()]
     else:
-        logs = _scan_some(storage, folder)
+        logs = _scan_some(storage, folder, noted)
     logs = sorted(swapped(logs), key=lambda each: each.file.base_offset)
-    noted = read_epochs(storage, f"{folder.path}/{EPOCHS}", faults) if EPOCHS in folder.names else []
     known = read_topic_id(storage, f"{folder.path}/{METADATA}", faults) if METADATA in folder.names else None
     end = max((each.end_offset for each in logs), default=0)
     copy = Copy(
@@ -140,9 +140,9 @@ def load_copy(
     return copy, faults
 
 
-def _scan_some(storage: Storage, folder: PartitionFolder) -> list[ScannedLog]:
+def _scan_some(storage: Storage, folder: PartitionFolder, noted: Sequence[tuple[int, int]]) -> list[ScannedLog]:
     """The logs without their checksums, and without the middle of large files if nothing is to be seen there."""
-    ends = {each.path: scan_ends(storage, each) for each in folder.loaded() if _index_of(each) in folder.names}
+    ends = {each.path: scan_ends(storage, each, noted) for each in folder.loaded() if _index_of(each) in folder.names}
     logs = [ends.get(each.path) or scan(storage, each, check_crc=False) for each in folder.loaded()]
     # A transaction may continue in the next file. A gap between two files is explained by holes within the first.
     apart = any(before.end_offset != after.base_offset for before, after in pairwise(logs))

@@ -1,8 +1,9 @@
 """Scans a large log file at its two ends. Its index says where a batch begins near the end of the file.
 
-The middle is not read. It is assumed to be plain: batches of one leader epoch, without holes and transactions. Whoever
-reads the segment proves that (`reading.read_batches`), and a backup reads every byte anyway. Nothing is trusted of the
-index but that a batch may begin at its positions: those that are used are looked at.
+The middle is not read. It is assumed to be plain: batches without holes and transactions, whose leader epochs begin
+where the broker has noted it. Whoever reads the segment proves that (`reading.read_batches`), and a backup reads every
+byte anyway. Nothing is trusted of the index but that a batch may begin at its positions: those that are used are
+looked at.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from maxbrod.layouts.logdir.scanning import END_BYTES, ScannedLog, scan
 from maxbrod.storage.interface import ByteRange
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
@@ -33,13 +36,13 @@ _SAMPLES: Final = 16
 """Headers of the middle that are looked at, since an assumption that fails costs a second copy."""
 
 
-def scan_ends(storage: Storage, file: LogFile) -> ScannedLog | None:
-    """The file, known by its ends; None if all of it must be scanned."""
+def scan_ends(storage: Storage, file: LogFile, noted: Sequence[tuple[int, int]]) -> ScannedLog | None:
+    """The file, known by its ends; None if all of it must be scanned. `noted`: the leader epochs and their starts."""
     if file.swap or file.size < END_BYTES + MIDDLE_BYTES_MIN:
         return None
     try:
         headers = _sampled(storage, file)
-        found = None if headers is None else _assumed(file, headers)
+        found = None if headers is None else _assumed(file, headers, noted)
         if found is None:
             return None
         middle_end = found.stop
@@ -47,7 +50,7 @@ def scan_ends(storage: Storage, file: LogFile) -> ScannedLog | None:
     except (CorruptDataError, UnsupportedFormatError, ObjectNotFoundError):
         return None
     tally = found.tally
-    plain = not found.events and len(found.epochs) == 1 and tally.records == tally.end_offset - tally.base_offset
+    plain = not found.events and tally.records == tally.end_offset - tally.base_offset
     return found if plain and found.stop > middle_end else None
 
 
@@ -76,13 +79,14 @@ def _positions(storage: Storage, file: LogFile) -> NDArray[np.int64]:
     return positions if rising.all() else positions[: int(rising.argmin())]
 
 
-def _assumed(file: LogFile, headers: BatchHeaders) -> ScannedLog | None:
+def _assumed(file: LogFile, headers: BatchHeaders, noted: Sequence[tuple[int, int]]) -> ScannedLog | None:
     """The file up to the last of these headers, if nothing in them shows that it is not plain."""
     offsets = headers["base_offset"]
-    first, last, epoch = int(offsets[0]), int(offsets[-1]), int(headers["leader_epoch"][0])
-    if first != file.base_offset or (np.diff(offsets) <= 0).any() or not is_plain(headers, epoch).all():
+    first, last = int(offsets[0]), int(offsets[-1])
+    epochs = [(int(headers["leader_epoch"][0]), first), *(each for each in noted if first < each[1] < last)]
+    if first != file.base_offset or (np.diff(offsets) <= 0).any() or not is_plain(headers, epochs).all():
         return None
     found = ScannedLog(file=file, checked=False, middle_read=False, stop=int(headers.position[-1]))
-    found.epochs.append((epoch, first))
+    found.epochs += epochs
     found.tally.base_offset, found.tally.end_offset, found.tally.records = first, last, last - first
     return found

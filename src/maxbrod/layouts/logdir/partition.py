@@ -243,7 +243,7 @@ def _describe(
                 details={
                     "position": each.position,
                     **({} if each.log_start is None else {"log_start": each.log_start}),
-                    **({} if each.middle_read else {MIDDLE_UNREAD: True}),
+                    **({} if each.middle_read else {MIDDLE_UNREAD: [list(pair) for pair in each.epochs]}),
                 },
             )
         )

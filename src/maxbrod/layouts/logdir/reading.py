@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 4 << 20
 """Larger buffers are mapped anew each time, which took as long as everything else together."""
 MIDDLE_UNREAD: Final = "middle_unread"
-"""In the details of a segment: the survey has read the ends of its file only."""
+"""In the details of a segment whose survey has read the ends of the file only: its leader epochs and their starts."""
 _BATCH_BYTES_MAX: Final = (1 << 31) - 1
 
 
@@ -78,8 +78,8 @@ def read_batches(
     """
     start, log_start = int(segment.details["position"]), segment.details.get("log_start")
     found = batches(storage, segment.path, start, start + segment.bytes, check_crc=check_crc)
-    if segment.details.get(MIDDLE_UNREAD):
-        found = _proved(segment, found)
+    if (epochs := segment.details.get(MIDDLE_UNREAD)) is not None:
+        found = _proved(segment, epochs, found)
     try:
         if log_start is not None and (first := next(found, None)) is not None:
             yield begin_at(*first, int(log_start))
@@ -89,24 +89,31 @@ def read_batches(
         raise
 
 
-def is_plain(headers: BatchHeaders, epoch: int) -> NDArray[np.bool_]:
-    """Whether each batch is complete, of this leader epoch and of no transaction."""
+def is_plain(headers: BatchHeaders, epochs: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Whether each batch is complete, of no transaction, and of the leader epoch that is expected at its offset.
+
+    `epochs` are those of the file with their first offsets, in order.
+    """
+    numbers, starts = np.array(epochs, np.int64).T
+    expected = numbers[np.searchsorted(starts, headers["base_offset"], side="right") - 1]
     complete = headers["count"].astype(np.int64) == headers["last_offset_delta"].astype(np.int64) + 1
     special = headers.transactional | headers.control | (headers.codec > max(Codec))
     plain: NDArray[np.bool_] = (
-        (headers["magic"] == NEWEST_MAGIC) & (headers["leader_epoch"] == epoch) & complete & ~special
+        (headers["magic"] == NEWEST_MAGIC) & (headers["leader_epoch"] == expected) & complete & ~special
     )
     return plain
 
 
 def _proved(
-    segment: ForeignSegment, pieces: Iterator[tuple[NDArray[np.uint8], BatchHeaders]]
+    segment: ForeignSegment,
+    epochs: Sequence[tuple[int, int]],
+    pieces: Iterator[tuple[NDArray[np.uint8], BatchHeaders]],
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
     """The pieces of a segment, if they are what its survey has assumed: plain batches without a hole."""
     reached = segment.base_offset
     for data, headers in pieces:
         follows = headers["base_offset"] == np.append(np.int64(reached), headers.last_offset[:-1] + 1)
-        wrong = np.flatnonzero(~(is_plain(headers, segment.first_leader_epoch) & follows))
+        wrong = np.flatnonzero(~(is_plain(headers, epochs) & follows))
         if wrong.size:
             raise _not_plain(int(headers["base_offset"][wrong[0]]))
         reached = int(headers.last_offset[-1]) + 1
