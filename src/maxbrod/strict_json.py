@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 _INT64: Final = range(-(2**63), 2**63)
+_AS_ZERO: Final = bytes(ord("0") if chr(each).isdigit() and each < 128 else ord(" ") for each in range(256))
+"""Every digit as a zero, and any other byte as a space."""
+_LONG: Final = b"0" * 19
 _SHOWN: Final = 40
 """How many letters of a wrong value an error shows."""
 
@@ -24,7 +27,8 @@ def parse(text: str | bytes, *, depth_max: int | None = None, unique: bool = Fal
     try:
         found = json.loads(
             text,
-            parse_int=_integer,
+            # A call for each number takes longer than all the rest, and shorter numbers have less than 64 bits.
+            parse_int=_integer if _has_long_number(text) else None,
             parse_float=_number,
             parse_constant=_refuse,
             object_pairs_hook=_unique if unique else None,
@@ -34,6 +38,11 @@ def parse(text: str | bytes, *, depth_max: int | None = None, unique: bool = Fal
     if depth_max is not None:
         _bound(found, depth_max)
     return found
+
+
+def _has_long_number(text: str | bytes) -> bool:
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    return _LONG in data.translate(_AS_ZERO)
 
 
 def _integer(text: str) -> int:

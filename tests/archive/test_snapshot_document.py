@@ -56,6 +56,22 @@ _snapshots = st.builds(
     revisions=_numbers,
 )
 
+
+@given(_snapshots)
+def test_numbers_of_partitions_are_read_as_a_dictionary_has_them(snapshot: Snapshot) -> None:
+    decoded = decode(encode(snapshot))
+    for name in ("ends", "recovery_points", "behind", "log_starts", "revisions"):
+        numbers, expected = getattr(decoded, name), getattr(snapshot, name)
+        assert (dict(numbers), dict(numbers.items()), len(numbers)) == (expected, expected, len(expected))
+        assert sorted(map(str, numbers.values())) == sorted(map(str, expected.values()))
+        assert all(each in numbers and numbers[each] == number for each, number in expected.items())
+        beyond = PartitionId(topic_id="t", partition=301)
+        assert beyond not in numbers
+        assert numbers.get(beyond, 5) == 5
+        assert numbers.has_same_partitions(expected)
+        assert not numbers.has_same_partitions({**expected, beyond: 1})
+
+
 SNAPSHOT = Snapshot(
     run_id="run-7",
     taken_at_ms=1_700_000_000_001,

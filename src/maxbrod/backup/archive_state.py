@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.carried import NOTHING, carry
+from maxbrod.archive.partition_numbers import PartitionNumbers
 from maxbrod.archive.snapshot_changes import find_changes
 from maxbrod.archive.snapshot_document import document_of
 from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snapshot
@@ -35,12 +36,30 @@ _SHARED_MS: Final = 60_000
 _CHANGES_BYTES_MAX: Final = 8192
 
 
+class StoredDocument:
+    """A snapshot as JSON, made when it is first needed: a run that finds nothing new does not compare."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.taken_at_ms: Final = snapshot.taken_at_ms
+        self._snapshot: Snapshot | None = snapshot
+        self._document: dict[str, Any] = {}
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """As it is after a round trip through JSON, which makes lists of tuples: one that was read may be compared."""
+        if self._snapshot is not None:
+            # The run's own row has what `run` has.
+            self._document = json.loads(json.dumps(document_of(replace(self._snapshot, runs=(), run=None))))
+            self._snapshot = None
+        return self._document
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedSnapshot:
     """A snapshot, and the runs since that share it because they differ little: each has its changes in its row."""
 
     path: str
-    document: Mapping[str, Any]
+    stored: StoredDocument
     runs: tuple[Run, ...] = ()
 
     def changes_to(self, document: Mapping[str, Any]) -> list[Any] | None:
@@ -49,9 +68,9 @@ class SharedSnapshot:
         At an interval of a second most objects would be snapshots. A minute is what an archive that loses its catalog
         may lose of their number.
         """
-        if not 0 <= document["taken_at_ms"] - self.document["taken_at_ms"] < _SHARED_MS:
+        if not 0 <= document["taken_at_ms"] - self.stored.taken_at_ms < _SHARED_MS:
             return None
-        changes = find_changes(self.document, document)
+        changes = find_changes(self.stored.document, document)
         return changes if len(json.dumps(changes)) <= _CHANGES_BYTES_MAX else None
 
     def encode_runs(self) -> tuple[dict[str, Any], ...]:
@@ -211,7 +230,9 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
             compacted=state.compacted | _compacted_topics(snapshot.cluster),
             behind=snapshot.behind,
             log_starts=snapshot.log_starts,
-            recovery_points={**snapshot.recovery_points, **state.recovery_points},
+            recovery_points={**snapshot.recovery_points, **state.recovery_points}
+            if state.recovery_points
+            else snapshot.recovery_points,
             confirmed_at_ms=confirmed_at_ms,
         )
     found = {} if exact else archive.catalog.positions()
@@ -230,8 +251,10 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
 
 def _describes_rows(snapshot: Snapshot, run: Run, *, version: int) -> bool:
     """Whether the snapshot says of every partition what the rows of this version would say."""
-    ends = snapshot.ends.keys()
-    return run.commit == version and snapshot.firsts.keys() == ends and snapshot.leader_epochs.keys() == ends
+    ends = snapshot.ends
+    if run.commit != version or not isinstance(ends, PartitionNumbers):
+        return False
+    return ends.has_same_partitions(snapshot.firsts) and ends.has_same_partitions(snapshot.leader_epochs)
 
 
 def _read_shared(archive: Archive, last: Run, snapshot: Snapshot | None, runs: Sequence[Run]) -> SharedSnapshot:
@@ -242,11 +265,12 @@ def _read_shared(archive: Archive, last: Run, snapshot: Snapshot | None, runs: S
     # Of a hundred thousand partitions it takes a second to read: not twice.
     stored = snapshot if snapshot is not None and not last.snapshot_changes else None
     stored = stored or read_snapshot(archive.storage, replace(last, snapshot_changes=()))
-    document = json.loads(json.dumps(document_of(replace(stored, runs=(), run=None))))
     kept = [number for number, run in enumerate(runs) if _is_stored_by_backup(run)]
     since = runs[kept[-1] + 1 :] if kept else runs
     return SharedSnapshot(
-        path=last.snapshot or "", document=document, runs=tuple(run for run in since if run.snapshot_changes)
+        path=last.snapshot or "",
+        stored=StoredDocument(stored),
+        runs=tuple(run for run in since if run.snapshot_changes),
     )
 
 

@@ -20,7 +20,6 @@ last step that succeeded.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -29,8 +28,8 @@ from maxbrod.archive.carried import RunKnowledge, encode_carried
 from maxbrod.archive.opening import Archive, open_for_writing
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.selection import select_topics
-from maxbrod.archive.snapshot_document import RunFacts, Snapshot, document_of, encode, gaps_of
-from maxbrod.backup.archive_state import ArchiveState, SharedSnapshot, read_archive_state
+from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
+from maxbrod.backup.archive_state import ArchiveState, SharedSnapshot, StoredDocument, read_archive_state
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
 from maxbrod.backup.job import run_backup_job
 from maxbrod.backup.joint import ATTEMPTS, PAUSE_S, JointBackup, dropped, own_catalog
@@ -493,17 +492,15 @@ class Backup(JointBackup):
 
         The snapshot is durable before the row that names it.
         """
-        # As it is after a round trip through JSON, which makes lists of tuples: it is compared with one that was read.
-        # The run's own row has what `run` has.
-        document = json.loads(json.dumps(document_of(replace(snapshot, run=None))))
+        stored = StoredDocument(snapshot)
         last = self._known.shared
-        changes = None if last is None else last.changes_to(document)
+        changes = None if last is None else last.changes_to(stored.document)
         if last is not None and changes is not None:
             return last, changes
         path = self._snapshot_path(attempt)
         runs = () if last is None else last.encode_runs()
         archive.storage.put(path, encode(replace(snapshot, runs=runs)))
-        return SharedSnapshot(path=path, document=document), []
+        return SharedSnapshot(path=path, stored=stored), []
 
     def _has_news(self, archive: Archive, cluster: ClusterState) -> bool:
         """A run in which nothing changed writes nothing to the archive."""
