@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 
 from catalog.examples import TOPIC_ID, gap, many_segments, run, segment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.catalog.schema import SCHEMA, SORT_ORDER
 from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
 from maxbrod.model import PartitionId
 
@@ -144,6 +146,22 @@ def test_portions_have_all_rows_in_order_and_whole_partitions(archive: Archive, 
     assert all(len(portion) <= rows_max or len(found) == 1 for portion, found in zip(portions, places, strict=True))
     chosen = catalog.portions(["topic_id"], topic_ids=[TOPIC_ID], rows_max=rows_max)
     assert {name for each in chosen for name in each["topic_id"].to_pylist()} == {TOPIC_ID}
+
+
+@pytest.mark.parametrize("rows_max", [1, 7, 1000])
+def test_portions_come_with_the_replaced_rows_of_their_partitions(archive: Archive, rows_max: int) -> None:
+    catalog, rows = filled(archive)
+    gone = [row for row in rows if isinstance(row, Segment)][::3]
+    catalog.commit([replace(row, path=f"again/{number}") for number, row in enumerate(gone)], retired=gone)
+    portions = list(catalog.portions_with_replaced(SCHEMA.names, rows_max=rows_max))
+    live, dead = (pa.concat_tables(each) for each in zip(*portions, strict=True))
+    assert live == catalog.rows()
+    assert dead == catalog.replaced_rows().sort_by(SORT_ORDER)
+    places = [{*live["partition"].to_pylist(), *dead["partition"].to_pylist()} for live, dead in portions]
+    assert all(
+        one.num_rows + two.num_rows <= rows_max or len(place) == 1
+        for (one, two), place in zip(portions, places, strict=True)
+    )
 
 
 def test_portions_as_of_a_run_are_the_rows_as_of_it(archive: Archive) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from maxbrod.archive.holds import add_hold, release_hold
 from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.archive.undo import undo_prune
+from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.check.run import check_archive
 from maxbrod.errors import UsageError
@@ -279,6 +281,40 @@ def as_of(archive: Archive, run_id: str) -> list[tuple[int, int, str]]:
         for row in rows
         if isinstance(row, Segment | Gap)
     ]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"older_days": 5},
+        {"topic_bytes_max": 4000},
+        {"archive_bytes_max": 6000},
+        {"topic_bytes_max": 9000, "archive_bytes_max": 5000, "older_days": 8},
+    ],
+    ids=str,
+)
+def test_a_prune_takes_the_same_whatever_portions_it_reads(
+    local_place: Place, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any]
+) -> None:
+    archive = years(local_place)
+    old = [row for row in decode_rows(archive.catalog.rows(offsets=(20, 50))) if isinstance(row, Segment)]
+    new = [replace(row, path=f"packs/again-{number}.log") for number, row in enumerate(old)]
+    for row in new:
+        archive.storage.put(row.path, bytes(row.position + row.bytes))
+    archive.catalog.commit(new, retired=old)
+    add_hold(archive, who="me", why="a reason", topics=["users"])
+    before, whole = everything(archive), prune(archive, apply=False, **limits)
+    assert whole.going.segments
+    assert any(each.replaced for each in whole.items)
+
+    assert Queries.portions_with_replaced.__kwdefaults__ is not None
+    monkeypatch.setitem(Queries.portions_with_replaced.__kwdefaults__, "rows_max", 1)
+    assert prune(archive, apply=False, **limits) == whole
+    taken = prune(archive, **limits)
+    assert (taken.items, taken.going, taken.objects) == (whole.items, whole.going, whole.objects)
+    assert_tiles(archive)
+    undo_prune(archive, taken.run_id, apply=True)
+    assert everything(archive) == before
 
 
 def test_as_of_an_older_run_pruned_offsets_are_explained(local_place: Place) -> None:

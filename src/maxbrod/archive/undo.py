@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from maxbrod.archive.lifecycle import Change, commit_change
+from maxbrod.archive.lifecycle import NO_ROWS, Change, commit_change
 from maxbrod.archive.pruned import is_pruned, prune_rows, restore_rows
-from maxbrod.catalog.commits import absent_rows
+from maxbrod.catalog.commits import IDENTITY, absent_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.validity import find_fault
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UsageError
@@ -94,12 +94,18 @@ def take(archive: Archive, plan: Callable[[], Taking | None], *, grace_s: int) -
 
 
 def _around(archive: Archive, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The live gaps `pruned` and the rows of kind replaced in the partitions of these rows."""
-    topics = rows["topic_id"].unique()
-    gaps = archive.catalog.rows()
-    gaps = gaps.filter(is_pruned(gaps))
-    replaced = archive.catalog.replaced_rows()
-    return tuple(each.filter(pc.is_in(each["topic_id"], value_set=topics)) for each in (gaps, replaced))
+    """The live gaps `pruned` and the rows of kind replaced in the topics of these rows."""
+    gaps, replaced = [NO_ROWS], [NO_ROWS]
+    for live, dead in archive.catalog.portions_with_replaced(SCHEMA.names, topic_ids=_topics(rows)):
+        gaps.append(live.filter(is_pruned(live)))
+        replaced.append(dead)
+    return pa.concat_tables(gaps), pa.concat_tables(replaced)
+
+
+def _topics(rows: pa.Table) -> list[str]:
+    """Runs have no topic."""
+    topics: list[str] = rows["topic_id"].unique().drop_null().to_pylist()
+    return topics
 
 
 def _generation_borders(archive: Archive) -> dict[PartitionId, set[int]]:
@@ -224,8 +230,9 @@ def named_by_undo(storage: Storage, runs: Sequence[Run]) -> set[str]:
 
 def _absent(archive: Archive, rows: pa.Table) -> pa.Table:
     """Rows that the catalog does not have: an undo that could not bring everything back may be repeated."""
-    catalog = archive.catalog
-    return absent_rows(rows, pa.concat_tables([catalog.rows(), catalog.replaced_rows(), catalog.run_rows()]))
+    for there in archive.catalog.portions_with_replaced(IDENTITY, topic_ids=_topics(rows)):
+        rows = absent_rows(rows, pa.concat_tables(there))
+    return absent_rows(rows, archive.catalog.run_rows())
 
 
 def _present(archive: Archive, rows: pa.Table) -> tuple[pa.Table, list[str]]:

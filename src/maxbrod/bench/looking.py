@@ -1,7 +1,4 @@
-"""The memory of commands that look at a large archive: millions of rows on disk, none of their objects.
-
-That the objects are missing is the worst case of a check, which finds as many problems as there are rows.
-"""
+"""The memory of commands that look at a large archive: millions of rows and their snapshots, none of their objects."""
 
 from __future__ import annotations
 
@@ -17,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.archive.opening import open_archive
 from maxbrod.backup.archive_state import read_archive_state
 from maxbrod.bench.figures import Figure
-from maxbrod.bench.planning import PARTITIONS, write_catalog
+from maxbrod.bench.large_archive import write_archive
+from maxbrod.bench.planning import PARTITIONS
 from maxbrod.bench.processes import peak_bytes, run_python
 from maxbrod.cli.main import run
 from maxbrod.compare.archived import measure_topics
@@ -32,13 +30,14 @@ if TYPE_CHECKING:
 ROWS: Final = 5_000_000
 BYTES_WANTED: Final = 1.5e9
 _TOPIC: Final = "topic-00042"
+_MERGE_ALL: Final = ("--min-segment-count", "2", "--min-segment-size", "1", "--max-segment-size", "1TB")
 
 
 def measure(*, rows: int = ROWS, on_stage: Callable[[str], None] = lambda _: None) -> list[Figure]:
     """The peak of each command, in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
         on_stage(f"writing {rows:,} rows")
-        write_catalog(folder, partitions=min(PARTITIONS, rows), segments=rows)
+        write_archive(folder, partitions=min(PARTITIONS, rows), segments=rows)
         return [_measure(name, folder, on_stage) for name in LOOKS]
 
 
@@ -70,7 +69,19 @@ def _plan(url: str, *topics: str) -> object:
 
 LOOKS: Final[dict[str, Callable[[str], object]]] = {
     "ls": lambda url: run(["ls", "-a", url]),
+    "ls --runs": lambda url: run(["ls", "-a", url, "--runs"]),
     "show of one topic": lambda url: run(["show", "-a", url, _TOPIC]),
+    "status": lambda url: run(["status", "-a", url]),
+    "hold list": lambda url: run(["hold", "list", "-a", url]),
+    "query, a count": lambda url: run(["query", "-a", url, "SELECT count(*) FROM records"]),
+    "compact --dry-run, everything is merged": lambda url: run(["compact", "-a", url, "--dry-run", *_MERGE_ALL]),
+    "prune by runs, dry": lambda url: run(["prune", "-a", url, "--keep-last", "5"]),
+    "prune by age, dry": lambda url: run(["prune", "-a", url, "--older-than", "1d"]),
+    "prune by size of the archive, dry": lambda url: run(["prune", "-a", url, "--archive-bytes", "10TB"]),
+    "prune by size of topics and as the source, dry": lambda url: run(
+        ["prune", "-a", url, "--topic-bytes", "10GB", "--as-source"]
+    ),
+    "repair, dry": lambda url: run(["repair", "-a", url]),
     "check": lambda url: run(["check", "-a", url]),
     "check of one topic": lambda url: run(["check", "-a", url, _TOPIC]),
     "check --json": lambda url: run(["check", "-a", url, "--json"]),

@@ -38,9 +38,9 @@ RESTORE_PARTITIONS: Final = 10_000
 RESTORE_SEGMENTS: Final = 100_000
 SECONDS_WANTED: Final = 30.0
 BYTES_WANTED: Final = 2e9
-_TOPIC_PARTITIONS: Final = 100
+TOPIC_PARTITIONS: Final = 100
 SEGMENT_OFFSETS: Final = 100_000
-_SEGMENT_BYTES: Final = 100 * SEGMENT_OFFSETS
+SEGMENT_BYTES: Final = 100 * SEGMENT_OFFSETS
 _FRESH_OFFSETS: Final = 2500
 _PARALLELISM: Final = 64
 
@@ -76,7 +76,7 @@ def write_catalog(url: str, *, partitions: int, segments: int) -> None:
     catalog = Catalog.create(open_storage(url))
     runs = -(-segments // partitions)
     for run in range(runs):
-        catalog.commit(_rows(run, partitions))
+        catalog.commit(rows_of(run, partitions))
 
 
 def report_plan(url: str, partitions: int) -> None:
@@ -93,7 +93,7 @@ def plan(url: str, partitions: int) -> tuple[Wave, ...]:
     positions = Catalog.open(open_storage(url)).positions()
     plans = []
     for number in range(partitions):
-        topic, partition = _name(number)
+        topic, partition = name_of(number)
         found = positions[PartitionId(topic_id=topic, partition=partition)]
         plans.append(plan_partition(state_of(number, found), Earliest()))
     return plan_tasks([each.range for each in plans], parallelism=_PARALLELISM)
@@ -121,7 +121,7 @@ def plan_slices(url: str) -> int:
 
 
 def state_of(number: int, held: ArchivedRange) -> PartitionState:
-    topic, partition = _name(number)
+    topic, partition = name_of(number)
     end = held.end_offset + _FRESH_OFFSETS
     return PartitionState(
         topic=topic,
@@ -136,13 +136,13 @@ def state_of(number: int, held: ArchivedRange) -> PartitionState:
     )
 
 
-def _name(number: int) -> tuple[str, int]:
-    return f"topic-{number // _TOPIC_PARTITIONS:05d}", number % _TOPIC_PARTITIONS
+def name_of(number: int) -> tuple[str, int]:
+    return f"topic-{number // TOPIC_PARTITIONS:05d}", number % TOPIC_PARTITIONS
 
 
-def _rows(run: int, partitions: int) -> pa.Table:
+def rows_of(run: int, partitions: int) -> pa.Table:
     """One row of data of every partition, after those of earlier runs."""
-    names, numbers = zip(*map(_name, range(partitions)), strict=True)
+    names, numbers = zip(*map(name_of, range(partitions)), strict=True)
     base = run * SEGMENT_OFFSETS
     run_id = f"20260101T0000{run:02d}Z-bench"
 
@@ -163,8 +163,8 @@ def _rows(run: int, partitions: int) -> pa.Table:
             ]
         ),
         "position": same(0, pa.int64()),
-        "bytes": same(_SEGMENT_BYTES, pa.int64()),
-        "raw_bytes": same(_SEGMENT_BYTES, pa.int64()),
+        "bytes": same(SEGMENT_BYTES, pa.int64()),
+        "raw_bytes": same(SEGMENT_BYTES, pa.int64()),
         "codec": same("lz4", pa.string()),
         "records": same(SEGMENT_OFFSETS, pa.int64()),
         "min_timestamp": same(base, pa.int64()),

@@ -38,7 +38,7 @@ was lost is never confused with another writer's."""
 _STREAM_PREFIX: Final = "maxbrod-stream-"
 """The prefix of the application transactions that record the last batch of a stream."""
 
-_IDENTITY: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind", "path", "position", "run_id")
+IDENTITY: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind", "path", "position", "run_id")
 """The columns that identify a row to be replaced. Runs have none of the others if they recorded no snapshot."""
 
 FAN_IN: Final = 8
@@ -123,7 +123,7 @@ def _without(files: DataFiles, replaced: pa.Table) -> tuple[list[DataFile], list
     condition = pc.field("topic_id").isin(pc.unique(replaced["topic_id"]))
     touched, survivors, count = [], [], 0
     for file in files.active:
-        if not _matches(files.read(_IDENTITY, condition, files=[file]), keys).num_rows:
+        if not _matches(files.read(IDENTITY, condition, files=[file]), keys).num_rows:
             continue
         rows = files.read(files.schema.names, files=[file])
         going = _matches(rows, keys)["row"].to_numpy()
@@ -142,13 +142,13 @@ def _without(files: DataFiles, replaced: pa.Table) -> tuple[list[DataFile], list
 
 
 def _keys(rows: pa.Table) -> pa.Table:
-    """`_IDENTITY` with nulls filled, because a join never matches nulls, and the number of each row."""
-    columns = {name: pc.fill_null(rows[name], "" if pa.types.is_string(rows[name].type) else -1) for name in _IDENTITY}
+    """`IDENTITY` with nulls filled, because a join never matches nulls, and the number of each row."""
+    columns = {name: pc.fill_null(rows[name], "" if pa.types.is_string(rows[name].type) else -1) for name in IDENTITY}
     return pa.table({**columns, "row": pa.array(np.arange(rows.num_rows))})
 
 
 def _matches(rows: pa.Table, keys: pa.Table) -> pa.Table:
-    return _keys(rows).join(keys.drop_columns(["row"]), list(_IDENTITY), join_type="left semi", use_threads=False)
+    return _keys(rows).join(keys.drop_columns(["row"]), list(IDENTITY), join_type="left semi", use_threads=False)
 
 
 def absent_rows(rows: pa.Table, others: pa.Table) -> pa.Table:

@@ -148,6 +148,24 @@ class Queries(ABC):
         for condition in self._divided(places, rows_max):
             yield self._select([*places, *condition], [], columns, as_of, revisions)
 
+    def portions_with_replaced(
+        self, columns: Sequence[str], *, topic_ids: Collection[str] | None = None, rows_max: int = PORTION_ROWS
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """As `portions`, each with the rows of kind replaced of its partitions as the catalog stores them.
+
+        Both are in the order of rows.
+        """
+        places = _places(topic_ids=topic_ids)
+        needed = list(dict.fromkeys([*columns, "kind", *(name for name, _ in SORT_ORDER)]))
+        for condition in self._divided(places, rows_max):
+            stored = _present() | (pc.field("kind") == Kind.REPLACED)
+            rows = self._files().read(needed, _all([stored, *places, *condition])).sort_by(SORT_ORDER)
+            replaced = pc.equal(rows["kind"], str(Kind.REPLACED))
+            dead = rows.filter(replaced).select(columns)
+            # Usually there are none: then no row is copied.
+            live = rows.filter(pc.invert(replaced)) if dead.num_rows else rows
+            yield live.select(columns), dead
+
     def topics(self, *, as_of: Mapping[PartitionId, int] | None = None, revisions: Revisions | None = None) -> pa.Table:
         """One row for each topic id that has rows: `topic_id`, `topic`, and the lowest `written_at`."""
         names = ("topic_id", "topic", "written_at")

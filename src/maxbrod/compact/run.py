@@ -8,7 +8,7 @@ the rows that were merged are looked up again. If they are still there, the comm
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.compact.by_key.run import compact_by_key
 from maxbrod.compact.job import JobPlace, merge_groups
-from maxbrod.compact.plan.groups import PLAN_COLUMNS, REPLACED_COLUMNS, Group, Plan, plan_groups
+from maxbrod.compact.plan.groups import PLAN_COLUMNS, REPLACED_COLUMNS, Group, Plan, join_plans, plan_groups
 from maxbrod.compact.plan.joining import IDENTITY_COLUMNS, Merge, Written, still_applies
 from maxbrod.compact.report import CompactFault, CompactReport, Figures
 from maxbrod.compact.settings import settings_of, tasks_of
@@ -39,7 +39,7 @@ from maxbrod.model import PartitionId, now_ms
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.compact.settings import TopicSettings
@@ -130,33 +130,47 @@ class _Compaction:
 
     def run(self, session: Session | None) -> CompactReport:
         self._on_progress(Progress(phase="planning"))
-        settings, plan = self._plan()
+        named = self._catalog.topics()
+        names = dict(zip(named["topic_id"].to_pylist(), named["topic"].to_pylist(), strict=True))
+        settings = self._settings(set(names.values()))
+        plans = self._plans(names, settings)
         if self._options.dry_run:
-            for group in plan.groups:
-                self._figures.of(group.topic).add(
-                    (group.topic_id, group.partition),
-                    segments=len(group.bases),
-                    new=len(group.parts),
-                    size=group.bytes,
-                    new_size=None,
-                    records=None,
-                )
-        elif plan.groups:
+            # Counted portion by portion: nothing of the groups is needed afterwards.
+            return self._report(join_plans(map(self._estimate, plans)).left)
+        plan = join_plans(plans)
+        if plan.groups:
             with open_configured(
                 self._config.spark, session, needs=needs_storage(self._archive.url, self._config.storage)
             ) as working:
                 self._merge_all(working, settings, plan)
             if self._commits and not self._recorded:
                 self._commit([], last=True)
-        return self._report(plan)
+        return self._report(plan.left)
 
-    def _plan(self) -> tuple[dict[str, TopicSettings], Plan]:
-        table = self._catalog.rows(columns=PLAN_COLUMNS)
-        topics = table["topic"].unique().to_pylist()
+    def _settings(self, topics: Collection[str]) -> dict[str, TopicSettings]:
         chosen = select_names(topics, self._options.topics, self._options.exclude)
-        settings = {name: each for name, each in settings_of(self._options, topics).items() if name in chosen}
+        return {name: each for name, each in settings_of(self._options, topics).items() if name in chosen}
+
+    def _plans(self, names: Mapping[str, str], settings: Mapping[str, TopicSettings]) -> Iterator[Plan]:
+        """What to merge, for one portion of the chosen topics after the other. `names` is by topic id."""
         limits = {name: each.limits for name, each in settings.items()}
-        return settings, plan_groups(table, self._replaced(), limits, now_ms=self._clock_ms)
+        chosen = [topic_id for topic_id, name in names.items() if name in limits]
+        ids = None if len(chosen) == len(names) else chosen
+        for rows, replaced in self._catalog.portions_with_replaced(PLAN_COLUMNS, topic_ids=ids):
+            yield plan_groups(rows, replaced.select(REPLACED_COLUMNS), limits, now_ms=self._clock_ms)
+
+    def _estimate(self, plan: Plan) -> Plan:
+        """Count the groups, and return the plan without them."""
+        for group in plan.groups:
+            self._figures.of(group.topic).add(
+                (group.topic_id, group.partition),
+                segments=len(group.bases),
+                new=len(group.parts),
+                size=group.bytes,
+                new_size=None,
+                records=None,
+            )
+        return replace(plan, groups=())
 
     def _replaced(self) -> pa.Table:
         return self._catalog.replaced().select(list(REPLACED_COLUMNS))
@@ -242,7 +256,7 @@ class _Compaction:
         self._recorded = self._recorded or (last and not self._is_stopped())
 
     def _run_row(self, done: Sequence[_Done], now: int) -> Run:
-        figures = self._report(Plan(groups=()))
+        figures = self._report({})
         rows = [row for each in done for row in each.merge.rows]
         written = [each for group in done for each in group.written]
         topics = {each.topic for each in figures.topics} | {each.merge.group.topic for each in done}
@@ -290,7 +304,7 @@ class _Compaction:
                 records=sum(row.records for row in each.merge.rows),
             )
 
-    def _report(self, plan: Plan) -> CompactReport:
+    def _report(self, left: Mapping[str, Mapping[str, int]]) -> CompactReport:
         return CompactReport(
             archive=self._archive.url,
             layout=NATIVE,
@@ -298,7 +312,7 @@ class _Compaction:
             dry_run=self._options.dry_run,
             started_at_ms=self._started_at,
             finished_at_ms=now_ms(),
-            topics=self._figures.topics(plan.left),
+            topics=self._figures.topics(left),
             faults=tuple(self._faults),
             overtaken=self._overtaken,
             commits=self._commits,

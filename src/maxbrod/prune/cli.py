@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.durations import parse_duration_s
-from maxbrod.cli.output import human_bytes, human_time, out, print_json, print_line, table
+from maxbrod.cli.output import human_bytes, human_time, out, print_json, print_json_with, print_line, table
 from maxbrod.errors import EXIT_INCOMPLETE, UsageError
 from maxbrod.options import PLACE, JsonOption
 from maxbrod.prune.options import PruneOptions
@@ -57,7 +58,9 @@ def prune(call: Call[PruneOptions]) -> None:
         return
     report = prune_archive(opened, _request(options), apply=options.apply)
     if call.as_json:
-        print_json({**asdict(report), "exit_code": 0})
+        # There may be some for each of a hundred thousand partitions.
+        items = (json.dumps(asdict(each)) for each in report.items)
+        print_json_with({**asdict(replace(report, items=())), "exit_code": 0}, "items", items)
     else:
         _print(report)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping  # noqa: TC003 - a field of a dataclass
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.catalog.schema import SORT_ORDER, Kind
+from maxbrod.prune.sizes import ARCHIVE_BYTES, TOPIC_BYTES, Oversize, SizedRows, running_sum
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PLAN_COLUMNS: Final = (
-    *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "details", "path", "position", "run_id"),
-    *("bytes", "raw_bytes", "records", "min_timestamp", "max_timestamp", "min_timestamp_exact", "written_at"),
+    *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "path"),
+    *("bytes", "raw_bytes", "records", "max_timestamp", "written_at"),
 )
-"""The columns that planning reads, those that holds and the identity of a row need included."""
+"""The columns that planning reads. Holds need more."""
 _NEVER: Final = -(2**63)
 
 
@@ -43,8 +43,8 @@ class Reason(IntEnum):
     SOURCE_UNKNOWN = 6
     BEHIND = 7
     AGE = 10
-    TOPIC_BYTES = 11
-    ARCHIVE_BYTES = 12
+    TOPIC_BYTES = TOPIC_BYTES
+    ARCHIVE_BYTES = ARCHIVE_BYTES
     SOURCE_AGE = 13
     SOURCE_BYTES = 14
     DELETED = 15
@@ -88,6 +88,11 @@ class SegmentPolicy:
     """Whether compacted topics, and those of unknown policy, lose data by age and size too."""
 
     @property
+    def sized(self) -> bool:
+        """Whether a limit is about the size of more than one partition."""
+        return self.topic_bytes_max is not None or self.archive_bytes_max is not None
+
+    @property
     def given(self) -> bool:
         limits = (self.before_ms, self.topic_bytes_max, self.archive_bytes_max, self.as_source_at_ms)
         return any(each is not None for each in (*limits, self.lost_before_ms))
@@ -118,24 +123,6 @@ UNKNOWN: Final = TopicFacts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """Neighbouring segments of one partition that stay or go for the same reason."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    first_offset: int
-    end_offset: int
-    segments: int
-    records: int
-    bytes: int
-    keep: bool
-    reason: str
-    replaced: bool
-    """Whether later rows have replaced them: only queries as of an older run return them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPlan:
     rows: pa.Table
     """Every row of data, by partition and offset; those of kind replaced come after all others."""
@@ -149,8 +136,9 @@ class SegmentPlan:
     def going(self) -> pa.Table:
         return self.rows.filter(pa.array(self.reasons >= Reason.AGE))
 
-    def items(self) -> list[Item]:
-        return _items(self)
+    @property
+    def kept(self) -> pa.Table:
+        return self.rows.filter(pa.array(self.reasons < Reason.AGE))
 
 
 @dataclass(slots=True)
@@ -189,65 +177,118 @@ def plan_segments(
     policy: SegmentPolicy,
     topics: Mapping[str, TopicFacts],
     *,
-    selected: Collection[str],
+    selected: Collection[str] | None = None,
     holders: NDArray[np.int64] | None = None,
     holds: Sequence[str] = (),
     in_order: bool = False,
+    sizes: Oversize | None = None,
 ) -> SegmentPlan:
-    """Decide for every row of data. `live` are sorted; `replaced` are rows of kind replaced that hold data.
+    """Decide for every row. `live` are rows of data, `replaced` rows of kind replaced that hold data; both are sorted.
 
-    `selected` are the topic ids that the policy is about. `holders` has for each row, live ones first, the number of
-    the hold in `holds` that holds it, or -1. `in_order`: nothing may go behind a row that stays, because the layout
-    could not say why.
+    The rows may be a portion of all rows, if it has all rows of its partitions. Limits by size are about more than one
+    partition: then `sizes` has been given all portions by `weigh_segments`, and tells which rows of this one go.
+    `selected` are the topic ids that the policy is about, or None: all. `holders` has for each row, live ones first,
+    the number of the hold in `holds` that holds it, or -1. `in_order`: nothing may go behind a row that stays, because
+    the layout could not say why.
     """
-    live = live.filter(pc.equal(live["kind"], Kind.DATA))
-    replaced = replaced.sort_by(SORT_ORDER)
-    rows = pa.concat_tables([live, replaced])
-    held = np.full(rows.num_rows, -1, np.int64) if holders is None else holders
-    columns = _columns(rows, live.num_rows)
-    reasons = np.full(rows.num_rows, int(Reason.NO_RULE), np.int64)
-    if rows.num_rows:
-        _decide(columns, policy, topics, selected, held >= 0, reasons)
+    weighed = _Weighed.of(live, replaced, policy, topics, selected, holders)
+    columns, reasons, held = weighed.columns, weighed.reasons, weighed.held
+    if policy.sized:
+        if sizes is None:
+            sizes = Oversize(policy.topic_bytes_max, policy.archive_bytes_max)
+            sizes.add(weighed.sized())
+        too_much = sizes.take(len(reasons))
+        reasons[too_much > 0] = too_much[too_much > 0]
+    if len(reasons):
+        reasons[held & weighed.asked & (reasons == Reason.NO_RULE)] = Reason.HELD
+        reasons[held & weighed.deleted] = Reason.HELD
         if in_order:
             _keep_behind(columns, reasons)
-    return SegmentPlan(rows=rows, reasons=reasons, holders=held, words=holds)
+    return SegmentPlan(rows=columns.rows, reasons=reasons, holders=weighed.holders, words=holds)
 
 
-def _decide(
-    columns: _Columns,
+def weigh_segments(
+    live: pa.Table,
+    replaced: pa.Table,
     policy: SegmentPolicy,
     topics: Mapping[str, TopicFacts],
-    selected: Collection[str],
-    held: NDArray[np.bool_],
-    reasons: NDArray[np.int64],
-) -> None:
-    facts = [topics.get(each, UNKNOWN) for each in columns.topic_ids]
-    asked = _per_topic(columns, [each in selected for each in columns.topic_ids])
-    lost_before = _NEVER if policy.lost_before_ms is None else policy.lost_before_ms
-    deleted = asked & _per_topic(
-        columns, [each.lost_at_ms is not None and each.lost_at_ms < lost_before for each in facts]
-    )
-    reasons[~asked] = Reason.NOT_SELECTED
-    reasons[deleted & ~held] = Reason.DELETED
-    by_size_or_age = any(
-        each is not None
-        for each in (policy.before_ms, policy.topic_bytes_max, policy.archive_bytes_max, policy.as_source_at_ms)
-    )
-    if by_size_or_age:
-        compacted = [None if policy.compacted_too else each.compacted for each in facts]
-        unknown = [each.cleanup_policy is None and not policy.compacted_too for each in facts]
-        free = asked & ~deleted
-        newest = columns.newest
-        reasons[free & _per_topic(columns, unknown)] = Reason.POLICY_UNKNOWN
-        reasons[free & _per_topic(columns, [bool(each) for each in compacted])] = Reason.COMPACTED
-        reasons[free & newest & (reasons == Reason.NO_RULE)] = Reason.NEWEST
-        _by_age(columns, policy, reasons, held)
-        _by_source(columns, policy, facts, reasons, held)
-        _by_bytes(columns, policy.topic_bytes_max, columns.topic, Reason.TOPIC_BYTES, reasons, held)
-        everything = np.zeros(len(reasons), np.int64)
-        _by_bytes(columns, policy.archive_bytes_max, everything, Reason.ARCHIVE_BYTES, reasons, held)
-    reasons[held & asked & (reasons == Reason.NO_RULE)] = Reason.HELD
-    reasons[held & deleted] = Reason.HELD
+    *,
+    selected: Collection[str] | None = None,
+    holders: NDArray[np.int64] | None = None,
+) -> SizedRows:
+    """What limits by size need to know of these rows. The arguments are those of `plan_segments`."""
+    return _Weighed.of(live, replaced, policy, topics, selected, holders).sized()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Weighed:
+    """Rows with the reasons of all rules but those by size."""
+
+    columns: _Columns
+    reasons: NDArray[np.int64]
+    holders: NDArray[np.int64]
+    asked: NDArray[np.bool_]
+    deleted: NDArray[np.bool_]
+
+    @property
+    def held(self) -> NDArray[np.bool_]:
+        held: NDArray[np.bool_] = self.holders >= 0
+        return held
+
+    @classmethod
+    def of(
+        cls,
+        live: pa.Table,
+        replaced: pa.Table,
+        policy: SegmentPolicy,
+        topics: Mapping[str, TopicFacts],
+        selected: Collection[str] | None,
+        holders: NDArray[np.int64] | None,
+    ) -> _Weighed:
+        rows = pa.concat_tables([live, replaced]) if replaced.num_rows else live
+        columns = _columns(rows, live.num_rows)
+        facts = [topics.get(each, UNKNOWN) for each in columns.topic_ids]
+        asked = _per_topic(columns, [selected is None or each in selected for each in columns.topic_ids])
+        lost_before = _NEVER if policy.lost_before_ms is None else policy.lost_before_ms
+        lost = [each.lost_at_ms is not None and each.lost_at_ms < lost_before for each in facts]
+        found = cls(
+            columns=columns,
+            reasons=np.full(rows.num_rows, int(Reason.NO_RULE), np.int64),
+            holders=np.full(rows.num_rows, -1, np.int64) if holders is None else holders,
+            asked=asked,
+            deleted=asked & _per_topic(columns, lost),
+        )
+        if rows.num_rows:
+            _decide(found, policy, facts)
+        return found
+
+    def sized(self) -> SizedRows:
+        return SizedRows(
+            topic_ids=self.columns.topic_ids,
+            topic=self.columns.topic,
+            reached=self.columns.reached,
+            bytes=self.columns.bytes,
+            eligible=(self.reasons == Reason.NO_RULE) & ~self.held,
+            stays=self.reasons < Reason.AGE,
+            asked=self.asked,
+        )
+
+
+def _decide(weighed: _Weighed, policy: SegmentPolicy, facts: Sequence[TopicFacts]) -> None:
+    """Apply all rules but those by size."""
+    columns, reasons, held = weighed.columns, weighed.reasons, weighed.held
+    reasons[~weighed.asked] = Reason.NOT_SELECTED
+    reasons[weighed.deleted & ~held] = Reason.DELETED
+    if policy.before_ms is None and policy.as_source_at_ms is None and not policy.sized:
+        return
+    compacted = [None if policy.compacted_too else each.compacted for each in facts]
+    unknown = [each.cleanup_policy is None and not policy.compacted_too for each in facts]
+    free = weighed.asked & ~weighed.deleted
+    reasons[free & _per_topic(columns, unknown)] = Reason.POLICY_UNKNOWN
+    reasons[free & _per_topic(columns, [bool(each) for each in compacted])] = Reason.COMPACTED
+    reasons[free & columns.newest & (reasons == Reason.NO_RULE)] = Reason.NEWEST
+    _by_age(columns, policy, reasons, held)
+    _by_source(columns, policy, facts, reasons, held)
 
 
 def _by_age(columns: _Columns, policy: SegmentPolicy, reasons: NDArray[np.int64], held: NDArray[np.bool_]) -> None:
@@ -281,28 +322,8 @@ def _by_source(
     raw = np.where(columns.live, columns.raw_bytes, 0)
     total = np.bincount(columns.partition, weights=raw).astype(np.int64)[columns.partition]
     # A segment goes if what remains is still as large as the limit.
-    beyond = columns.live & (limit >= 0) & (_running_sum(columns.partition, raw) <= total - limit)
+    beyond = columns.live & (limit >= 0) & (running_sum(columns.partition, raw) <= total - limit)
     reasons[beyond & (reasons == Reason.NO_RULE) & ~held] = Reason.SOURCE_BYTES
-
-
-def _by_bytes(
-    columns: _Columns,
-    limit: int | None,
-    group: NDArray[np.int64],
-    reason: Reason,
-    reasons: NDArray[np.int64],
-    held: NDArray[np.bool_],
-) -> None:
-    """Let the oldest rows of each group go until the rest fits; the order of offsets within a partition is kept."""
-    if limit is None:
-        return
-    stays = reasons < Reason.AGE
-    counted = reasons != Reason.NOT_SELECTED if reason is Reason.TOPIC_BYTES else np.ones(len(reasons), np.bool_)
-    total = np.bincount(group, weights=np.where(stays & counted, columns.bytes, 0)).astype(np.int64)
-    eligible = np.flatnonzero((reasons == Reason.NO_RULE) & ~held)
-    order = eligible[np.lexsort((eligible, columns.reached[eligible], group[eligible]))]
-    before = _running_sum(group[order], columns.bytes[order]) - columns.bytes[order]
-    reasons[order[before < (total - limit)[group[order]]]] = reason
 
 
 def _keep_behind(columns: _Columns, reasons: NDArray[np.int64]) -> None:
@@ -311,33 +332,40 @@ def _keep_behind(columns: _Columns, reasons: NDArray[np.int64]) -> None:
     reasons[blocked & (reasons >= Reason.AGE) & columns.live] = Reason.BEHIND
 
 
+def places_of(rows: pa.Table, live: int) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """The topic ids of the rows, and for each row the number of its topic among them, and that of its partition.
+
+    The first `live` rows, and the others, are sorted each: a partition has one number among the former and another
+    among the latter.
+    """
+    ids = rows["topic_id"].combine_chunks() if rows.num_rows else pa.array([], pa.string())
+    encoded = ids.dictionary_encode()
+    topic = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    number = numbers_of(rows, "partition")
+    fresh = np.ones(rows.num_rows, np.bool_)
+    fresh[1:] = (topic[1:] != topic[:-1]) | (number[1:] != number[:-1])
+    if 0 < live < rows.num_rows:
+        fresh[live] = True
+    return encoded.dictionary.to_pylist(), topic, np.cumsum(fresh) - 1
+
+
 def _columns(rows: pa.Table, live: int) -> _Columns:
     count = rows.num_rows
-    encoded = (
-        rows["topic_id"].combine_chunks().dictionary_encode()
-        if count
-        else pa.array([], pa.string()).dictionary_encode()
-    )
-    topic = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64) if count else np.zeros(0, np.int64)
-    number = _numbers(rows, "partition")
-    fresh = np.ones(count, np.bool_)
-    fresh[1:] = (topic[1:] != topic[:-1]) | (number[1:] != number[:-1])
-    if 0 < live < count:
-        fresh[live] = True
+    topic_ids, topic, partition = places_of(rows, live)
     at = pc.coalesce(rows["max_timestamp"], rows["written_at"])
     return _Columns(
         rows=rows,
-        topic_ids=encoded.dictionary.to_pylist(),
+        topic_ids=topic_ids,
         topic=topic,
-        partition=np.cumsum(fresh) - 1,
-        bytes=_numbers(rows, "bytes"),
-        raw_bytes=_numbers(rows, "raw_bytes"),
+        partition=partition,
+        bytes=numbers_of(rows, "bytes"),
+        raw_bytes=numbers_of(rows, "raw_bytes"),
         at=at.to_numpy().astype(np.int64) if count else np.zeros(0, np.int64),
         live=np.arange(count) < live,
     )
 
 
-def _numbers(rows: pa.Table, name: str) -> NDArray[np.int64]:
+def numbers_of(rows: pa.Table, name: str) -> NDArray[np.int64]:
     numbers: NDArray[np.int64] = pc.fill_null(rows[name], 0).to_numpy().astype(np.int64)
     return numbers
 
@@ -356,54 +384,3 @@ def _running_max(group: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray
     highest = np.maximum.accumulate(group * count + rank) - group * count
     found: NDArray[np.int64] = values[by_value[highest]]
     return found
-
-
-def _running_sum(group: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The sum of the group so far, this value included. Equal groups are neighbours."""
-    if not len(values):
-        return values
-    sums = np.cumsum(values)
-    first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
-    before = np.repeat(sums[first] - values[first], np.diff(np.append(first, len(values))))
-    found: NDArray[np.int64] = sums - before
-    return found
-
-
-def _items(plan: SegmentPlan) -> list[Item]:
-    rows = plan.rows
-    if not rows.num_rows:
-        return []
-    live = int(pc.sum(pc.equal(rows["kind"], Kind.DATA)).as_py())
-    columns = _columns(rows, live)
-    holder = np.where(plan.reasons == Reason.HELD, plan.holders, -1)
-    changes = (np.diff(columns.partition) != 0) | (np.diff(plan.reasons) != 0) | (np.diff(holder) != 0)
-    first = np.flatnonzero(np.append(True, changes))
-    last = np.append(first[1:], rows.num_rows) - 1
-    heads = rows.select(["topic", "topic_id", "partition", "base_offset"]).take(pa.array(first)).to_pylist()
-    ends = rows["end_offset"].to_numpy()[last].tolist()
-    sums: dict[str, Any] = {
-        name: np.add.reduceat(_numbers(rows, name), first).tolist() for name in ("records", "bytes")
-    }
-    return [
-        Item(
-            topic=head["topic"],
-            topic_id=head["topic_id"],
-            partition=head["partition"],
-            first_offset=head["base_offset"],
-            end_offset=ends[number],
-            segments=int(last[number] - first[number] + 1),
-            records=sums["records"][number],
-            bytes=sums["bytes"][number],
-            keep=not Reason(int(plan.reasons[first[number]])).goes,
-            reason=_words(plan, int(first[number])),
-            replaced=bool(first[number] >= live),
-        )
-        for number, head in enumerate(heads)
-    ]
-
-
-def _words(plan: SegmentPlan, row: int) -> str:
-    reason = Reason(int(plan.reasons[row]))
-    if reason is Reason.HELD and plan.holders[row] >= 0 and plan.words:
-        return plan.words[int(plan.holders[row])]
-    return WORDS[reason]

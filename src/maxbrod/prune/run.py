@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping  # noqa: TC003 - a field of a dataclass
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,20 +17,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.archive.holds import Hold, Holds, active_holds
+from maxbrod.archive.holds import HOLD_COLUMNS, Hold, Holds, active_holds
 from maxbrod.archive.incarnations import select_names
 from maxbrod.archive.lifecycle import NO_ROWS
 from maxbrod.archive.runs import ending_of
 from maxbrod.archive.snapshots import find_moment, read_snapshot
 from maxbrod.archive.undo import UNDOES, Taking, take, undoable
-from maxbrod.catalog.commits import absent_rows, present_rows
+from maxbrod.catalog.commits import absent_rows
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.registry import prune_of
 from maxbrod.model import PartitionId
 from maxbrod.prune.foreign import delete_segments, with_times
-from maxbrod.prune.plan import PLAN_COLUMNS, Reason, SegmentPlan, TopicFacts, plan_segments
+from maxbrod.prune.freed import FreedObjects
+from maxbrod.prune.items import Item, items_of
+from maxbrod.prune.plan import PLAN_COLUMNS, TopicFacts, plan_segments, weigh_segments
 from maxbrod.prune.runs import RunDecision, RunFacts, RunPolicy, thin_runs
+from maxbrod.prune.sizes import Oversize
 from maxbrod.restore.state import others_interrupted
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.snapshots import Moment
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
-    from maxbrod.prune.plan import Item, SegmentPolicy
+    from maxbrod.prune.plan import SegmentPlan, SegmentPolicy
     from maxbrod.restore.plan.plan import RestorePlan
 
 GRACE_S: Final = 7 * 24 * 3600
@@ -90,18 +93,28 @@ class PruneReport:
         return sum(not each.keep for each in self.runs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Plan:
-    segments: SegmentPlan
-    runs: list[RunDecision]
-    unreachable: pa.Table
-    """Rows of kind replaced that no run which stays can reach."""
-    markers: pa.Table
-    """Some of these, of which a trace must stay: the catalog counts revisions by rows of kind replaced."""
+    """Decisions, added up portion by portion. Rows are kept only to be taken."""
 
-    @property
-    def empty(self) -> bool:
-        return not (self.segments.going.num_rows or self.unreachable.num_rows or any(not run.keep for run in self.runs))
+    runs: list[RunDecision]
+    freed: FreedObjects | None = None
+    """None: no rule takes rows."""
+    items: list[Item] = field(default_factory=list)
+    replaced_items: list[Item] = field(default_factory=list)
+    pruned: list[pa.Table] = field(default_factory=list)
+    dropped: list[pa.Table] = field(default_factory=list)
+
+    def add(self, segments: SegmentPlan) -> None:
+        for item in items_of(segments):
+            (self.replaced_items if item.replaced else self.items).append(item)
+        if self.freed is not None:
+            self.freed.add(segments)
+
+    def take(self, going: pa.Table, unreachable: pa.Table, markers: pa.Table) -> None:
+        """Take these rows. What no run can reach goes as a whole; its highest revision leaves a gap behind."""
+        self.pruned += [absent_rows(going, unreachable), markers.filter(pc.is_valid(markers["path"]))]
+        self.dropped.append(absent_rows(unreachable, markers))
 
 
 def prune_archive(archive: Archive, request: PruneRequest, *, apply: bool = False) -> PruneReport:
@@ -112,54 +125,57 @@ def prune_archive(archive: Archive, request: PruneRequest, *, apply: bool = Fals
         )
     if archive.survey is not None:
         return _prune_foreign(archive, request, apply=apply)
+    if not apply:
+        return _report(archive, _plan(archive, request, taken=False), applied=False)
     plans: list[_Plan] = []
 
     def taking() -> Taking | None:
-        plans[:] = [_plan(archive, request)]
-        return None if plans[0].empty else _taking(archive, plans[0])
+        plans[:] = [_plan(archive, request, taken=True)]
+        return _taking(archive, plans[0])
 
-    if not apply:
-        return _report(archive, _plan(archive, request), applied=False)
     run_id = take(archive, taking, grace_s=request.grace_s)
     until = None if run_id is None else round((time.time() + request.grace_s) * 1000)
     return replace(_report(archive, plans[0], applied=True), run_id=run_id, undo_until_ms=until)
 
 
-def _plan(archive: Archive, request: PruneRequest) -> _Plan:
+def _plan(archive: Archive, request: PruneRequest, *, taken: bool) -> _Plan:
+    """Decide about one portion of the rows after the other. With `taken`, keep the rows that go."""
     runs = archive.catalog.runs()
     moment = find_moment(archive.storage, runs, None)
     holds = _holds(archive)
     restoring = {plan.archive.run_id for plan in _unfinished_restores(archive)}
     decisions = thin_runs(_run_facts(runs, moment, holds, restoring), request.runs)
-    live = archive.catalog.rows(columns=PLAN_COLUMNS)
-    dead = archive.catalog.replaced_rows()
-    unreachable = _unreachable(archive, dead, runs, decisions) if request.runs.given else NO_ROWS
-    dead = dead.filter(pc.is_valid(dead["path"])).select(PLAN_COLUMNS)
+    reach = _reach(archive, runs, decisions) if taken and request.runs.given else None
+    policy, facts = request.segments, _topic_facts(runs, moment)
+    selected = _selected(archive, moment, request.topics)
+    # It has a value for each partition, and is not needed any more.
+    del moment
+    columns = tuple(dict.fromkeys([*PLAN_COLUMNS, *(HOLD_COLUMNS if holds.active else ())]))
+    sizes = None
+    if policy.sized:
+        sizes = Oversize(policy.topic_bytes_max, policy.archive_bytes_max)
+        for live, replaced in archive.catalog.portions_with_replaced(columns):
+            data, dead, held = _with_holders(live, replaced, holds)
+            sizes.add(weigh_segments(data, dead, policy, facts, selected=selected, holders=held))
+    plan = _Plan(decisions, FreedObjects() if policy.given else None)
+    words = [str(each) for each in holds.active]
+    # Rows that are taken are remembered whole.
+    for live, replaced in archive.catalog.portions_with_replaced(SCHEMA.names if taken else columns):
+        data, dead, held = _with_holders(live, replaced, holds)
+        segments = plan_segments(data, dead, policy, facts, selected=selected, holders=held, holds=words, sizes=sizes)
+        plan.add(segments)
+        if taken:
+            unreachable = NO_ROWS if reach is None else _without_held(_unreachable(replaced, reach), holds)
+            plan.take(segments.going, unreachable, _markers(unreachable, replaced))
+    return plan
+
+
+def _with_holders(live: pa.Table, replaced: pa.Table, holds: Holds) -> tuple[pa.Table, pa.Table, Any]:
+    """The rows of data, live and of kind replaced, and which hold each has: None without any hold."""
     live = live.filter(pc.equal(live["kind"], Kind.DATA))
-    held = np.concatenate([holds.holders(live), holds.holders(dead)]) if holds.active else None
-    # Sorted by the plan: the holders of replaced rows must have their order.
-    dead, held = _sorted(dead, held, live.num_rows)
-    segments = plan_segments(
-        live,
-        dead,
-        request.segments,
-        _topic_facts(runs, moment),
-        selected=_selected(live, moment, request.topics),
-        holders=held,
-        holds=[str(each) for each in holds.active],
-    )
-    unreachable = _without_held(unreachable, holds)
-    return _Plan(segments, decisions, unreachable, _markers(unreachable, archive.catalog.replaced_rows()))
-
-
-def _sorted(dead: pa.Table, held: Any, live: int) -> tuple[pa.Table, Any]:  # noqa: ANN401 - an array or None
-    order = pc.sort_indices(dead.select(["topic_id", "partition", "base_offset"]), sort_keys=_SORT_KEYS)
-    if held is not None:
-        held = np.concatenate([held[:live], held[live:][order.to_numpy()]])
-    return dead.take(order), held
-
-
-_SORT_KEYS: Final = [(name, "ascending") for name in ("topic_id", "partition", "base_offset")]
+    replaced = replaced.filter(pc.is_valid(replaced["path"]))
+    held = np.concatenate([holds.holders(live), holds.holders(replaced)]) if holds.active else None
+    return live, replaced, held
 
 
 def _holds(archive: Archive) -> Holds:
@@ -182,12 +198,15 @@ def _unfinished_restores(archive: Archive) -> Iterator[RestorePlan]:
     return others_interrupted(archive.storage, "")
 
 
-def _selected(live: pa.Table, moment: Moment, patterns: Sequence[str]) -> set[str]:
-    named = live.group_by("topic_id").aggregate([("topic", "max")]).to_pylist()
-    names = {each["topic_id"]: each["topic_max"] for each in named}
-    empty = {} if moment.snapshot is None else dict(moment.snapshot.topics)
-    chosen = select_names({*names.values(), *empty.values()}, patterns)
-    return {topic_id for topic_id, name in {**empty, **names}.items() if name in chosen}
+def _selected(archive: Archive, moment: Moment, patterns: Sequence[str]) -> set[str] | None:
+    """The topic ids that the patterns name; None: all."""
+    if not patterns:
+        return None
+    named = archive.catalog.topics().to_pylist()
+    names = {} if moment.snapshot is None else dict(moment.snapshot.topics)
+    names |= {each["topic_id"]: each["topic"] for each in named}
+    chosen = select_names(set(names.values()), patterns)
+    return {topic_id for topic_id, name in names.items() if name in chosen}
 
 
 def _topic_facts(runs: Sequence[Run], moment: Moment) -> dict[str, TopicFacts]:
@@ -252,20 +271,24 @@ def _is_recent(run: Run) -> bool:
     return run.finished_at > (time.time() - GRACE_S) * 1000
 
 
-def _unreachable(archive: Archive, dead: pa.Table, runs: Sequence[Run], decisions: Sequence[RunDecision]) -> pa.Table:
-    """Rows of kind replaced that no query as of a run that stays can return.
+def _reach(archive: Archive, runs: Sequence[Run], decisions: Sequence[RunDecision]) -> Revisions | None:
+    """The revisions that the oldest point in time which stays knows: none reaches further back, because they only rise.
 
-    Revisions only rise, so the oldest point in time that stays reaches furthest back.
+    None: unknown, so that everything may be needed.
     """
     kept = {each.run_id for each in decisions if each.keep}
     oldest = next((run for run in runs if run.snapshot is not None and run.run_id in kept), None)
-    if oldest is None or not dead.num_rows:
-        return NO_ROWS
+    if oldest is None:
+        return None
     try:
-        revisions: Revisions = read_snapshot(archive.storage, oldest).revisions
+        return read_snapshot(archive.storage, oldest).revisions
     except _UNREADABLE:
-        return NO_ROWS
-    gone = [number <= revisions.get(place, 0) for place, number in _revisions(dead)]
+        return None
+
+
+def _unreachable(dead: pa.Table, reach: Revisions) -> pa.Table:
+    """Rows of kind replaced that no query as of a run that stays can return."""
+    gone = [number <= reach.get(place, 0) for place, number in _revisions(dead)]
     return dead.filter(pa.array(gone, pa.bool_()))
 
 
@@ -296,19 +319,13 @@ def _markers(unreachable: pa.Table, dead: pa.Table) -> pa.Table:
     return unreachable.take(pa.array(sorted(chosen.values()), pa.int64()))
 
 
-def _taking(archive: Archive, plan: _Plan) -> Taking:
-    going, catalog = plan.segments.going, archive.catalog
-    wanted = going.select([name for name in going.column_names if name in SCHEMA.names])
-    stored = pa.concat_tables([catalog.rows(), catalog.replaced_rows()])
-    stored = present_rows(stored, wanted)
-    # What no run can reach goes as a whole; its highest revision leaves a gap behind.
-    reachable = absent_rows(stored, plan.unreachable)
-    markers = plan.markers.filter(pc.is_valid(plan.markers["path"]))
-    dropped = absent_rows(plan.unreachable, plan.markers)
+def _taking(archive: Archive, plan: _Plan) -> Taking | None:
     ids = pa.array([each.run_id for each in plan.runs if not each.keep], pa.string())
-    runs = catalog.run_rows()
+    runs = archive.catalog.run_rows()
     runs = runs.filter(pc.is_in(runs["run_id"], value_set=ids))
-    pruned = pa.concat_tables([reachable, markers])
+    pruned, dropped = (pa.concat_tables([NO_ROWS, *rows]) for rows in (plan.pruned, plan.dropped))
+    if not (pruned.num_rows or dropped.num_rows or len(ids)):
+        return None
     return Taking(
         pruned=pruned,
         dropped=pa.concat_tables([dropped, runs]),
@@ -325,8 +342,8 @@ def _taking(archive: Archive, plan: _Plan) -> Taking:
 
 
 def _report(archive: Archive, plan: _Plan, *, applied: bool) -> PruneReport:
-    items = tuple(plan.segments.items())
-    objects, objects_bytes = _freed(plan.segments)
+    items = (*plan.items, *plan.replaced_items)
+    objects, objects_bytes = (0, 0) if plan.freed is None else plan.freed.total()
     return PruneReport(
         archive=archive.url,
         layout="kafka" if archive.survey is None else archive.survey.layout,
@@ -349,14 +366,6 @@ def _totals(items: Sequence[Item], *, keep: bool) -> Totals:
     )
 
 
-def _freed(plan: SegmentPlan) -> tuple[int, int]:
-    """How many objects lose all their slices, and the size of those slices."""
-    going = plan.going
-    kept = plan.rows.filter(pa.array(plan.reasons < Reason.AGE))["path"].unique()
-    alone = going.filter(pc.invert(pc.is_in(going["path"], value_set=kept.cast(pa.string()))))
-    return len(pc.unique(alone["path"])), pc.sum(alone["bytes"]).as_py() or 0
-
-
 def _prune_foreign(archive: Archive, request: PruneRequest, *, apply: bool) -> PruneReport:
     """By its own metadata: without runs, and without a way back."""
     survey = archive.survey
@@ -368,7 +377,7 @@ def _prune_foreign(archive: Archive, request: PruneRequest, *, apply: bool) -> P
         )
     runs = archive.catalog.runs()
     moment = find_moment(archive.storage, runs, None)
-    live = with_times(archive, archive.catalog.rows(columns=PLAN_COLUMNS), request.segments)
+    live = with_times(archive, archive.catalog.rows(), request.segments)
     live = live.filter(pc.equal(live["kind"], Kind.DATA))
     holds = _holds(archive)
     facts = {
@@ -384,16 +393,17 @@ def _prune_foreign(archive: Archive, request: PruneRequest, *, apply: bool) -> P
         live.slice(0, 0),
         request.segments,
         facts,
-        selected=_selected(live, moment, request.topics),
+        selected=_selected(archive, moment, request.topics),
         holders=holds.holders(live) if holds.active else None,
         holds=[str(each) for each in holds.active],
         in_order=True,
     )
     going = set(segments.going["path"].to_pylist())
     # An object of which one part stays, because others overlap it, stays.
-    going -= set(segments.rows.filter(pa.array(segments.reasons < Reason.AGE))["path"].to_pylist())
+    going -= set(segments.kept["path"].to_pylist())
     prune_of(survey.layout)
     if apply:
         delete_segments(archive, going)
-    plan = _Plan(segments, [], NO_ROWS, NO_ROWS)
+    plan = _Plan([], FreedObjects())
+    plan.add(segments)
     return _report(archive, plan, applied=apply)

@@ -15,7 +15,9 @@ Everything but the cutting of long stretches is vectorised: a catalog may have m
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
+from collections.abc import Sequence  # noqa: TC003 - a field of a dataclass
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +28,7 @@ import pyarrow.compute as pc
 from maxbrod.catalog.schema import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -56,8 +58,8 @@ class Group:
     partition: int
     base_offset: int
     end_offset: int
-    bases: tuple[int, ...]
-    """The base offsets of its rows."""
+    bases: Sequence[int]
+    """The base offsets of its rows. In 8 bytes for each: a plan may have millions."""
     parts: tuple[int, ...]
     """The number of rows that each new row joins."""
     bytes: int
@@ -104,8 +106,8 @@ def plan_groups(
 ) -> Plan:
     """What to merge. `table` has live rows in the order of the catalog, with `PLAN_COLUMNS`; `limits` is by topic name.
 
-    `replaced` are the rows that only queries as of older runs return, with `REPLACED_COLUMNS`. Topics without limits
-    are left alone.
+    `table` may be a portion of the rows, if it has all rows of its partitions. `replaced` are the rows that only
+    queries as of older runs return, with `REPLACED_COLUMNS`. Topics without limits are left alone.
     """
     table = table.filter(pc.equal(table["kind"], Kind.DATA))
     if not table.num_rows:
@@ -120,6 +122,17 @@ def plan_groups(
         for group in _cut(rows, apart, first, stop, limits[rows.topic[rows.name[first]]], left, row_bytes_max)
     ]
     return Plan(groups=tuple(groups), left={topic: counts for topic, counts in left.items() if counts})
+
+
+def join_plans(plans: Iterable[Plan]) -> Plan:
+    """One plan of plans of different partitions."""
+    groups: list[Group] = []
+    left: dict[str, Counter[str]] = {}
+    for plan in plans:
+        groups += plan.groups
+        for topic, counts in plan.left.items():
+            left.setdefault(topic, Counter()).update(counts)
+    return Plan(groups=tuple(groups), left=left)
 
 
 def _rows(table: pa.Table) -> _Rows:
@@ -255,7 +268,7 @@ def _group(rows: _Rows, apart: NDArray[np.bool_], first: int, stop: int, row_byt
         partition=int(rows.partition[first]),
         base_offset=int(rows.base[first]),
         end_offset=int(rows.end[stop - 1]),
-        bases=tuple(rows.base[first:stop].tolist()),
+        bases=array("q", rows.base[first:stop].tobytes()),
         parts=tuple(np.diff(np.append(begins, stop - first)).tolist()),
         bytes=int(rows.bytes[first:stop].sum()),
         level=int(rows.level[first:stop].max()) + 1,
