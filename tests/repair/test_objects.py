@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from maxbrod.backup.plan.mending import plan_mending
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.config import Config
 from maxbrod.model import MENDABLE, GapReason
 from maxbrod.repair.report import Action
+from maxbrod.repair.run import repair_archive
 from repair.histories import IDS, History, records, repaired
+
+if TYPE_CHECKING:
+    from maxbrod.notices import Notice
 
 
 @pytest.fixture
@@ -51,6 +57,16 @@ def test_without_apply_the_catalog_stays_as_it_is(history: History) -> None:
     report = repaired(history.url, apply=False)
     assert (report.action, report.applied, report.exit_code) == (Action.TAKEN_OUT, False, 4)
     assert gaps(history) == []
+
+
+def test_whoever_only_looks_gets_every_notice_and_keeps_as_many_as_asked_for(history: History) -> None:
+    next((Path(history.url) / "packs").iterdir()).unlink()
+    everything = repaired(history.url, apply=False).notices
+    told: list[Notice] = []
+    config = Config.model_validate({"archive": history.url})
+    report = repair_archive(config, notices_max=1, on_notice=told.append)
+    assert (len(everything), report.rows, report.partitions, report.exit_code) == (2, 2, 2, 4)
+    assert (tuple(told), report.notices) == (everything, everything[:1])
 
 
 def test_of_a_damaged_slice_the_sound_start_stays(history: History) -> None:

@@ -8,7 +8,13 @@ from maxbrod.catalog.rows import Gap, Segment, encode_rows
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.model import GapReason, PartitionId
-from maxbrod.replicate.ingress.plan import choose_mirrors, plan_mirror_configs, plan_portions, why_longer
+from maxbrod.replicate.ingress.plan import (
+    choose_mirrors,
+    measure_portions,
+    plan_mirror_configs,
+    plan_portions,
+    why_longer,
+)
 from maxbrod.restore.plan.rename import parse_rename
 
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -81,6 +87,13 @@ def test_nothing_behind_a_lost_range_is_appended_unless_gaps_are_accepted(reason
     assert [each.base_offset for each in portion.slices] == [0]
     accepted = plan_portions(rows, {ONE: (5, 30)}, accept_gaps=True)[ONE]
     assert (accepted.end, accepted.lost, len(accepted.slices)) == (30, None, 2)
+
+
+@pytest.mark.parametrize("position", [0, 5, 10, 20, 25])
+def test_status_counts_the_bytes_that_ingress_would_append(position: int) -> None:
+    rows = encode_rows([_data(0, 10), _gap(10, 20, GapReason.CORRUPT), _data(20, 30)])
+    portion = plan_portions(rows, {ONE: (position, 30)}, accept_gaps=True)[ONE]
+    assert measure_portions(rows, {ONE: (position, 30)}) == {ONE: portion.bytes}
 
 
 def test_a_lost_range_that_the_mirror_has_passed_does_not_matter() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.archive.opening import Archive
+    from maxbrod.storage.interface import Storage
 
 _ABSENT: Final = -1
 _WHOLE: Final = INT64_MAX
@@ -41,8 +42,10 @@ def check_objects(
     needed = NeededObjects(narrow=narrow)
     for rows in portions():
         needed.add(rows)
-    lacking = needed.lacking(archive)
-    problems = (problem for rows in (portions() if lacking else ()) for problem in lacking.problems(archive, rows))
+    lacking = needed.lacking(archive.storage)
+    problems = (
+        problem for rows in (portions() if lacking else ()) for problem in lacking.problems(archive.storage, rows)
+    )
     return lacking.objects, problems
 
 
@@ -62,9 +65,9 @@ class NeededObjects:
         self._hashes.append(hash_paths(paths))
         self._ends.append(slices["slice_end_max"].to_numpy())
 
-    def lacking(self, archive: Archive) -> LackingObjects:
+    def lacking(self, storage: Storage) -> LackingObjects:
         """List the objects, and find those that are missing or too short."""
-        names, sizes = _list(archive, self._folders)
+        names, sizes = _list(storage, self._folders)
         hashes = np.concatenate([np.empty(0, np.int64), *self._hashes])
         ends = np.concatenate([np.empty(0, np.int64), *self._ends])
         order = np.lexsort((ends, hashes))
@@ -97,17 +100,23 @@ class LackingObjects:
         missing = int((found == _ABSENT).sum())
         return +Counter({ProblemKind.MISSING: missing, ProblemKind.TRUNCATED: int(short.sum()) - missing})
 
-    def problems(self, archive: Archive, rows: pa.Table) -> Iterator[Problem]:
+    def problems(self, storage: Storage, rows: pa.Table) -> Iterator[Problem]:
         """The slices of these rows that are not, or not completely, in their objects."""
+        for slices, sizes in self.select(rows):
+            for row, size in zip(slices.to_pylist(), sizes, strict=True):
+                yield _problem(storage, row, size)
+
+    def select(self, rows: pa.Table) -> Iterator[tuple[pa.Table, list[int | None]]]:
+        """The same slices as rows, with `slice_end`, and the sizes of their objects; None: missing. A few at a time."""
         slices = _slices(rows)
         names = slices["path"].unique()
         lacking = self._sizes(names.to_pylist()) < _WHOLE
         slices = slices.filter(pc.is_in(slices["path"], value_set=names.filter(pa.array(lacking))))
         for batch in slices.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            found = self._sizes(batch["path"].to_pylist())
-            for row, size in zip(batch.to_pylist(), found.tolist(), strict=True):
-                if row["slice_end"] > size:
-                    yield _problem(archive, row, None if size == _ABSENT else size)
+            sizes = self._sizes(batch["path"].to_pylist())
+            short = batch["slice_end"].to_numpy() > sizes
+            found = pa.Table.from_batches([batch.filter(pa.array(short))])
+            yield found, [None if size == _ABSENT else size for size in sizes[short].tolist()]
 
     def _sizes(self, paths: Sequence[str]) -> NDArray[np.int64]:
         """The size of each object; `_WHOLE` for those that lack nothing."""
@@ -119,11 +128,11 @@ def _slices(rows: pa.Table) -> pa.Table:
     return data.append_column("slice_end", pc.add(data["position"], data["bytes"]))
 
 
-def _list(archive: Archive, folders: Iterable[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _list(storage: Storage, folders: Iterable[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Hashes of names, sorted, and the size of each object."""
     hashes, sizes = array("q"), array("q")
     for folder in sorted(folders):
-        for found in archive.storage.list(folder):
+        for found in storage.list(folder):
             hashes.append(hash(found.path))
             sizes.append(found.size)
     names, known = np.frombuffer(hashes, np.int64), np.frombuffer(sizes, np.int64)
@@ -146,17 +155,22 @@ def _folder(path: str, *, narrow: bool) -> str:
     return "/".join(parts[: 2 if narrow else 1])
 
 
-def _problem(archive: Archive, row: dict[str, Any], size: int | None) -> Problem:
+def complaint(size: int | None, end: int) -> str:
+    """What is wrong with a slice that ends at `end`. `size` is that of its object; None: it is missing."""
+    return "the object is not there" if size is None else f"the object has {size} bytes, the slice ends at {end}"
+
+
+def _problem(storage: Storage, row: dict[str, Any], size: int | None) -> Problem:
     end = row["slice_end"]
     return Problem(
         kind=ProblemKind.MISSING if size is None else ProblemKind.TRUNCATED,
-        message="the object is not there" if size is None else f"the object has {size} bytes, the slice ends at {end}",
+        message=complaint(size, end),
         topic=row["topic"],
         topic_id=row["topic_id"],
         partition=row["partition"],
         first_offset=row["base_offset"],
         end_offset=row["end_offset"],
-        object_name=archive.storage.name_of(row["path"]),
+        object_name=storage.name_of(row["path"]),
         hint="restore it from a copy or an older object version, or 'maxbrod repair' makes gaps of its offsets"
         + ("; if something deleted it on purpose, such as a lifecycle rule: check --repair" if size is None else ""),
     )

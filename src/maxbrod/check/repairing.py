@@ -8,6 +8,7 @@ from older object versions, `prune --undo` brings the rows back.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from maxbrod.archive.holds import active_holds
 from maxbrod.archive.lifecycle import NO_ROWS
 from maxbrod.archive.snapshots import last_snapshot_run
 from maxbrod.archive.undo import Taking, take
+from maxbrod.catalog.schema import SCHEMA
 from maxbrod.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -47,10 +49,11 @@ class Missing:
 
 
 def find_missing(archive: Archive) -> Missing:
-    """The rows and runs whose objects do not exist. The catalog is read before objects are listed."""
+    """The rows and runs whose objects do not exist.
+
+    The version of the catalog is older than the list of objects, so that all objects of its rows existed.
+    """
     catalog = archive.catalog
-    rows = pa.concat_tables([catalog.rows(), catalog.replaced_rows()])
-    rows = rows.filter(pc.is_valid(rows["path"]))
     runs = catalog.run_rows()
     runs = runs.filter(pc.is_valid(runs["path"]))
     there = pa.array(
@@ -60,7 +63,11 @@ def find_missing(archive: Archive) -> Missing:
     last = last_snapshot_run(catalog.runs())
     gone = runs.filter(pc.invert(pc.is_in(runs["path"], value_set=there)))
     newest = last is not None and last.snapshot in gone["path"].to_pylist()
-    return Missing(rows=rows.filter(pc.invert(pc.is_in(rows["path"], value_set=there))), runs=gone, newest=newest)
+    found = [NO_ROWS]
+    for rows in chain.from_iterable(catalog.portions_with_replaced(SCHEMA.names)):
+        absent = pc.and_(pc.is_valid(rows["path"]), pc.invert(pc.is_in(rows["path"], value_set=there)))
+        found.append(rows.filter(absent))
+    return Missing(rows=pa.concat_tables(found), runs=gone, newest=newest)
 
 
 def accept_missing(archive: Archive) -> str | None:

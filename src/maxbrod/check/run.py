@@ -141,7 +141,7 @@ def check_archive(
     if ids is not None:
         others = others.filter(pc.is_in(others["topic_id"], value_set=pa.array(sorted(ids), pa.string())))
     rows.objects.add(others)
-    lacking = rows.objects.lacking(archive)
+    lacking = rows.objects.lacking(archive.storage)
     found = _Problems(kept_max, on_problem)
     found.add([] if runs or rows.count else [_EMPTY])
     found.add(snapshots.problems)
@@ -151,7 +151,7 @@ def check_archive(
     found.add(rows.suspect)
     if lacking:
         for portion in chain(archive.catalog.portions(_COLUMNS, topic_ids=ids), [others]):
-            found.add_counted(lacking.count(portion), lacking.problems(archive, portion))
+            found.add_counted(lacking.count(portion), lacking.problems(archive.storage, portion))
     known = {*rows.ends, *_known_partitions(snapshots.last, names)}
     points = {} if snapshots.last is None else snapshots.last.recovery_points
     return CheckReport(

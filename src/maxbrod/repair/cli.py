@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import json
+from dataclasses import asdict, replace
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Final, TextIO
 
 import typer
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import human_bytes, print_json, print_line
+from maxbrod.cli.output import human_bytes, print_json_with, print_line
 from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, SparkOptions, StorageOptions
 from maxbrod.repair.options import RepairOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maxbrod.notices import Notice
     from maxbrod.repair.report import RepairReport
 
 _NOTICES_SHOWN: Final = 50
@@ -40,13 +46,28 @@ def repair(call: Call[RepairOptions]) -> None:
     from maxbrod.repair.run import repair_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
 
     config = call.config.model_copy(update={"archive": call.archive})
-    with progress_bar(shown=not call.as_json) as on_progress:
-        report = repair_archive(config, on_progress=on_progress)
-    if call.as_json:
-        print_json(report.as_dict())
-    else:
+    with TemporaryFile("w+", encoding="utf-8") as notices:
+        with progress_bar(shown=not call.as_json) as on_progress:
+            report = repair_archive(
+                config,
+                on_progress=on_progress,
+                notices_max=0 if call.as_json else _NOTICES_SHOWN,
+                on_notice=_writer(notices) if call.as_json else None,
+            )
+        if call.as_json:
+            for each in report.notices:
+                _writer(notices)(each)
+            notices.seek(0)
+            document = {**replace(report, notices=()).as_dict(), "exit_code": report.exit_code}
+            print_json_with(document, "notices", (line.rstrip("\n") for line in notices))
+    if not call.as_json:
         _print(report)
     raise typer.Exit(report.exit_code)
+
+
+def _writer(file: TextIO) -> Callable[[Notice], None]:
+    """Writes each notice as a line. There may be millions, and an error later must be the only document."""
+    return lambda notice: print(json.dumps(asdict(notice)), file=file)
 
 
 def _print(report: RepairReport) -> None:
@@ -56,8 +77,9 @@ def _print(report: RepairReport) -> None:
         print_line(f"{notice.kind}: {notice}")
         if notice.hint:
             print_line(f"  {notice.hint}")
-    if len(report.notices) > _NOTICES_SHOWN:
-        print_line(f"and {len(report.notices) - _NOTICES_SHOWN:,} more: see --json")
+    count = max(len(report.notices), report.rows if report.action == "taken out" else 0)
+    if count > _NOTICES_SHOWN:
+        print_line(f"and {count - _NOTICES_SHOWN:,} more: see --json")
     for each in report.unknown:
         print_line(f"not known: {each}")
     print_line(_words(report))

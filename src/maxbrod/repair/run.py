@@ -13,7 +13,9 @@ from maxbrod.archive.opening import open_archive
 from maxbrod.archive.rebuilding import find_lost_end
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.replaced import revive
 from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.schema import SCHEMA
 from maxbrod.catalog.table import no_archive
 from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
 from maxbrod.engine.preflight import needs_storage
@@ -24,22 +26,34 @@ from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
 from maxbrod.repair.rebuilding import rebuild_catalog
 from maxbrod.repair.report import Action
-from maxbrod.repair.taking_out import take_out
+from maxbrod.repair.taking_out import Notices, take_out
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_conditional_puts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from maxbrod.catalog.tiling import Overlap, UncoveredRange
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
+    from maxbrod.notices import Notice
     from maxbrod.repair.report import RepairReport
     from maxbrod.storage.interface import Storage
 
 
-def repair_archive(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> RepairReport:
+def repair_archive(
+    config: Config,
+    *,
+    session: Session | None = None,
+    on_progress: OnProgress = silent,
+    notices_max: int | None = None,
+    on_notice: Callable[[Notice], None] | None = None,
+) -> RepairReport:
     """Repair what `config.archive` names, as `config.repair` says.
 
+    If nothing is applied, the report has the first `notices_max` notices of lost objects, or all: an archive may have
+    lost millions. `on_notice` is called for every one of these.
     UsageError: there is no archive of our own layout. RefusedError: another writer committed meanwhile.
     """
     options = config.repair
@@ -89,6 +103,7 @@ def repair_archive(config: Config, *, session: Session | None = None, on_progres
                 parallelism=lambda: parallelism_of(config.spark.master, spark()),
                 deep=options.deep,
                 apply=options.apply,
+                notices=Notices(None if options.apply else notices_max, None if options.apply else on_notice),
                 on_progress=on_progress,
             )
         if report.applied and report.action is not Action.NONE and config.kafka is not None:
@@ -112,15 +127,28 @@ def diagnose(storage: Storage) -> tuple[Catalog | None, str | None]:
                     hint="'maxbrod check --repair' repairs what that layout allows",
                 )
             raise error
-        rows, runs, _ = catalog.rows(), catalog.runs(), catalog.replaced()
+        runs, misfit = catalog.runs(), _misfit(catalog)
     except CorruptDataError as error:
         return None, str(error)
-    faults = find_tiling_faults(rows.select(TILING_COLUMNS))
-    found: tuple[UncoveredRange | Overlap, ...] = (*faults.holes, *faults.overlaps)
-    for fault in found:
-        what = f"offsets {fault.first_offset} to {fault.end_offset} of {fault.partition} are not covered exactly once"
+    if misfit is not None:
+        what = (
+            f"offsets {misfit.first_offset} to {misfit.end_offset} of {misfit.partition} are not covered exactly once"
+        )
         return catalog, f"the rows of the catalog do not fit together: {what}"
     return catalog, find_lost_end(storage, catalog.version, {run.snapshot for run in runs})
+
+
+def _misfit(catalog: Catalog) -> UncoveredRange | Overlap | None:
+    """The first offsets that rows do not cover exactly once.
+
+    Reads all rows and all columns, because reading refuses invalid rows.
+    """
+    found: UncoveredRange | Overlap | None = None
+    for rows, replaced in catalog.portions_with_replaced(SCHEMA.names):
+        revive(replaced)
+        faults = find_tiling_faults(rows.select(TILING_COLUMNS))
+        found = found or next(iter(faults.holes), None) or next(iter(faults.overlaps), None)
+    return found
 
 
 def _read_again(config: Config, report: RepairReport, session: Session, on_progress: OnProgress) -> RepairReport:

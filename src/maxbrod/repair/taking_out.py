@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from maxbrod.catalog.replaced import as_replaced, count_revisions
+from maxbrod.catalog.replaced import as_replaced, count_revisions, revive
 from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Run, Segment, decode_rows, encode_rows, slice_of
-from maxbrod.catalog.schema import Kind
+from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.check.job import verify_slices
+from maxbrod.check.objects import NeededObjects, complaint
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.windows import spread
 from maxbrod.model import GapReason, now_ms
@@ -26,16 +28,18 @@ from maxbrod.repair.rebuilding import gaps_by_reason, statistics_of
 from maxbrod.repair.report import Action, RepairReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from maxbrod.catalog.catalog import Catalog
+    from maxbrod.check.objects import LackingObjects
     from maxbrod.config import StorageConfig
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.notices import Notice
     from maxbrod.storage.interface import Storage
 
-_FOLDERS: Final = ("segments", "packs")
+_SLICE_COLUMNS: Final = ("kind", "details", "path", "position", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,26 @@ class _Bad:
     """False: a replaced row, which only queries as of an older run return."""
     message: str
     exists: bool
+
+
+class Notices:
+    """Notices of lost objects: the first of them or all, each of which may be told at once."""
+
+    def __init__(self, kept_max: int | None = None, on_notice: Callable[[Notice], None] | None = None) -> None:
+        self._kept_max, self._on_notice = kept_max, on_notice
+        self.kept: list[Notice] = []
+
+    @property
+    def room(self) -> int | None:
+        """How many more are looked at; None: all."""
+        return None if self._kept_max is None or self._on_notice is not None else self._kept_max - len(self.kept)
+
+    def add(self, lost: LostRange) -> None:
+        for notice in lost_notices([lost]):
+            if self._on_notice is not None:
+                self._on_notice(notice)
+            if self._kept_max is None or len(self.kept) < self._kept_max:
+                self.kept.append(notice)
 
 
 def take_out(
@@ -58,39 +82,55 @@ def take_out(
     deep: bool,
     apply: bool,
     on_progress: OnProgress,
+    notices: Notices,
 ) -> RepairReport:
     """Find bad objects, and with `apply` commit gaps in their place."""
     on_progress(Progress(phase="listing objects"))
     started_at = now_ms()
-    rows = [row for row in decode_rows(catalog.rows()) if isinstance(row, Segment)]
-    former = [row for row in decode_rows(catalog.replaced()) if isinstance(row, Segment)]
-    bad = _absent(storage, rows, former)
+    needed = NeededObjects(narrow=False)
+    size = 0
+    for live, table in _portions(catalog, _SLICE_COLUMNS):
+        needed.add(table)
+        size += (pc.sum(table["bytes"]).as_py() or 0) if live else 0
+    lacking = needed.lacking(storage)
+    count = 0
+    partitions: set[tuple[str, int]] = set()
+    bad: list[_Bad] = []
+    for live, slices, sizes in _absent(catalog, lacking):
+        count += len(sizes)
+        partitions.update(zip(slices["topic_id"].to_pylist(), slices["partition"].to_pylist(), strict=True))
+        # Whoever only looks needs no values, and there may be millions of rows.
+        for each in _decoded(slices, sizes, live=live, count=None if apply or deep else notices.room):
+            notices.add(_lost(each))
+            bad += [each] if apply or deep else []
     if deep:
-        known = {id(each.row) for each in bad}
-        sound = [
-            (row, live) for live, found in ((True, rows), (False, former)) for row in found if id(row) not in known
-        ]
-        bad += _damaged(storage.url, options, open_session(), sound, run_id, parallelism(), on_progress)
-    objects = len({row.path for row in (*rows, *former)})
+        known = {_identity(each.row, live=each.live) for each in bad}
+        sound = [each for each in _segments(catalog) if _identity(each[0], live=each[1]) not in known]
+        damaged = _damaged(storage.url, options, open_session(), sound, run_id, parallelism(), on_progress)
+        for each in damaged:
+            notices.add(_lost(each))
+        bad += damaged
+        count = len(bad)
+        partitions = {(each.row.topic_id, each.row.partition) for each in bad}
     report = RepairReport(
         archive=storage.url,
         run_id=run_id,
-        action=Action.TAKEN_OUT if bad else Action.NONE,
-        applied=apply and bool(bad),
+        action=Action.TAKEN_OUT if count else Action.NONE,
+        applied=apply and bool(count),
         problem=None,
         version=catalog.version,
-        topics=len({each.row.topic_id for each in bad}),
-        partitions=len({(each.row.topic_id, each.row.partition) for each in bad}),
-        rows=len(bad),
-        objects=objects,
-        bytes=sum(row.bytes for row in rows) if deep else 0,
-        notices=tuple(lost_notices(_lost(each) for each in bad)),
+        topics=len({topic_id for topic_id, _ in partitions}),
+        partitions=len(partitions),
+        rows=count,
+        objects=lacking.objects,
+        bytes=size if deep else 0,
+        notices=tuple(notices.kept),
     )
     if not bad or not apply:
         return report
-    damaged = [each for each in bad if each.exists and each.live]
-    copies = salvage_slices(open_session(), storage.url, options, [_lost(each) for each in damaged], run_id=run_id)
-    saved = {_key(each.row): copy for each, copy in zip(damaged, copies, strict=True) if copy is not None}
+    cut = [each for each in bad if each.exists and each.live]
+    copies = salvage_slices(open_session(), storage.url, options, [_lost(each) for each in cut], run_id=run_id)
+    saved = {_key(each.row): copy for each, copy in zip(cut, copies, strict=True) if copy is not None}
     added = [row for each in bad if each.live for row in _instead(each.row, saved.get(_key(each.row)), run_id)]
     report = replace(
         report,
@@ -101,17 +141,30 @@ def take_out(
     return replace(report, version=version)
 
 
-def _absent(storage: Storage, rows: Sequence[Segment], former: Sequence[Segment]) -> list[_Bad]:
-    sizes = {info.path: info.size for folder in _FOLDERS for info in storage.list(folder)}
-    bad = []
-    for live, found in ((True, rows), (False, former)):
-        for row in found:
-            size, end = sizes.get(row.path), row.position + row.bytes
-            if size is None:
-                bad.append(_Bad(row, live, "the object is not there", exists=False))
-            elif size < end:
-                bad.append(_Bad(row, live, f"the object has {size} bytes, the slice ends at {end}", exists=True))
-    return bad
+def _portions(catalog: Catalog, columns: Sequence[str]) -> Iterator[tuple[bool, pa.Table]]:
+    """The rows in portions: live ones, and those that were replaced, as they were."""
+    for rows, replaced in catalog.portions_with_replaced(columns):
+        yield True, rows
+        yield False, revive(replaced)
+
+
+def _segments(catalog: Catalog) -> Iterator[tuple[Segment, bool]]:
+    for live, table in _portions(catalog, SCHEMA.names):
+        yield from ((row, live) for row in decode_rows(table) if isinstance(row, Segment))
+
+
+def _absent(catalog: Catalog, lacking: LackingObjects) -> Iterator[tuple[bool, pa.Table, list[int | None]]]:
+    """Slices that are missing or cut, a few at a time, and the sizes of their objects; whether they are live."""
+    for live, table in _portions(catalog, SCHEMA.names) if lacking else ():
+        for slices, sizes in lacking.select(table):
+            yield live, slices, sizes
+
+
+def _decoded(slices: pa.Table, sizes: Sequence[int | None], *, live: bool, count: int | None) -> Iterator[_Bad]:
+    """The first `count` of these slices, or all."""
+    for row, size in zip(decode_rows(slices.slice(0, count)), sizes[:count], strict=True):
+        assert isinstance(row, Segment)  # noqa: S101 - slices are data
+        yield _Bad(row, live, complaint(size, row.position + row.bytes), exists=size is not None)
 
 
 def _damaged(
@@ -143,6 +196,10 @@ def _lost(each: _Bad) -> LostRange:
         message=each.message if each.live else f"{each.message} (needed only as of an earlier run)",
         slice=slice_of(row) if each.exists else None,
     )
+
+
+def _identity(row: Segment, *, live: bool) -> tuple[object, ...]:
+    return row.topic_id, row.partition, row.base_offset, row.path, row.position, live
 
 
 def _key(row: Segment) -> tuple[str, int]:

@@ -10,16 +10,18 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.archive_lease import read_division, read_note
 from maxbrod.replicate.heartbeat import read_heartbeats
-from maxbrod.replicate.ingress.plan import plan_portions, why_longer, why_not_append
+from maxbrod.replicate.ingress.plan import measure_portions, why_longer, why_not_append
 from maxbrod.replicate.link import Offsets, State
 from maxbrod.replicate.report import PartitionStatus, count_states, exit_code_of, status_of
 from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.target import log_extents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.config import Config
+    from maxbrod.model import PartitionId
     from maxbrod.replicate.link import Mark
     from maxbrod.replicate.view import MirroredPartition, Newest
     from maxbrod.storage.interface import Storage
@@ -128,10 +130,12 @@ def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapp
         if ends.get(each.where, 0) < each.extent.end
     }
     if wanted:
-        rows = newest.archive.catalog.rows(topic_ids={each.topic_id for each in wanted})
-        portions = plan_portions(rows, wanted, accept_gaps=True)
+        catalog, topics = newest.archive.catalog, {each.topic_id for each in wanted}
+        sizes: dict[PartitionId, int] = {}
+        for rows in catalog.portions(SOURCE_COLUMNS, topic_ids=topics):
+            sizes |= measure_portions(rows, wanted)
         for each in partitions:
-            each.bytes = portions[each.id].bytes if each.id in portions else 0
+            each.bytes = sizes.get(each.id, 0)
 
 
 def _state_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> tuple[State, str | None]:

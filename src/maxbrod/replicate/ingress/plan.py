@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from maxbrod.catalog.tiling import Tiling
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.replicate.link import Mark
@@ -193,15 +194,7 @@ def plan_portions(
     cover the same offsets.
     """
     faults = find_tiling_faults(rows, {each: extent for each, extent in wanted.items() if extent[0] < extent[1]})
-    for overlap in faults.overlaps:
-        if overlap.partition in wanted and overlap.end_offset > wanted[overlap.partition][0]:
-            raise CorruptDataError(
-                "two rows of the catalog cover the same offsets",
-                operation="plan ingress",
-                object_name=str(overlap.partition),
-                offset=overlap.first_offset,
-                hint="nothing more is appended to this partition; see 'maxbrod check'",
-            )
+    _refuse_overlaps(faults, wanted)
     lost: dict[PartitionId, list[tuple[int, int, str]]] = {}
     for hole in faults.holes:
         lost.setdefault(hole.partition, []).append((hole.first_offset, hole.end_offset, "no row covers it"))
@@ -218,6 +211,33 @@ def plan_portions(
         each: _portion(extent, slices.get(each, []), sorted(lost.get(each, [])), accept_gaps=accept_gaps)
         for each, extent in wanted.items()
     }
+
+
+def measure_portions(rows: pa.Table, wanted: Mapping[PartitionId, tuple[int, int]]) -> dict[PartitionId, int]:
+    """The bytes of the portions of those partitions that have rows, gaps accepted, without a value for each slice.
+
+    `rows` have `SOURCE_COLUMNS`, and may be some of the rows, if they have all rows of their partitions.
+    """
+    columns = read_columns(rows)
+    here = {each: wanted[each] for each in columns.spans if each in wanted}
+    _refuse_overlaps(find_tiling_faults(rows), here)
+    return {
+        each: int(columns.bytes[span][columns.end[span] > here[each][0]].sum())
+        for each, span in columns.spans.items()
+        if each in here
+    }
+
+
+def _refuse_overlaps(faults: Tiling, wanted: Mapping[PartitionId, tuple[int, int]]) -> None:
+    for overlap in faults.overlaps:
+        if overlap.partition in wanted and overlap.end_offset > wanted[overlap.partition][0]:
+            raise CorruptDataError(
+                "two rows of the catalog cover the same offsets",
+                operation="plan ingress",
+                object_name=str(overlap.partition),
+                offset=overlap.first_offset,
+                hint="nothing more is appended to this partition; see 'maxbrod check'",
+            )
 
 
 def _portion(
