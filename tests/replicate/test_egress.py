@@ -18,6 +18,7 @@ from maxbrod.config import StorageConfig
 from maxbrod.errors import UnavailableError
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.archive_lease import FOLDER, ArchiveLease, Note, read_note
+from maxbrod.replicate.cli import _ranges
 from maxbrod.replicate.egress import follow_source
 from maxbrod.replicate.members import ArchiveMembers
 from maxbrod.replicate.shares import Shares
@@ -258,6 +259,11 @@ def test_another_instance_leads_when_the_leader_is_lost(storage: Storage) -> Non
         assert second.may_commit()
         assert not first.may_commit()
         assert first.shares.claim_again([]) is None
+
+
+def test_partitions_of_an_instance_are_shown_as_ranges() -> None:
+    found = [("a", 0), ("a", 1), ("a", 2), ("a", 5), ("b", 3)]
+    assert _ranges([TopicPartition(topic=topic, partition=each) for topic, each in found]) == "a 0-2, 5; b 3"
 
 
 # Against a cluster
