@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,10 +17,17 @@ from replay_cases import Log, appended, cuts, logs, packed, replay_all, wanted
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
-from maxbrod.batch.provenance import PROVENANCE_BYTES_MAX, Provenance, passed, source_offsets, with_provenance
+from maxbrod.batch.provenance import (
+    PROVENANCE_BYTES_MAX,
+    Provenance,
+    passed,
+    source_offsets,
+    with_provenance,
+    without_provenance,
+)
 from maxbrod.batch.replay import replay
 from maxbrod.batch.rewriting import _jobs
-from maxbrod.model import Codec
+from maxbrod.model import Codec, TimestampType
 
 PROVENANCE = Provenance(topic="orders", partition=3, cluster_id="Aq-z", restore_id="r-1")
 
@@ -70,6 +79,35 @@ def test_headers_of_a_slice_of_columns_are_those_of_its_rows(
     assert [[(one["key"], one["value"]) for one in each] for each in found["headers"].to_pylist()] == expected[
         min(first, len(records) - 1) :
     ]
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.binary(max_size=3) | st.just(b"maxbrod.origin"), st.none() | st.binary()), max_size=3),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(1, 3),
+)
+def test_a_record_is_what_it_was_without_what_tells_where_it_came_from(
+    headers: list[list[tuple[bytes, bytes | None]]], links: int
+) -> None:
+    """Also if several links have brought it, and if the topic gave it another time."""
+    records = [
+        Record(offset=row, timestamp=-row, key=None, value=b"", headers=each) for row, each in enumerate(headers)
+    ]
+    there = decode(packed(records), columns=["offset", "timestamp_ms", "timestamp_type", "headers"])
+    brought = [there]
+    for number in range(links):
+        brought.append(with_provenance(brought[-1], replace(PROVENANCE, origins=("A/t",) * number)))
+    for before, after in pairwise(brought):
+        assert without_provenance(after).to_pylist() == before.to_pylist()
+    place = there.schema.get_field_index("timestamp_type")
+    types = pa.array([TimestampType.LOG_APPEND] * len(headers), pa.int8())
+    late = brought[-1].set_column(place, there.schema.field(place), types)
+    place = there.schema.get_field_index("timestamp_ms")
+    late = late.set_column(place, there.schema.field(place), pa.array([99] * len(headers), pa.int64()))
+    assert without_provenance(late).to_pylist() == brought[-2].to_pylist()
 
 
 @pytest.mark.parametrize("codec", list(Codec))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.batch.columns import binary_array, headers_array, headers_columns, number_array, number_column
+from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +60,39 @@ def with_provenance(records: pa.RecordBatch, provenance: Provenance) -> pa.Recor
     place = records.schema.get_field_index("headers")
     stamped = _stamped(records, records.column(place), provenance)
     return records.set_column(place, records.schema.field(place), stamped)
+
+
+def without_provenance(records: pa.RecordBatch) -> pa.RecordBatch:
+    """The inverse of `with_provenance`, for records that all have its headers: as a restore takes them from the source.
+
+    A topic that gives its own times has changed them; the headers have those of the source.
+    """
+    headers = records.column("headers")
+    rows, entries = _entries(headers)
+    ends = headers_columns(headers)[0].astype(np.int64)
+    ends -= ends[0]
+    first = _last(rows, _equal(entries.field(0), TOPIC), len(headers))
+    stop = np.where(first < 0, ends[1:], first)
+    kept = number_array(np.flatnonzero(np.arange(len(rows)) < stop[rows]))
+    own_ends = np.concatenate([[0], np.cumsum(stop - ends[:-1])]).astype(np.int32)
+    own = headers_array(own_ends, entries.field(0).take(kept), entries.field(1).take(kept))
+    times, types = (number_column(records.column(name)) for name in ("timestamp_ms", "timestamp_type"))
+    changed = types == TimestampType.LOG_APPEND
+    if changed.any():
+        named = _last(rows, _equal(entries.field(0), TIMESTAMP), len(headers))
+        changed &= named >= 0
+        texts = entries.field(1).take(number_array(named[changed]))
+        times = times.copy()
+        times[changed] = number_column(texts.cast(pa.string()).cast(pa.int64()))
+    columns = {
+        "headers": own,
+        "timestamp_ms": number_array(times),
+        "timestamp_type": number_array(np.full(len(types), TimestampType.CREATE, types.dtype)),
+    }
+    for name, column in columns.items():
+        place = records.schema.get_field_index(name)
+        records = records.set_column(place, records.schema.field(place), column)
+    return records
 
 
 def passed(headers: pa.Array, places: Sequence[str]) -> NDArray[np.bool_]:

@@ -13,11 +13,11 @@ from maxbrod.archive.selection import matches_nothing, select_topics
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.compare.live import choose_match, whole_target
-from maxbrod.compare.plan.pairs import Extent, Match, Pair, Times
+from maxbrod.compare.plan.pairs import Brought, Extent, Match, Pair, Times
 from maxbrod.compare.plan.parts import PART_BYTES
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.run import find_restore
-from maxbrod.model import GapReason
+from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.archived import known_topics
 from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
@@ -37,6 +37,15 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.sources import Source
 
 _OPERATION = "compare"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BroughtLog:
+    """A partition that a link has appended to, and what it has appended."""
+
+    target: Extent
+    brought: Brought
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +76,27 @@ def pair_archived(archive: Archive, target: LiveCluster, request: CompareRequest
             found += _pair_restored(archive, target, request.selection, restored_topic)
         else:
             found += _pair_topic(archive, target, request, sources, count)
+    return found
+
+
+def pair_brought(archive: Archive, request: RestoreRequest, logs: Mapping[TopicPartition, BroughtLog]) -> list[Pair]:
+    """Pair source partitions with what a link has appended of them."""
+    found = []
+    for source in (source for sources, _ in measure_topics(archive, request) for source in sources):
+        log = logs.get(TopicPartition(topic=source.topic, partition=source.partition))
+        if log is not None:
+            pair = Pair(
+                source_topic=source.topic,
+                target_topic=log.target.topic,
+                partition=source.partition,
+                match=Match.BROUGHT,
+                source=_extent(source, source.asked_first).clipped(log.brought.first, log.brought.end),
+                target=log.target,
+                restored=True,
+                brought=log.brought,
+                notes=(*_notes(source), *log.notes),
+            )
+            found.append(_with_slices(archive, source, pair))
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.batch.digest import Digest  # noqa: TC001 - pydantic reads the types of fields
-from maxbrod.compare.plan.pairs import Extent  # noqa: TC001 - as above
+from maxbrod.compare.plan.pairs import Brought, Extent  # noqa: TC001 - as above
 from maxbrod.compare.plan.parts import Side  # noqa: TC001 - as above
 from maxbrod.kafka.wire.client import PATIENCE_S
 from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - as above
@@ -46,6 +46,8 @@ class CompareItem:
     """Whether to read records as a restore writes them: all of them have create time."""
     map: dict[str, Any] | None = None
     """From offsets of the source to offsets of the target."""
+    brought: Brought | None = None
+    """Compare only records that a link has appended; their place is their offset at the source."""
     slices: tuple[Slice, ...] = ()
     """In an archive."""
 

@@ -21,7 +21,7 @@ class PartitionComparison:
     target_topic: str
     partition: int
     match: str
-    """exact, mapped, append or set."""
+    """exact, mapped, append, set or brought."""
     source_records: int
     target_records: int
     source_digest: str

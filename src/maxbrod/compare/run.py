@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.compare.archived import pair_archived
+from maxbrod.compare.archived import pair_archived, pair_brought
 from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
 from maxbrod.compare.job import run_difference_job, run_digest_job
 from maxbrod.compare.live import LiveCluster, pair_live
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from maxbrod.archive.opening import Archive
+    from maxbrod.compare.archived import BroughtLog
     from maxbrod.compare.items import Digested
     from maxbrod.compare.plan.differences import Difference
     from maxbrod.compare.plan.pairs import CompareRequest, Extent, Pair
@@ -50,10 +51,14 @@ if TYPE_CHECKING:
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.reach import Needs
     from maxbrod.engine.session import Session
+    from maxbrod.model import TopicPartition
 
 
 class Comparison:
-    """`config.kafka` is the target; the source is `config.archive`, or the cluster of `source`. Use it in a `with`."""
+    """`config.kafka` is the target; the source is `config.archive`, or the cluster of `source`. Use it in a `with`.
+
+    With `brought`, what a link has appended to topics is compared with the source partitions that are its keys.
+    """
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class Comparison:
         request: CompareRequest,
         *,
         source: KafkaConfig | None = None,
+        brought: Mapping[TopicPartition, BroughtLog] | None = None,
         session: Session | None = None,
         on_progress: OnProgress = silent,
     ) -> None:
@@ -71,6 +77,7 @@ class Comparison:
                 "no archive or other cluster is given to compare with", hint="give --archive, or --source HOST:PORT"
             )
         self._config, self._request, self._session = config, request, session
+        self._brought = brought
         self._on_progress = on_progress
         self._undo = ExitStack()
         self._patience_s = config.patience
@@ -119,6 +126,8 @@ class Comparison:
 
     def _pairs(self) -> list[Pair]:
         target = LiveCluster(self._client(self._settings.target), patience_s=self._patience_s)
+        if self._archive is not None and self._brought is not None:
+            return pair_brought(self._archive, self._request.selection, self._brought)
         if self._archive is not None:
             return pair_archived(self._archive, target, self._request)
         if self._settings.source is None:
@@ -248,11 +257,12 @@ def make_item(pair: Pair, side: Side, extent: Extent, *, part: ComparePart | Non
         number=0 if part is None else part.number,
         extent=extent,
         split=part is not None and part.split,
-        by_offset=pair.match in {Match.EXACT, Match.MAPPED},
+        by_offset=pair.match in {Match.EXACT, Match.MAPPED, Match.BROUGHT},
         since_ms=times.since_ms if cuts else None,
         until_ms=times.until_ms if cuts else None,
         restored=is_source and pair.restored,
         map=offset_map,
+        brought=pair.brought,
         slices=tuple(overlapping) if is_source else (),
     )
 

@@ -18,10 +18,11 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.digest import Digest, Field
 from maxbrod.batch.hashing import COLUMNS, digest_records, hash_fields
 from maxbrod.batch.headers import NEWEST_MAGIC
+from maxbrod.batch.provenance import passed, source_offsets, without_provenance
 from maxbrod.batch.transactions import committed_batches, from_fetch
 from maxbrod.compare.items import Digested
 from maxbrod.compare.plan.differences import ABSENT, RECORD, Difference, show_field, show_record
-from maxbrod.compare.plan.pairs import UNMAPPED, translate_all
+from maxbrod.compare.plan.pairs import translate_all
 from maxbrod.compare.plan.parts import Side
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError
 from maxbrod.kafka.fetch.ranges import read_range
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from maxbrod.batch.hashing import Words
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
+    from maxbrod.compare.plan.pairs import Brought
     from maxbrod.model import AbortedTransaction
 
     Read = tuple[pa.RecordBatch, NDArray[np.int64]]
@@ -112,6 +114,9 @@ class Reader:
         offset_map = None if item.map is None else decode_map(item.map)
         in_archive = item.side is Side.SOURCE and self._settings.source is None
         for records in self._archived(item, cut) if in_archive else self._live(item, cut):
+            if item.brought is not None:
+                yield from _of_link(_as_restored(records) if item.restored else records, item.side, item.brought)
+                continue
             offsets = number_column(records.column("offset"))
             places = offsets if offset_map is None else translate_all(offset_map, offsets)
             yield _as_restored(records) if item.restored else records, places
@@ -179,6 +184,20 @@ def _as_restored(records: pa.RecordBatch) -> pa.RecordBatch:
     return records.set_column(place, records.schema.field(place), number_array(kinds))
 
 
+def _of_link(records: pa.RecordBatch, side: Side, brought: Brought) -> Iterator[Read]:
+    """The records that a link has appended, or should have: as they are at the source, and at their offsets there."""
+    headers = records.column("headers")
+    if side is Side.SOURCE:
+        places = number_column(records.column("offset"))
+        kept = ~passed(headers, brought.left_out)
+    else:
+        places = source_offsets(headers, brought.restore_id)
+        kept = (places >= brought.first) & (places < brought.end)
+    if kept.any():
+        records = records.filter(number_array(kept))
+        yield records if side is Side.SOURCE else without_provenance(records), places[kept]
+
+
 def _too_old(item: CompareItem) -> UnsupportedFormatError:
     return UnsupportedFormatError(
         "a large partition with messages of magic 0 or 1 cannot be compared in parts",
@@ -231,8 +250,8 @@ class _Stream:
         """The place up to which this side has been read; the largest place at the end."""
         if not self.more() or self._rows is None:
             return int(_ALL)
-        known = self._rows.places[self._rows.places != UNMAPPED]
-        return int(known[-1]) if len(known) else UNMAPPED
+        # Not the last one: what a link has appended may be out of order, and that is to be found.
+        return int(self._rows.places.max())
 
     def read_until(self, until: int) -> _Rows | None:
         """The rows up to and including that place."""

@@ -297,7 +297,8 @@ def fail_back(call: Call[ReplicateOptions]) -> None:
 def verify(call: Call[ReplicateOptions]) -> None:
     """At the destination: compare mirrors with the archive, every record, while both go on.
 
-    What both have when it begins is compared: all of it, or the given ranges. The exit code is 3 if anything differs.
+    What both have when it begins is compared: all of it, or the given ranges. In topics that the link appends to, its
+    records are found by their headers. The exit code is 3 if anything differs.
 
     For example:
 

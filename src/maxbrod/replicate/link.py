@@ -126,6 +126,8 @@ class AppendPlace:
     """The last source offset that was looked at; -1: none."""
     leader_epoch: int
     """The leader epoch of the batch at `last`: another one there shows that the source's log was truncated."""
+    begin: int
+    """The source offset that the link has begun with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,11 @@ def origin(cluster_id: str, topic: str = "*") -> str:
     A record that comes back to a topic in which it has been is left out, so that it never circles.
     """
     return f"{cluster_id}/{topic}"
+
+
+def been_there(cluster_id: str, topic: str) -> tuple[str, ...]:
+    """The origins of records that are not appended to a topic, because they have been there."""
+    return origin(cluster_id, topic), origin(cluster_id)
 
 
 class Order(StrEnum):

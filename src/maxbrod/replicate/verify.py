@@ -1,6 +1,7 @@
-"""Verifies mirrors: the digests of the archive's records and of the destination's, over what both have.
+"""Verifies links: the digests of the archive's records and of the destination's, over what both have.
 
-Both may go on meanwhile: the ranges end where the destination ended when the verification began.
+Both may go on meanwhile: the ranges end where the destination ended when the verification began. Mirrors have the
+source's offsets. In a topic that a link appends to, the link's records name theirs in headers.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from maxbrod.compare.run import Comparison
 from maxbrod.engine.progress import silent
 from maxbrod.errors import UsageError
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import TopicPartition
+from maxbrod.replicate.link import Offsets
+from maxbrod.replicate.verify_appended import appended_logs, begun_partitions
 from maxbrod.replicate.view import LinkView, places_of
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import OffsetRange, RestoreRequest, parse_range
 from maxbrod.restore.target import log_extents
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from maxbrod.compare.report import CompareReport
     from maxbrod.config import Config
@@ -38,6 +40,7 @@ class Verification:
 
     report: CompareReport | None
     ranges: tuple[OffsetRange, ...]
+    """Offsets of the source."""
 
 
 def verify(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> Verification:
@@ -45,41 +48,45 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
     options = config.replicate
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
-        view.refuse_appending(_OPERATION)
+        marks, asked = view.marks(), [parse_range(each) for each in options.ranges]
         partitions = view.partitions(view.orders())
         present = client.metadata(sorted({each.where.topic for each in partitions})).topics
         there = [each for each in partitions if each.where.topic in present]
         there = [each for each in there if each.where.partition in present[each.where.topic].partitions]
-        extents = log_extents(client, [each.where for each in there], config.patience)
-    ranges = ranges_to_verify(there, extents, [parse_range(each) for each in options.ranges])
+        logs = None
+        if view.offsets(marks) is Offsets.APPEND:
+            begun = begun_partitions(there, marks)
+            ranges = ranges_to_verify(begun, asked)
+            logs = appended_logs(client, view, begun, marks, ranges)
+        else:
+            extents = log_extents(client, [each.where for each in there], config.patience)
+            ranges = ranges_to_verify([(each, extents[each.where]) for each in there], asked)
     if not ranges:
         return Verification(report=None, ranges=())
     request = CompareRequest(
         selection=RestoreRequest(
             topics=tuple(sorted({each.where.topic for each in ranges})),
-            ranges=tuple(ranges),
+            ranges=() if logs is not None else tuple(ranges),
             rename=parse_rename(options.rename, prefix=options.prefix),
         ),
-        match=Match.EXACT,
+        match=Match.EXACT if logs is None else Match.AUTO,
     )
-    with Comparison(config, request, session=session, on_progress=on_progress) as work:
+    with Comparison(config, request, brought=logs, session=session, on_progress=on_progress) as work:
         return Verification(report=work.run(), ranges=tuple(ranges))
 
 
 def ranges_to_verify(
-    partitions: Sequence[MirroredPartition],
-    extents: Mapping[TopicPartition, LogExtent],
-    asked: Sequence[OffsetRange],
+    partitions: Sequence[tuple[MirroredPartition, LogExtent]], asked: Sequence[OffsetRange]
 ) -> list[OffsetRange]:
     """The offsets of source partitions that archive and destination both have; of those only the ones `asked` for.
 
-    UsageError: a partition that is asked for is not mirrored.
+    `partitions` come with the source offsets that the destination has. UsageError: a partition that is asked for is not
+    mirrored.
     """
-    found = {}
-    for each in partitions:
-        where = TopicPartition(topic=each.mirror.source.name, partition=each.where.partition)
-        extent = extents[each.where]
-        found[where] = (max(extent.start, each.extent.first), min(extent.end, each.extent.end))
+    found = {
+        each.source_where: (max(extent.start, each.extent.first), min(extent.end, each.extent.end))
+        for each, extent in partitions
+    }
     for wanted in asked:
         if wanted.where not in found:
             raise UsageError(f"{wanted.where} is not mirrored", operation=_OPERATION, hint="see 'replicate status'")

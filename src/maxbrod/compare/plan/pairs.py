@@ -40,6 +40,8 @@ class Match(StrEnum):
     """The record at the same position in its partition, whatever its offset."""
     SET = "set"
     """Any equal record of the topic: for topics with different partition counts."""
+    BROUGHT = "brought"
+    """The record whose headers name the offset: for topics that a replication link appends to, and others as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class CompareRequest:
     def __post_init__(self) -> None:
         if self.match is Match.MAPPED:
             raise UsageError("--offsets does not name the restore that made the target", hint="give --restore ID")
+        if self.match is Match.BROUGHT:
+            raise UsageError("--offsets does not name the link", hint="give 'maxbrod replicate verify' its options")
         if self.selection.transform is not None:
             raise UsageError(
                 "a comparison does not transform records: where and select are for restores and conversions"
@@ -99,6 +103,18 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """The records that a link has appended to a topic: those of source offsets [first, end)."""
+
+    restore_id: str
+    """Their headers name it."""
+    left_out: tuple[str, ...]
+    """Records of the source that have been at one of these places were not appended."""
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """Compare only records with timestamps in [since_ms, until_ms)."""
 
@@ -122,6 +138,8 @@ class Pair:
     restored: bool = False
     """Whether a restore made the target: restored records have create time, whatever the archive has."""
     offset_map: OffsetMap | None = None
+    brought: Brought | None = None
+    """Which records of the target are compared, if others have written to it too."""
     notes: tuple[str, ...] = ()
     log_starts: tuple[int, int] | None = None
     """Where the logs of source and target begin, if both must begin at the same offset."""

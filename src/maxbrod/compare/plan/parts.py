@@ -31,6 +31,8 @@ _PART_COST_BYTES: Final = 1 << 20
 """The cost of opening a connection or an object, and of the first request."""
 _TASK_BYTES: Final = 512 << 20
 _TASKS_PER_CORE: Final = 3
+_CUT_APART: Final = frozenset({Match.APPEND, Match.SET, Match.BROUGHT})
+"""It is not known which offsets of the target belong to those of the source."""
 
 
 class Side(StrEnum):
@@ -98,7 +100,7 @@ def _cut(number: int, pair: Pair) -> Iterator[ComparePart]:
         yield from _parts(number, Side.SOURCE, source, _bounds(source, pair.splits), pair.bytes)
     if target is None:
         return
-    if source is None or pair.match in {Match.APPEND, Match.SET}:
+    if source is None or pair.match in _CUT_APART:
         yield from _parts(number, Side.TARGET, target, _bounds(target, split_evenly(target.first, target.end)), 0)
         return
     cuts = _bounds(source, pair.splits)[1:-1]
@@ -158,7 +160,7 @@ def find_suspects(number: int, pair: Pair, parts: Sequence[ComparePart], digests
     source, target = pair.source, pair.target
     if source is None or target is None or pair.match is Match.SET:
         return []
-    if pair.match is Match.APPEND:
+    if pair.match in _CUT_APART:
         return [_after_equal_beginning(number, source, target, parts, digests)]
     # A side without a part of some number has no records there.
     empty = {Side.SOURCE: replace(source, end=source.first), Side.TARGET: replace(target, end=target.first)}

@@ -39,7 +39,7 @@ from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads t
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec, TopicPartition, now_ms, topic_id_of
 from maxbrod.replicate.ingress.brought import look_for_brought
-from maxbrod.replicate.link import AppendPlace, Link, Mark, State, origin, read_marks
+from maxbrod.replicate.link import AppendPlace, Link, Mark, State, been_there, origin, read_marks
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Appender:
         """The producers that have an open transaction at the source."""
         self._piece: _Piece | None = None
         """The last one that was read and is not committed."""
-        self._place = AppendPlace(topic_id=item.topic_id, end=0, last=-1, leader_epoch=-1)
+        self._place = AppendPlace(topic_id=item.topic_id, end=0, last=-1, leader_epoch=-1, begin=item.start)
         self._over = False
         """Whether the source was read to its end, or as far as it can be read."""
         self._failure: MaxbrodError | None = None
@@ -206,7 +206,7 @@ class Appender:
         item, patience_s = self._item, self._settings.patience_s
         transaction, found = take_position(self._client, self._link, item.where, patience_s=patience_s)
         known = self._agreed(found)
-        mark = self._mark(self._place, self._begin()) if known is None else known
+        mark = self._begin() if known is None else known
         self._place = mark.append or self._place
         records, pieces = 0, self._pieces(mark)
         try:
@@ -248,7 +248,7 @@ class Appender:
             raise UnavailableError("the mark of the link went back", object_name=str(item.where))
         return mark
 
-    def _begin(self) -> int:
+    def _begin(self) -> Mark:
         """Where to begin without a mark: the link was never here, or it was so long ago that brokers have forgotten it.
 
         Records that the link has appended name it, so the log tells, unless some of them may have been deleted.
@@ -261,10 +261,10 @@ class Appender:
             self._link.restore_id(item.source_id),
             patience_s=self._settings.patience_s,
         )
-        if found.last is not None and not found.compacted:
-            return max(found.last + 1, item.start)
+        if found.first is not None and found.last is not None and not found.compacted:
+            return self._mark(replace(self._place, begin=found.first), max(found.last + 1, item.start))
         if found.last is None and (found.all_seen or item.begins):
-            return item.start
+            return self._mark(self._place, item.start)
         raise self._refused(
             "the link has no mark here, and records of the topic were deleted or compacted: it may have appended to it "
             "so long ago that brokers have forgotten how far",
@@ -301,7 +301,7 @@ class Appender:
         yield _Piece(batches=None, next_offset=item.end, leader_epoch=-1, whole=whole)
 
     def _replayed(self, data: NDArray[np.uint8], headers: BatchHeaders, stored: Slice, position: int) -> Batches:
-        item, here = self._item, self._settings.destination_id
+        item = self._item
         replayed = replay(
             data,
             headers,
@@ -317,7 +317,7 @@ class Appender:
                 cluster_id=item.origins[0],
                 restore_id=self._link.restore_id(item.source_id),
                 origins=(origin(item.origins[0], item.source_topic), *map(origin, item.origins[1:])),
-                left_out=(origin(here, item.where.topic), origin(here)),
+                left_out=been_there(self._settings.destination_id, item.where.topic),
             ),
             object_name=self._storage.name_of(stored.path),
         )

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 class Brought:
     """What a log tells about a link that has left no mark."""
 
+    first: int | None
+    """The lowest source offset of the records that are there; None: there are none."""
     last: int | None
     """The highest source offset of the records that are there; None: there are none."""
     all_seen: bool
@@ -57,14 +59,34 @@ def look_for_brought(
 ) -> Brought:
     """Read a whole log for the records of a link."""
     start, end = stable_extent(client, where, patience_s=patience_s)
-    last = -1
+    first, last = None, None
     for seen in read_brought(client, where, (start, end), topic_id, restore_id, patience_s=patience_s):
-        last = max(last, int(seen.source.max(initial=-1)))
+        source = seen.source[seen.source >= 0]
+        if len(source):
+            first = int(source.min()) if first is None else min(first, int(source.min()))
+            last = int(source.max()) if last is None else max(last, int(source.max()))
     if end == 0:
-        return Brought(last=None, all_seen=True, compacted=False)
+        return Brought(first=None, last=None, all_seen=True, compacted=False)
     topic = capture(client, [where.topic], (), deadline=Deadline.after(patience_s)).topic(where.topic)
     compacted = topic is None or bool(topic.compacted)
-    return Brought(last=None if last < 0 else last, all_seen=start == 0 and not compacted, compacted=compacted)
+    return Brought(first=first, last=last, all_seen=start == 0 and not compacted, compacted=compacted)
+
+
+def first_brought(
+    client: KafkaClient,
+    where: TopicPartition,
+    extent: tuple[int, int],
+    topic_id: UUID,
+    restore_id: str,
+    *,
+    patience_s: float,
+) -> int | None:
+    """The source offset of the first record of a range that the link has brought; None: there is none."""
+    for seen in read_brought(client, where, extent, topic_id, restore_id, patience_s=patience_s):
+        ours = seen.source >= 0
+        if ours.any():
+            return int(seen.source[int(ours.argmax())])
+    return None
 
 
 def stable_extent(client: KafkaClient, where: TopicPartition, *, patience_s: float) -> tuple[int, int]:
