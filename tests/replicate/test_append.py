@@ -109,7 +109,7 @@ def test_two_racing_instances_append_every_record_once(
             mine = other.run()
             states = {*told(process), *mine.states}
             assert states <= {State.CATCHING_UP, State.IN_STEP}, mine
-    assert _committed(cluster, topic + SUFFIX) == list(range(600))
+    assert committed(cluster, topic + SUFFIX) == list(range(600))
 
 
 def test_an_instance_that_is_killed_or_wakes_up_late_neither_loses_nor_doubles(
@@ -127,7 +127,7 @@ def test_an_instance_that_is_killed_or_wakes_up_late_neither_loses_nor_doubles(
     with ingress_program(config, stop_at=12) as process:
         tell(process)
         wait_until_stopped(process)
-        assert 0 < len(_committed(cluster, topic + SUFFIX)) < 600
+        assert 0 < len(committed(cluster, topic + SUFFIX)) < 600
         assert only(take_in(config)).state is State.IN_STEP
         produce(cluster, topic, numbered(100, first=600))
         archive(config)
@@ -136,7 +136,7 @@ def test_an_instance_that_is_killed_or_wakes_up_late_neither_loses_nor_doubles(
         assert set(told(process)) == {State.CATCHING_UP}, "the brokers refused what it sent"
         tell(process)
         assert set(told(process)) == {State.IN_STEP}
-    assert _committed(cluster, topic + SUFFIX) == list(range(700))
+    assert committed(cluster, topic + SUFFIX) == list(range(700))
 
 
 def test_instances_divide_the_partitions_of_a_link_that_appends(cluster: Cluster, tmp_path: Path, topic: str) -> None:
@@ -155,7 +155,7 @@ def test_instances_divide_the_partitions_of_a_link_that_appends(cluster: Cluster
     assert shares == [1, 1]
     assert {each.state for each in take_in(config).partitions} == {State.IN_STEP}
     for partition in range(2):
-        assert _committed(cluster, topic + SUFFIX, partition) == list(range((number + 1) * 10))
+        assert committed(cluster, topic + SUFFIX, partition) == list(range((number + 1) * 10))
 
 
 def test_a_transaction_of_the_source_is_whole_at_the_destination(
@@ -277,7 +277,7 @@ def test_a_link_that_appends_is_watched_paused_and_promoted(
         assert set(told(process)) <= {State.CATCHING_UP, State.FAULTED}
     assert command.json("replicate", "promote", exits=3)["partitions"][0]["end"] == found["end"], "it may be repeated"
     assert only(take_in(config)).state is State.PROMOTED
-    assert _committed(cluster, topic + SUFFIX) == list(range(found["end"]))
+    assert committed(cluster, topic + SUFFIX) == list(range(found["end"]))
     command("replicate", "resume", exits=5)
 
 
@@ -286,7 +286,7 @@ def _numbers(cluster: Cluster, topic: str) -> list[int]:
     return [int(each.value[6:]) if each.value else -1 for each in log_of(cluster, topic).values()]
 
 
-def _committed(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
+def committed(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
     """The numbers that a consumer of committed records sees."""
     consumer = KafkaConsumer(
         bootstrap_servers=cluster.bootstrap, isolation_level="read_committed", enable_auto_commit=False

@@ -261,9 +261,14 @@ def fail_back(call: Call[ReplicateOptions]) -> None:
     diverged: they are named, the exit code is 5, and nothing is changed. Otherwise 'replicate ingress' with the same
     options continues the topics, exactly once.
 
+    With --offsets append, ingress appends what was written at the promoted cluster since the promotion. Diverged
+    records are named and stay; the exit code is 3 then.
+
     For example:
 
       maxbrod replicate fail-back --bootstrap source1:9092 -a s3://wayback/kafka --topic orders
+
+      maxbrod replicate fail-back --bootstrap source1:9092 -a s3://wayback/kafka --topic orders --offsets append
     """
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415 - as above
     from maxbrod.replicate.fail_back import fail_back as prepare  # noqa: PLC0415
@@ -277,11 +282,15 @@ def fail_back(call: Call[ReplicateOptions]) -> None:
     shown = new_table(f"The way back: link {report.link}", *headings)
     for each in report.partitions:
         diverged = "" if each.diverged is None else f"{each.diverged[0]:,} to {each.diverged[1]:,}"
+        if each.diverged_records:
+            diverged += f" ({each.diverged_records:,} records)"
         shown.add_row(each.topic, str(each.partition), f"{each.end:,}", f"{each.new:,}", diverged, each.why or "")
     out.print(shown)
-    if not report.equal:
+    if report.equal is False:
         print_line("records before the promotion differ: see 'maxbrod replicate verify'")
     ready = "ready: start 'maxbrod replicate ingress' with the same options"
+    if report.ready and any(each.diverged is not None for each in report.partitions):
+        print_line("the records named as diverged never arrived there; they stay here, before those that come back")
     print_line(ready if report.ready else f"nothing was changed; {_RUNBOOK}")
     raise typer.Exit(report.exit_code)
 

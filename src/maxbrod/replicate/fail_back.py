@@ -4,17 +4,20 @@ After a promotion the mirror's log is the source's log up to the promotion, one 
 the old source can be continued at the same offsets, if it has nothing behind the promotion. What it has there has
 diverged: it never arrived at the mirror, and a log cannot be cut. That is named, and nothing is changed. Before a topic
 is continued, all that it has is compared with the archive.
+
+A link that appends needs no equal logs: see `fail_back_appended`.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.engine.progress import silent
-from maxbrod.errors import EXIT_DONE, EXIT_REFUSED, UsageError
+from maxbrod.errors import UsageError
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.replicate.link import Order, order_of, promotions_in
+from maxbrod.replicate.fail_back_appended import appended_ways_back, begin_way_back
+from maxbrod.replicate.fail_back_report import FailBackReport, WayBack
+from maxbrod.replicate.link import Offsets, Order, order_of, promotions_in
 from maxbrod.replicate.promote import put_orders
 from maxbrod.replicate.status import destination_ends
 from maxbrod.replicate.verify import verify
@@ -32,47 +35,11 @@ if TYPE_CHECKING:
 _OPERATION: Final = "fail back"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WayBack:
-    """One partition of the old source."""
-
-    topic: str
-    partition: int
-    end: int
-    """Its log end."""
-    promoted_at: int | None
-    """The offset up to which the mirror had the same log; None: the archive has no record of a promotion."""
-    new: int
-    """Offsets that were written to the promoted mirror since, and that the archive has."""
-    diverged: tuple[int, int] | None
-    """Offsets [first, end) that the mirror never got."""
-    why: str | None = None
-    """Why it cannot be continued, if it cannot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailBackReport:
-    link: str
-    partitions: tuple[WayBack, ...]
-    equal: bool
-    """False: records before the promotion differ. 'maxbrod replicate verify' shows them."""
-    ready: bool
-    """Whether ingress may continue the topics now."""
-
-    @property
-    def exit_code(self) -> int:
-        return EXIT_DONE if self.ready else EXIT_REFUSED
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "exit_code": self.exit_code}
-
-
 def fail_back(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> FailBackReport:
     """Let ingress continue the selected topics, if none of them has diverged. Changes nothing otherwise."""
     kafka, _ = places_of(config)
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
-        view.refuse_appending(_OPERATION)
         newest, link = view.look(), view.link()
         partitions = view.partitions(view.orders())
         ends = destination_ends(client, partitions, patience_s=config.patience)
@@ -83,6 +50,12 @@ def fail_back(config: Config, *, session: Session | None = None, on_progress: On
                 operation=_OPERATION,
                 hint="start 'maxbrod replicate ingress', which creates them",
             )
+        if view.offsets(view.marks()) is Offsets.APPEND:
+            appended = appended_ways_back(client, view, there, ends)
+            ready = all(each.why is None for each in appended)
+            if ready:
+                begin_way_back(client, view, there, appended)
+            return FailBackReport(link=link.name, partitions=tuple(appended), equal=None, ready=ready)
         found = ways_back(there, ends, promotions_in(newest.cluster.groups))
         equal = True
         if all(each.why is None for each in found):

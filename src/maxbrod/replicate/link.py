@@ -128,6 +128,8 @@ class AppendPlace:
     """The leader epoch of the batch at `last`: another one there shows that the source's log was truncated."""
     begin: int
     """The source offset that the link has begun with."""
+    promoted: int | None = None
+    """The destination's offset from which on everything was decided after the promotion; None: not promoted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +249,21 @@ def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
     controls = (each for each in groups if each.group_id.startswith(GROUP_PREFIX) and _is_control(each))
     orders = (order for group in controls for order in read_orders(group.offsets or ()).items())
     return {where: end for where, (order, end) in orders if order is Order.PROMOTE and end is not None}
+
+
+def promotions_of(groups: Iterable[Group], cluster_id: str) -> dict[tuple[TopicPartition, str], Mark]:
+    """The last marks of links that have appended records of a cluster and were promoted.
+
+    `groups` are those of the snapshot of the cluster that was promoted. Keys are its partitions, and the ids of the
+    topics that the records come from.
+    """
+    return {
+        (where, mark.topic_id): mark
+        for group in groups
+        if group.group_id.startswith(GROUP_PREFIX) and not _is_control(group)
+        for where, mark in read_marks(group.offsets or ()).items()
+        if mark.append is not None and mark.append.promoted is not None and mark.origins[:1] == (cluster_id,)
+    }
 
 
 def origins_of(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:

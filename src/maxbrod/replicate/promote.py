@@ -21,12 +21,13 @@ from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.partitions import by_topic
-from maxbrod.model import TopicPartition, now_ms
+from maxbrod.model import TopicPartition, now_ms, topic_id_text
 from maxbrod.replicate.heartbeat import read_heartbeats
 from maxbrod.replicate.ingress.append_task import put_mark, take_position
+from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.groups import carry_appended_groups, carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
-from maxbrod.replicate.link import Offsets, Order, State, order_of
+from maxbrod.replicate.link import AppendPlace, Mark, Offsets, Order, State, order_of
 from maxbrod.replicate.report import PartitionStatus, status_of
 from maxbrod.replicate.status import existing
 from maxbrod.replicate.view import LinkView, places_of
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.kafka.wire.client import Leader
     from maxbrod.kafka.wire.connection import Message
-    from maxbrod.replicate.link import Link, Mark
+    from maxbrod.replicate.link import Link
     from maxbrod.replicate.view import MirroredPartition
     from maxbrod.restore.plan.targets import LogExtent
 
@@ -110,7 +111,10 @@ def promote(config: Config) -> PromoteReport:
         if not chosen:
             raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
         if view.offsets(known) is Offsets.APPEND:
-            return _promote_appended(client, config, view, chosen)
+            topics = {each.where.topic for each in chosen}
+            begun = existing(client, [each for each in view.partitions(orders) if each.where.topic in topics])
+            chosen = [each for each in view.partitions(orders) if each.where in begun]
+            return _promote_appended(client, config, view, chosen, known)
         can_fence = may_write_markers(client, deadline=view.deadline())
         if not can_fence and not config.replicate.force:
             raise RefusedError(
@@ -145,7 +149,11 @@ def promote(config: Config) -> PromoteReport:
 
 
 def _promote_appended(
-    client: KafkaClient, config: Config, view: LinkView, chosen: Sequence[MirroredPartition]
+    client: KafkaClient,
+    config: Config,
+    view: LinkView,
+    chosen: Sequence[MirroredPartition],
+    known: Collection[TopicPartition],
 ) -> PromoteReport:
     """End a link that appends. Taking its transactional ids fences every ingress; its marks say that it has ended.
 
@@ -156,9 +164,16 @@ def _promote_appended(
     marks = {}
     for each in chosen:
         transaction, mark = take_position(client, link, each.where, patience_s=config.patience)
-        if mark is None:
+        if mark is None and each.where in known:
             raise UnavailableError("the mark of the link is gone", operation=_OPERATION, object_name=str(each.where))
-        marks[each.where] = replace(mark, state=State.PROMOTED, why=None, at_ms=now_ms())
+        if mark is None:
+            mark = _nothing_appended(client, view, each)
+        place = mark.append
+        if place is not None and place.promoted is None:
+            # What is undecided now, others will have written after the promotion.
+            _, stable = stable_extent(client, each.where, patience_s=config.patience)
+            place = replace(place, promoted=stable)
+        marks[each.where] = replace(mark, state=State.PROMOTED, why=None, at_ms=now_ms(), append=place)
         put_mark(client, link, transaction, each.where, marks[each.where], patience_s=config.patience)
         each.state = State.PROMOTED
     groups = carry_appended_groups(
@@ -177,6 +192,21 @@ def _promote_appended(
         partitions=tuple(status_of(each, marks[each.where].next_offset, beats, now_ms()) for each in chosen),
         fenced=True,
         groups=groups,
+    )
+
+
+def _nothing_appended(client: KafkaClient, view: LinkView, each: MirroredPartition) -> Mark:
+    """The mark of a partition that the link has not begun with, such as one without records."""
+    topic = client.metadata([each.where.topic], deadline=view.deadline()).topics[each.where.topic]
+    start = each.extent.start
+    return Mark(
+        topic_id=each.id.topic_id,
+        next_offset=start,
+        version=view.version,
+        at_ms=now_ms(),
+        state=State.CATCHING_UP,
+        origins=each.origins,
+        append=AppendPlace(topic_id=topic_id_text(topic.topic_id), end=0, last=-1, leader_epoch=-1, begin=start),
     )
 
 

@@ -208,16 +208,6 @@ class LinkView:
         found = {each.offsets for each in marks.values()}
         return found.pop() if len(found) == 1 else parse_offsets(self._options.offsets)
 
-    def refuse_appending(self, operation: str) -> None:
-        """RefusedError: the link appends, so that its records have other offsets than the source's."""
-        if self.offsets(self.marks()) is Offsets.APPEND:
-            raise RefusedError(
-                "the link appends at the next free offsets: there is no mirror with the source's offsets",
-                operation=operation,
-                object_name=self.link().name,
-                hint="this needs a link with --offsets exact",
-            )
-
     def deadline(self) -> Deadline:
         return Deadline.after(self._config.patience)
 
