@@ -1,0 +1,148 @@
+"""Prints what replication reports, for people. `--json` has all of it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+
+from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json_line, print_line
+from maxbrod.cli.output import table as new_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.model import TopicPartition
+    from maxbrod.replicate.fail_back_report import FailBackReport
+    from maxbrod.replicate.ingress.follow import Interval
+    from maxbrod.replicate.promote import PromoteReport
+    from maxbrod.replicate.report import PartitionStatus
+    from maxbrod.replicate.status import LinkStatus
+
+_RUNBOOK: Final = "docs/replication.md has runbooks: fail over, fail back, what to do about each state"
+
+
+def print_ways_back(report: FailBackReport) -> None:
+    headings = ("*topic", "partition", "end", "to come", "diverged", "why not")
+    shown = new_table(f"The way back: link {report.link}", *headings)
+    for each in report.partitions:
+        diverged = "" if each.diverged is None else f"{each.diverged[0]:,} to {each.diverged[1]:,}"
+        if each.diverged_records:
+            diverged += f" ({each.diverged_records:,} records)"
+        shown.add_row(each.topic, str(each.partition), f"{each.end:,}", f"{each.new:,}", diverged, each.why or "")
+    out.print(shown)
+    if report.equal is False:
+        print_line("records before the promotion differ: see 'maxbrod replicate verify'")
+    ready = "ready: start 'maxbrod replicate ingress' with the same options"
+    if report.ready and any(each.diverged is not None for each in report.partitions):
+        print_line("the records named as diverged never arrived there; they stay here, before those that come back")
+    print_line(ready if report.ready else f"nothing was changed; {_RUNBOOK}")
+
+
+def print_status(status: LinkStatus) -> None:
+    if status.partitions:
+        out.print(_partitions_table(f"Link {status.link}", status.partitions))
+    print_line(f"the source's log ends are known as of {human_time(status.heartbeat_ms) or 'never: no heartbeat'}")
+    for each in status.egress:
+        has = "all partitions" if each.partitions is None else f"{_ranges(each.partitions) or 'nothing'}"
+        print_line(f"egress {each.instance}{' leads, and' if each.leads else ''} archives {has}")
+    print_line(f"ingress last reported at {human_time(status.ingress_ms) or 'no time that is known'}")
+    print_line(_RUNBOOK)
+
+
+def _ranges(partitions: Sequence[TopicPartition]) -> str:
+    """Partitions by topic, such as `orders 0-3, 7; payments 0`."""
+    words = []
+    for topic, group in groupby(partitions, key=lambda each: each.topic):
+        numbers = [each.partition for each in group]
+        runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
+        words.append(f"{topic} " + ", ".join(f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]) for run in runs))
+    return "; ".join(words)
+
+
+def _partitions_table(title: str, partitions: Sequence[PartitionStatus]) -> Any:  # noqa: ANN401 - rich's own
+    sources = _are_joined(partitions)
+    headings = ("*topic", "partition", "state", "end", "lag in records", "in bytes", "in seconds", "why")
+    shown = new_table(title, *(["*source"] if sources else []), *headings)
+    for each in partitions:
+        shown.add_row(
+            *([each.source] if sources else []),
+            each.topic,
+            str(each.partition),
+            str(each.state),
+            f"{each.end:,}",
+            "unknown" if each.lag_records is None else f"{each.lag_records:,}",
+            human_bytes(each.lag_bytes),
+            "unknown" if each.lag_ms is None else f"{each.lag_ms / 1000:,.1f}",
+            each.why or "",
+        )
+    return shown
+
+
+def _are_joined(partitions: Sequence[PartitionStatus]) -> bool:
+    """Whether several source topics have one destination, which then does not tell what a line is about."""
+    return len({(each.topic, each.partition) for each in partitions}) < len(partitions)
+
+
+def print_promotion(report: PromoteReport) -> None:
+    sources = _are_joined(report.partitions)
+    headings = ("*topic", "partition", "end", "not arrived")
+    shown = new_table(f"Promoted: link {report.link}", *(["*source"] if sources else []), *headings)
+    for each in report.partitions:
+        missing = "unknown" if each.lag_records is None else f"{each.lag_records:,}"
+        source = [each.source] if sources else []
+        shown.add_row(*source, each.topic, str(each.partition), f"{each.end:,}", missing)
+    out.print(shown)
+    known = human_time(report.heartbeat_ms) or "no heartbeat"
+    missing = "it is unknown what" if report.missing is None else f"{report.missing:,} records"
+    print_line(f"{missing} had not arrived, as of the source's last heartbeat ({known})")
+    print_line(f"{report.groups:,} offsets of groups were committed")
+    if not report.fenced:
+        print_line("brokers do not refuse an ingress that still runs: stop every one of this link")
+
+
+def print_line_to_err(text: str) -> None:
+    err.print(Text(text), soft_wrap=True)
+
+
+class IngressPrinter:
+    """A line for each interval, and each new trouble of a partition once."""
+
+    def __init__(self, *, quiet: bool, as_json: bool) -> None:
+        self._quiet, self._as_json = quiet, as_json
+        self._told: set[tuple[str, int, str]] = set()
+
+    def __call__(self, interval: Interval) -> None:
+        if self._as_json:
+            print_json_line(interval.as_dict())
+            return
+        if interval.error is not None:
+            print_error(interval.error, as_json=False)
+        report = interval.report
+        if report is None:
+            return
+        sources = _are_joined(report.partitions)
+        troubles = {
+            (f"{each.source} in {each.topic}" if sources else each.topic, each.partition, f"{each.state}: {each.why}")
+            for each in report.partitions
+            if each.why
+        }
+        for topic, partition, what in sorted(troubles - self._told):
+            print_line_to_err(f"{topic}-{partition}  {what}")
+        self._told = troubles
+        if self._quiet:
+            return
+        if report.standby_for is not None:
+            out.print(Text(f"{human_time(report.finished_at_ms)}  standing by: {report.standby_for} leads"))
+            return
+        states = ", ".join(f"{count:,} {state}" for state, count in report.states.items()) or "nothing to mirror"
+        lags = [each.lag_records for each in report.partitions if each.lag_records is not None]
+        seconds = [each.lag_ms for each in report.partitions if each.lag_ms is not None]
+        lag = f"{sum(lags):,} records" + (f", {max(seconds) / 1000:,.1f} s" if seconds else "")
+        took_s = (report.finished_at_ms - report.started_at_ms) / 1000
+        when = human_time(report.finished_at_ms)
+        out.print(
+            Text(f"{when}  {report.appended:,} offsets appended in {took_s:,.1f} s; lag {lag}; {states}"),
+            soft_wrap=True,
+        )
