@@ -15,7 +15,7 @@ from unittest.mock import patch
 from maxbrod.batch.coalescing import JoinRule
 from maxbrod.config import Config
 from maxbrod.kafka.wire.pacing import Pace
-from maxbrod.replicate.ingress import append_task
+from maxbrod.replicate.ingress import append_source, append_task
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
 from maxbrod.restore import task
@@ -39,7 +39,7 @@ def main() -> None:
         patch.object(module, "Pace", StoppingPace).start()
     task._RULES.clear()
     patch.object(append_task, "AUTO", JoinRule(target_bytes=1, small_bytes={})).start()
-    patch.object(append_task, "_READ_BYTES", 2000).start()
+    patch.object(append_source, "_READ_BYTES", 2000).start()
     patch.object(append_task, "_TRANSACTION_BYTES", 4000).start()
     if sys.argv[3:] == ["without lease"]:
         patch.object(Lease, "hold", lambda _: True).start()

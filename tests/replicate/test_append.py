@@ -15,8 +15,8 @@ from kafka import TopicPartition as Place
 from maxbrod.batch.provenance import ORIGIN
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
-from maxbrod.replicate.ingress import append_job, append_task, run
-from maxbrod.replicate.ingress.append_task import put_mark, take_position
+from maxbrod.replicate.ingress import append_job, append_source, append_task, workers
+from maxbrod.replicate.ingress.positions import put_mark, take_position
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
 from maxbrod.replicate.link import Link, State
@@ -49,8 +49,8 @@ def test_records_join_those_of_others_once_in_order_and_unchanged(
 
     Work travels as it does to the workers of Spark.
     """
-    monkeypatch.setattr(run, "_SPARK_FROM_BYTES", 0)
-    monkeypatch.setattr(run, "open_configured", no_session)
+    monkeypatch.setattr(workers, "SPARK_FROM_BYTES", 0)
+    monkeypatch.setattr(workers, "open_configured", no_session)
     monkeypatch.setattr(append_job, "run_tasks", run_tasks_here)
     other = f"{topic}-other"
     create_topic(cluster, topic)
@@ -161,7 +161,7 @@ def test_instances_divide_the_partitions_of_a_link_that_appends(cluster: Cluster
 def test_a_transaction_of_the_source_is_whole_at_the_destination(
     cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append_task, "_READ_BYTES", 500)
+    monkeypatch.setattr(append_source, "_READ_BYTES", 500)
     monkeypatch.setattr(append_task, "_TRANSACTION_BYTES", 1)
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, offsets="append")
@@ -309,8 +309,8 @@ def mark_of(config: Config, topic: str, mark: Mark | None = None) -> Mark:
     assert config.kafka is not None
     link, where = Link(name=f"link-{topic}"), TopicPartition(topic=topic + SUFFIX, partition=0)
     with KafkaClient(config.kafka) as client:
-        transaction, found = take_position(client, link, where, patience_s=60)
-        assert found is not None
+        position = take_position(client, link, (topic, where), joined=False, patience_s=60)
+        assert position.mark is not None
         if mark is not None:
-            put_mark(client, link, transaction, where, mark, patience_s=60)
-    return found
+            put_mark(client, position, mark, patience_s=60)
+    return position.mark

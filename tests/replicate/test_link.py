@@ -38,6 +38,18 @@ def test_a_link_that_cannot_be_named_is_refused() -> None:
         Link(name="a/b")
 
 
+def test_positions_of_different_sources_links_and_partitions_never_have_one_name() -> None:
+    """A name that looks like the parts of another one."""
+    links = [Link(name=each) for each in ("eu", "eu.t", "eu.control")]
+    wheres = [TopicPartition(topic=topic, partition=number) for topic in ("t", "t.t", "t-0") for number in (0, 1)]
+    sources = ("s", "t-0.s", "control", "s.control")
+    ids = {link.transactional_id((source, where)) for link in links for where in wheres for source in sources}
+    assert len(ids) == len(links) * len(wheres) * len(sources)
+    groups = {link.group_of(source) for link in links for source in sources}
+    assert len(groups) == len(links) * len(sources)
+    assert groups.isdisjoint({name for each in links for name in (each.group_id, each.control_id, each.lease_id)})
+
+
 def test_a_mark_is_read_as_it_was_written_but_for_an_endless_reason() -> None:
     committed = MARK.committed(WHERE)
     assert len((committed.metadata or "").encode()) < 4096

@@ -107,10 +107,14 @@ def test_offsets_that_two_rows_cover_are_refused() -> None:
         plan_portions(rows, {ONE: (0, 20)}, accept_gaps=False)
 
 
-def test_two_topics_are_never_mirrored_to_one() -> None:
+def test_two_topics_are_never_mirrored_to_one_but_may_be_appended_to_one() -> None:
     topics = [_topic("a"), _topic("b", "B")]
-    with pytest.raises(UsageError, match="two topics"):
-        choose_mirrors(topics, (), {ID, "B"}, include=(), exclude=(), rename=parse_rename(["a=c", "b=c"]))
+    rename = parse_rename(["a=c", "b=c"])
+    with pytest.raises(UsageError, match="two topics") as refused:
+        choose_mirrors(topics, (), {ID, "B"}, include=(), exclude=(), rename=rename)
+    assert "--offsets append" in (refused.value.hint or "")
+    joined = choose_mirrors(topics, (), {ID, "B"}, include=(), exclude=(), rename=rename, join=True)
+    assert [(each.source.name, each.name, each.joined) for each in joined] == [("a", "c", True), ("b", "c", True)]
 
 
 def test_of_a_recreated_topic_the_living_one_is_mirrored() -> None:

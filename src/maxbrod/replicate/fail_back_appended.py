@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from maxbrod.errors import RefusedError
 from maxbrod.model import now_ms, topic_id_of, topic_id_text
 from maxbrod.replicate.fail_back_report import WayBack
-from maxbrod.replicate.ingress.append_task import put_mark, take_position
 from maxbrod.replicate.ingress.brought import read_brought, stable_extent
+from maxbrod.replicate.ingress.positions import put_mark, take_position
 from maxbrod.replicate.link import AppendPlace, Mark, State, promotions_of
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def begin_way_back(
     """Give the link its first marks. A link that has begun keeps those it has: this may be repeated."""
     link, ids = view.link(), _topic_ids(client, view, partitions)
     for each, way in zip(partitions, ways, strict=True):
-        transaction, mark = take_position(client, link, each.where, patience_s=view.patience_s)
-        topic_id = ids[each.where.topic]
+        position = take_position(client, link, each.key, joined=each.mirror.joined, patience_s=view.patience_s)
+        topic_id, mark = ids[each.where.topic], position.mark
         if mark is not None and mark.append is not None and mark.append.topic_id == topic_id:
             if mark.topic_id == each.id.topic_id and mark.state is not State.PROMOTED:
                 continue
@@ -78,6 +78,7 @@ def begin_way_back(
         if way.begin is None:
             raise AssertionError("only what is known to have been promoted")
         first = Mark(
+            source=each.mirror.source.name,
             topic_id=each.id.topic_id,
             next_offset=way.begin,
             version=view.version,
@@ -86,7 +87,7 @@ def begin_way_back(
             origins=each.origins,
             append=AppendPlace(topic_id=topic_id, end=0, last=-1, leader_epoch=-1, begin=way.begin),
         )
-        put_mark(client, link, transaction, each.where, first, patience_s=view.patience_s)
+        put_mark(client, position, first, patience_s=view.patience_s)
 
 
 def _why_not(each: MirroredPartition, mark: Mark | None, end: int) -> str | None:

@@ -11,22 +11,27 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.rename import is_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from maxbrod.kafka.state.cluster_state import Group
-    from maxbrod.model import TopicPartition
 
+
+PositionKey: TypeAlias = tuple[str, TopicPartition]
+"""A source topic, and a destination partition: a link that appends has a position for each."""
 GROUP_PREFIX: Final = "maxbrod.replicate."
 _CONTROL_SUFFIX: Final = ".control"
 _LEASE_SUFFIX: Final = ".lease"
 _MEMBERS_SUFFIX: Final = ".members"
+_SOURCE_SIGN: Final = "/"
+"""Names of links and topics cannot contain it."""
 _OWN_IDS: Final = 1 << 62
 """Brokers assign producer ids from 0 upwards, so they never reach these."""
 _WHY_LETTERS_MAX: Final = 500
@@ -90,9 +95,17 @@ class Link:
     def group_id(self) -> str:
         return f"{GROUP_PREFIX}{self.name}"
 
-    def transactional_id(self, where: TopicPartition) -> str:
-        """The id of transactions that append to one partition: a coordinator gives it to one instance at a time."""
-        return f"{self.group_id}.{where.topic}-{where.partition}"
+    def group_of(self, source: str) -> str:
+        """The group that has the positions of a source topic, if the link's own group has those of another one."""
+        return f"{self.group_id}{_SOURCE_SIGN}{source}"
+
+    def transactional_id(self, key: PositionKey) -> str:
+        """The id of transactions that append a source topic to one partition.
+
+        A coordinator gives it to one instance at a time.
+        """
+        source, where = key
+        return f"{self.group_id}{_SOURCE_SIGN}{where.topic}-{where.partition}{_SOURCE_SIGN}{source}"
 
     def restore_id(self, topic_id: str) -> str:
         """What appended records of a source topic name in their headers."""
@@ -147,6 +160,8 @@ class Mark:
     why: str | None = None
     origins: tuple[str, ...] = ()
     """The ids of the clusters that the records come from, the nearest first."""
+    source: str | None = None
+    """The name of the source topic, if the link appends."""
     append: AppendPlace | None = None
     """None: records have the source's offsets, and the log itself says how far the link has come."""
 
@@ -158,7 +173,7 @@ class Mark:
         note = asdict(self) | {"why": None if self.why is None else self.why[:_WHY_LETTERS_MAX]}
         del note["next_offset"]
         if self.append is None:
-            del note["append"]
+            del note["append"], note["source"]
         return CommittedOffset(
             topic=where.topic,
             topic_id=None,
@@ -192,6 +207,11 @@ def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return found
+
+
+def is_position_of(mark: Mark | None, source: str) -> bool:
+    """Whether a mark says how far the link has come with this source topic; those of mirrors name none."""
+    return mark is not None and mark.source in {None, source}
 
 
 def origin(cluster_id: str, topic: str = "*") -> str:
@@ -286,4 +306,4 @@ def origins_of(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
 
 
 def _is_control(group: Group) -> bool:
-    return group.group_id.endswith(_CONTROL_SUFFIX)
+    return group.group_id.endswith(_CONTROL_SUFFIX) and _SOURCE_SIGN not in group.group_id

@@ -23,10 +23,10 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.partitions import by_topic
 from maxbrod.model import TopicPartition, now_ms, topic_id_text
 from maxbrod.replicate.heartbeat import read_heartbeats
-from maxbrod.replicate.ingress.append_task import put_mark, take_position
 from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.groups import carry_appended_groups, carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
+from maxbrod.replicate.ingress.positions import put_mark, take_position
 from maxbrod.replicate.link import AppendPlace, Mark, Offsets, Order, State, order_of
 from maxbrod.replicate.report import PartitionStatus, status_of
 from maxbrod.replicate.status import existing
@@ -81,6 +81,7 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
         partitions, marks = view.partitions(view.orders()), view.marks()
+        appends = view.offsets(marks) is Offsets.APPEND
         present = existing(client, partitions)
         topics = sorted({each.topic for each in present})
         if not topics:
@@ -94,8 +95,9 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
                 hint="to mirror it again, delete the destination topic first",
             )
         put_orders(client, view.link(), _for_topics(topics, order), view)
-        unknown = set(topics) - {where.topic for where in marks}
-        if order is Order.RUN and unknown and view.offsets(marks) is Offsets.APPEND:
+        known = view.positions(partitions) if appends else {}
+        unknown = {each.where.topic for each in partitions if each.where in present and each.key not in known}
+        if order is Order.RUN and unknown and appends:
             put_orders(client, view.link(), _for_topics(unknown, Order.BEGIN), view)
     return tuple(topics)
 
@@ -106,15 +108,12 @@ def promote(config: Config) -> PromoteReport:
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
         newest, link, known, orders = view.look(), view.link(), view.marks(), view.orders()
+        if view.offsets(known) is Offsets.APPEND:
+            return _promote_appended(client, config, view)
         # A topic without marks was never a mirror of this link, whatever its name.
         chosen = [each for each in view.partitions(orders) if each.where in known]
         if not chosen:
             raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
-        if view.offsets(known) is Offsets.APPEND:
-            topics = {each.where.topic for each in chosen}
-            begun = existing(client, [each for each in view.partitions(orders) if each.where.topic in topics])
-            chosen = [each for each in view.partitions(orders) if each.where in begun]
-            return _promote_appended(client, config, view, chosen, known)
         can_fence = may_write_markers(client, deadline=view.deadline())
         if not can_fence and not config.replicate.force:
             raise RefusedError(
@@ -148,40 +147,40 @@ def promote(config: Config) -> PromoteReport:
     )
 
 
-def _promote_appended(
-    client: KafkaClient,
-    config: Config,
-    view: LinkView,
-    chosen: Sequence[MirroredPartition],
-    known: Collection[TopicPartition],
-) -> PromoteReport:
+def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> PromoteReport:
     """End a link that appends. Taking its transactional ids fences every ingress; its marks say that it has ended.
 
     The topics were never the link's alone: they stay as they are.
     """
     newest, link = view.look(), view.link()
+    partitions = view.partitions(view.orders())
+    known, present = view.positions(partitions), existing(client, partitions)
+    # A topic without marks was never one of this link, whatever its name.
+    topics = {where.topic for _, where in known}
+    chosen = [each for each in partitions if each.where.topic in topics and each.where in present]
+    if not chosen:
+        raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
     put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
     marks = {}
     for each in chosen:
-        transaction, mark = take_position(client, link, each.where, patience_s=config.patience)
-        if mark is None and each.where in known:
+        position = take_position(client, link, each.key, joined=each.mirror.joined, patience_s=config.patience)
+        if position.mark is None and each.key in known:
             raise UnavailableError("the mark of the link is gone", operation=_OPERATION, object_name=str(each.where))
-        if mark is None:
-            mark = _nothing_appended(client, view, each)
+        mark = position.mark or _nothing_appended(client, view, each)
         place = mark.append
         if place is not None and place.promoted is None:
             # What is undecided now, others will have written after the promotion.
             _, stable = stable_extent(client, each.where, patience_s=config.patience)
             place = replace(place, promoted=stable)
-        marks[each.where] = replace(mark, state=State.PROMOTED, why=None, at_ms=now_ms(), append=place)
-        put_mark(client, link, transaction, each.where, marks[each.where], patience_s=config.patience)
+        marks[each.key] = replace(mark, state=State.PROMOTED, why=None, at_ms=now_ms(), append=place)
+        put_mark(client, position, marks[each.key], patience_s=config.patience)
         each.state = State.PROMOTED
     groups = carry_appended_groups(
         client,
         link,
         newest.cluster.groups,
         config.replicate.groups,
-        {each.where: (each.mirror, marks[each.where]) for each in chosen},
+        [(each, marks[each.key]) for each in chosen],
         patience_s=config.patience,
     )
     beats = read_heartbeats(newest.archive.storage)
@@ -189,7 +188,7 @@ def _promote_appended(
         link=link.name,
         at_ms=now_ms(),
         heartbeat_ms=beats[0].at_ms if beats else None,
-        partitions=tuple(status_of(each, marks[each.where].next_offset, beats, now_ms()) for each in chosen),
+        partitions=tuple(status_of(each, marks[each.key].next_offset, beats, now_ms()) for each in chosen),
         fenced=True,
         groups=groups,
     )
@@ -200,6 +199,7 @@ def _nothing_appended(client: KafkaClient, view: LinkView, each: MirroredPartiti
     topic = client.metadata([each.where.topic], deadline=view.deadline()).topics[each.where.topic]
     start = each.extent.start
     return Mark(
+        source=each.mirror.source.name,
         topic_id=each.id.topic_id,
         next_offset=start,
         version=view.version,

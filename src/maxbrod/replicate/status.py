@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import Config
     from maxbrod.model import PartitionId
-    from maxbrod.replicate.link import Mark
+    from maxbrod.replicate.link import Mark, PositionKey
     from maxbrod.replicate.view import MirroredPartition, Newest
     from maxbrod.storage.interface import Storage
 
@@ -69,12 +69,15 @@ def link_status(config: Config) -> LinkStatus:
         newest, link, marks = view.look(), view.link(), view.marks()
         partitions = view.partitions(view.orders())
         if view.offsets(marks) is Offsets.APPEND:
-            ends = {where: mark.next_offset for where, mark in marks.items() if mark.append is not None}
+            known = view.positions(partitions)
+            ends = {key: mark.next_offset for key, mark in known.items() if mark.append is not None}
         else:
-            ends = destination_ends(client, partitions, patience_s=config.patience)
+            logs = destination_ends(client, partitions, patience_s=config.patience)
+            known = {each.key: marks[each.where] for each in partitions if each.where in marks}
+            ends = {each.key: logs[each.where] for each in partitions if each.where in logs}
     _measure(newest, partitions, ends)
     for each in partitions:
-        each.state, each.why = _state_of(each, ends.get(each.where), marks.get(each.where))
+        each.state, each.why = _state_of(each, ends.get(each.key), known.get(each.key))
     beats, at_ms = read_heartbeats(newest.archive.storage), now_ms()
     return LinkStatus(
         link=link.name,
@@ -82,8 +85,8 @@ def link_status(config: Config) -> LinkStatus:
         version=newest.version,
         at_ms=at_ms,
         heartbeat_ms=beats[0].at_ms if beats else None,
-        ingress_ms=max((each.at_ms for each in marks.values()), default=None),
-        partitions=tuple(status_of(each, ends.get(each.where, 0), beats, at_ms) for each in partitions),
+        ingress_ms=max((each.at_ms for each in known.values()), default=None),
+        partitions=tuple(status_of(each, ends.get(each.key, 0), beats, at_ms) for each in partitions),
         egress=egress_instances(newest.archive.storage),
     )
 
@@ -123,11 +126,11 @@ def existing(client: KafkaClient, partitions: Sequence[MirroredPartition]) -> li
     ]
 
 
-def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapping[TopicPartition, int]) -> None:
+def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapping[PositionKey, int]) -> None:
     wanted = {
-        each.id: (max(ends.get(each.where, 0), each.extent.start), each.extent.end)
+        each.id: (max(ends.get(each.key, 0), each.extent.start), each.extent.end)
         for each in partitions
-        if ends.get(each.where, 0) < each.extent.end
+        if ends.get(each.key, 0) < each.extent.end
     }
     if wanted:
         catalog, topics = newest.archive.catalog, {each.topic_id for each in wanted}

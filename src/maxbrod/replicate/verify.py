@@ -55,9 +55,10 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
         there = [each for each in there if each.where.partition in present[each.where.topic].partitions]
         logs = None
         if view.offsets(marks) is Offsets.APPEND:
-            begun = begun_partitions(there, marks)
+            known = view.positions(there)
+            begun = begun_partitions(there, known)
             ranges = ranges_to_verify(begun, asked)
-            logs = appended_logs(client, view, begun, marks, ranges)
+            logs = appended_logs(client, view, begun, known, ranges)
         else:
             extents = log_extents(client, [each.where for each in there], config.patience)
             ranges = ranges_to_verify([(each, extents[each.where]) for each in there], asked)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.deadline import Deadline
     from maxbrod.model import TopicPartition
-    from maxbrod.replicate.link import AppendPlace, Mark
+    from maxbrod.replicate.link import AppendPlace, Mark, PositionKey
     from maxbrod.replicate.view import LinkView, MirroredPartition
     from maxbrod.restore.plan.request import OffsetRange
 
@@ -32,7 +32,7 @@ _OPERATION: Final = "verify"
 
 
 def begun_partitions(
-    partitions: Sequence[MirroredPartition], marks: Mapping[TopicPartition, Mark]
+    partitions: Sequence[MirroredPartition], marks: Mapping[PositionKey, Mark]
 ) -> list[tuple[MirroredPartition, LogExtent]]:
     """Each partition with the source offsets that the link has appended.
 
@@ -41,7 +41,7 @@ def begun_partitions(
     """
     found = []
     for each in partitions:
-        mark = marks.get(each.where)
+        mark = marks.get(each.key)
         if each.state is State.OWN or (mark is None and each.extent.start == each.extent.end):
             continue
         if mark is None or mark.append is None:
@@ -66,14 +66,16 @@ def appended_logs(
     client: KafkaClient,
     view: LinkView,
     partitions: Sequence[tuple[MirroredPartition, LogExtent]],
-    marks: Mapping[TopicPartition, Mark],
+    marks: Mapping[PositionKey, Mark],
     ranges: Sequence[OffsetRange],
 ) -> dict[TopicPartition, BroughtLog]:
     """What to read at the destination for each range of a source partition, by source partition."""
     wanted = {each.where: (each.first or 0, each.end or 0) for each in ranges}
     chosen = [each for each, _ in partitions if each.source_where in wanted]
     starts = list_offsets(client, dict.fromkeys([each.where for each in chosen], EARLIEST), deadline=view.deadline())
-    ends = {each.where: _place(marks, each).end for each in chosen}
+    ends = dict.fromkeys((each.where for each in chosen), 0)
+    for each in chosen:
+        ends[each.where] = max(ends[each.where], _place(marks, each).end)
     retry(lambda limit: _wait_for(client, ends, limit), deadline=view.deadline(), what="transactions to be decided")
     present = client.metadata(sorted({each.where.topic for each in chosen}), deadline=view.deadline()).topics
     here, found = view.here(), {}
@@ -125,8 +127,8 @@ def _wait_for(client: KafkaClient, ends: Mapping[TopicPartition, int], limit: De
             )
 
 
-def _place(marks: Mapping[TopicPartition, Mark], each: MirroredPartition) -> AppendPlace:
-    place = marks[each.where].append
+def _place(marks: Mapping[PositionKey, Mark], each: MirroredPartition) -> AppendPlace:
+    place = marks[each.key].append
     if place is None:
         raise AssertionError("only partitions that the link appends to")
     return place

@@ -16,11 +16,21 @@ from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.replicate.ingress.plan import Extent, choose_mirrors
-from maxbrod.replicate.link import Link, Offsets, Order, State, origins_of, parse_offsets, read_marks, read_orders
+from maxbrod.replicate.link import (
+    Link,
+    Offsets,
+    Order,
+    State,
+    is_position_of,
+    origins_of,
+    parse_offsets,
+    read_marks,
+    read_orders,
+)
 from maxbrod.restore.plan.rename import parse_rename
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
@@ -29,7 +39,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.replicate.ingress.plan import Mirror
-    from maxbrod.replicate.link import Mark
+    from maxbrod.replicate.link import Mark, PositionKey
 
 _OPERATION: Final = "replicate"
 Orders: TypeAlias = "Mapping[TopicPartition, tuple[Order, int | None]]"
@@ -51,6 +61,10 @@ class MirroredPartition:
     why: str | None = None
     bytes: int = 0
     """Archived bytes that the destination lacks."""
+
+    @property
+    def key(self) -> PositionKey:
+        return self.mirror.source.name, self.where
 
     @property
     def source_where(self) -> TopicPartition:
@@ -129,6 +143,11 @@ class LinkView:
                 hint="it waits until the copy of the archive has caught up, and never goes back",
             )
 
+    def _refuse_older_than(self, marks: Iterable[Mark]) -> None:
+        found = self.look().version
+        self.version = max([self.version, *(each.version for each in marks)])
+        self.refuse_stale(found)
+
     def link(self) -> Link:
         """RefusedError: the destination is the source, and would mirror to itself."""
         if self._link is None:
@@ -149,10 +168,26 @@ class LinkView:
     def marks(self) -> dict[TopicPartition, Mark]:
         """UnavailableError: they know a newer catalog than the one that is here."""
         marks = read_marks(self._committed(self.link().group_id))
-        found = self.look().version
-        self.version = max([self.version, *(each.version for each in marks.values())])
-        self.refuse_stale(found)
+        self._refuse_older_than(marks.values())
         return marks
+
+    def positions(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]:
+        """How far a link that appends has come with each partition. The mark of a mirror is there, too: in the way."""
+        known, link = self.marks(), self.link()
+        found = {
+            each.key: known[each.where] for each in partitions if is_position_of(known.get(each.where), each.key[0])
+        }
+        others = {link.group_of(each.key[0]): each.key[0] for each in partitions if each.key not in found}
+        if others:
+            listed = [ListedGroup(group_id=each, type=CLASSIC, state="", protocol_type="") for each in others]
+            answers = read_offsets(self._client, listed, {}, deadline=self.deadline())
+            for group_id, why in answers.refused.items():
+                raise UnavailableError(f"the marks of the link cannot be read: {why}", object_name=group_id)
+            for group_id, offsets in answers.found.items():
+                for where, mark in read_marks(offsets).items():
+                    found[others[group_id], where] = mark
+            self._refuse_older_than(found.values())
+        return found
 
     def orders(self) -> Orders:
         return read_orders(self._committed(self.link().control_id))
@@ -169,6 +204,7 @@ class LinkView:
             include=self._options.topics,
             exclude=self._options.exclude,
             rename=self._rename,
+            join=parse_offsets(self._options.offsets) is Offsets.APPEND,
         )
         here = self.here()
         mirrored_there = origins_of(newest.cluster.groups)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from maxbrod.engine.jobs import run_tasks
-from maxbrod.replicate.ingress.append_task import Appended, AppendItem, AppendSettings, run_append_task
+from maxbrod.replicate.ingress.append_items import Appended, AppendItem, AppendSettings
+from maxbrod.replicate.ingress.append_task import run_append_task
 
 if TYPE_CHECKING:
     import threading

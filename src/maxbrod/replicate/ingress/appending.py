@@ -6,7 +6,6 @@ transactional id, together with the records that it vouches for.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,30 +13,25 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
 from maxbrod.model import now_ms
+from maxbrod.replicate.ingress.append_items import AppendItem, AppendSettings
 from maxbrod.replicate.ingress.append_job import run_append_job
-from maxbrod.replicate.ingress.append_task import (
-    AppendItem,
-    AppendSettings,
-    put_mark,
-    run_append_task,
-    take_position,
-)
+from maxbrod.replicate.ingress.append_task import run_append_task
 from maxbrod.replicate.ingress.groups import carry_appended_groups
 from maxbrod.replicate.ingress.plan import plan_portions, why_not_append
+from maxbrod.replicate.ingress.positions import put_mark, take_position
+from maxbrod.replicate.ingress.workers import judge_failure
 from maxbrod.replicate.link import Order, State
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.config import Config
-    from maxbrod.engine.session import Session
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.model import TopicPartition
-    from maxbrod.replicate.ingress.append_task import Appended
+    from maxbrod.replicate.ingress.append_items import Appended
     from maxbrod.replicate.ingress.plan import Portion
     from maxbrod.replicate.ingress.topics import MirrorTopics
-    from maxbrod.replicate.link import Link, Mark
+    from maxbrod.replicate.ingress.workers import Workers
+    from maxbrod.replicate.link import Link, Mark, PositionKey
     from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders
 
 RENEW_MS: Final = 3_600_000
@@ -51,15 +45,29 @@ class Appending:
 
     def __init__(self, config: Config, client: KafkaClient, view: LinkView, link: Link) -> None:
         self._config, self._client, self._view, self._link = config, client, view, link
-        self.marks: dict[TopicPartition, Mark] = {}
+        self.marks: dict[PositionKey, Mark] = {}
 
-    def plan(
+    def append(
+        self,
+        newest: Newest,
+        topics: MirrorTopics,
+        partitions: Sequence[MirroredPartition],
+        orders: Orders,
+        workers: Workers,
+    ) -> tuple[int, int]:
+        """Append what the destination lacks. Returns the number of records, and of archived bytes."""
+        items = self._plan(newest, topics, partitions, orders)
+        appended = workers.do(newest.archive, items, partial(self._settings, newest), run_append_task, run_append_job)
+        size = sum(map(partial(_finished_bytes, {item.key: item for _, item in items}), appended))
+        return self._settle(appended, partitions), size
+
+    def _plan(
         self, newest: Newest, topics: MirrorTopics, partitions: Sequence[MirroredPartition], orders: Orders
     ) -> list[tuple[int, AppendItem]]:
         """What to append to each partition, with its size in bytes. States tell why something is not."""
         active = [each for each in partitions if each.state is State.IN_STEP]
         logs = list_offsets(self._client, dict.fromkeys([each.where for each in active], LATEST)) if active else {}
-        behind: dict[TopicPartition, int] = {}
+        behind: dict[PositionKey, int] = {}
         for each in active:
             mark = self._mark_of(each, topics)
             why = None
@@ -70,12 +78,12 @@ class Appending:
             if why is not None:
                 each.state, each.why = State.FAULTED, why
             elif (position := each.extent.start if mark is None else mark.next_offset) < each.extent.end:
-                behind[each.where] = position
-        lacking = [each for each in active if each.where in behind]
+                behind[each.key] = position
+        lacking = [each for each in active if each.key in behind]
         if not lacking:
             return []
         rows = newest.archive.catalog.rows(topic_ids={each.id.topic_id for each in lacking})
-        wanted = {each.id: (behind[each.where], each.extent.end) for each in lacking}
+        wanted = {each.id: (behind[each.key], each.extent.end) for each in lacking}
         portions = plan_portions(rows, wanted, accept_gaps=self._config.replicate.accept_gaps)
         items = []
         for each in lacking:
@@ -83,52 +91,34 @@ class Appending:
             each.bytes, each.state = portion.bytes, State.CATCHING_UP
             if portion.lost is not None:
                 each.state, each.why = State.LOST_RANGE, portion.why_lost
-            if portion.end > behind[each.where]:
+            if portion.end > behind[each.key]:
                 items.append((portion.bytes, self._item(each, portion, topics, orders)))
         return items
 
-    def write(
-        self,
-        newest: Newest,
-        tasks: Sequence[Sequence[AppendItem]],
-        session: Callable[[], Session] | None,
-        *,
-        stop: threading.Event,
-    ) -> list[Appended]:
-        """Append, on Spark or in this process if `session` is None."""
+    def _settings(self, newest: Newest, tasks: int) -> AppendSettings:
         rate = self._config.replicate.rate_bytes_per_s
-        settings = AppendSettings(
+        return AppendSettings(
             link=self._link.name,
             archive_url=newest.archive.url,
             kafka=self._view.kafka,
             storage=self._config.storage,
             destination_id=self._view.here(),
             version=newest.version,
-            rate_bytes_per_s=None if rate is None else rate / len(tasks),
+            rate_bytes_per_s=None if rate is None else rate / tasks,
             patience_s=self._config.patience,
         )
-        if session is None:
-            with ThreadPoolExecutor(len(tasks)) as pool:
-                answers = pool.map(partial(run_append_task, settings), tasks)
-                return [each for answer in answers for each in answer]
-        return run_append_job(session(), settings, tasks, stop=stop)
 
-    def settle(
-        self,
-        appended: Iterable[Appended],
-        partitions: Iterable[MirroredPartition],
-        judge: Callable[[TopicPartition, Mapping[str, object]], tuple[State, str]],
-    ) -> int:
+    def _settle(self, appended: Iterable[Appended], partitions: Iterable[MirroredPartition]) -> int:
         """Take over the marks, and the states that follow. Returns the number of records."""
-        known = {each.where: each for each in partitions}
+        known = {each.key: each for each in partitions}
         records = 0
         for outcome in appended:
-            each = known[outcome.where]
+            each = known[outcome.key]
             records += outcome.records
             if outcome.mark is not None:
-                self.marks[outcome.where] = outcome.mark
+                self.marks[outcome.key] = outcome.mark
             if outcome.failure is not None:
-                each.state, each.why = judge(outcome.where, outcome.failure)
+                each.state, each.why = judge_failure(outcome.failure)
             elif each.state is State.CATCHING_UP and outcome.mark is not None:
                 each.state = State.IN_STEP if outcome.mark.next_offset == each.extent.end else State.CATCHING_UP
         return records
@@ -139,12 +129,12 @@ class Appending:
         """Returns how many offsets were committed. `others` are the partitions that other instances work on."""
         positions = self.positions(others)
         for each in others:
-            if positions[each.where] < each.extent.end:
+            if positions[each.key] < each.extent.end:
                 each.state = State.CATCHING_UP
-        marks = {each.where: (each.mirror, self.marks[each.where]) for each in partitions if each.where in self.marks}
+        begun = [(each, self.marks[each.key]) for each in partitions if each.key in self.marks]
         options, patience_s = self._config.replicate, self._config.patience
         return carry_appended_groups(
-            self._client, self._link, newest.cluster.groups, options.groups, marks, patience_s=patience_s
+            self._client, self._link, newest.cluster.groups, options.groups, begun, patience_s=patience_s
         )
 
     def mark(self, partitions: Iterable[MirroredPartition]) -> None:
@@ -152,7 +142,7 @@ class Appending:
         now = now_ms()
         changed, old = [], []
         for each in partitions:
-            mark = self.marks.get(each.where)
+            mark = self.marks.get(each.key)
             if mark is None or mark.append is None:
                 continue
             if (mark.state, mark.why, mark.origins) != (
@@ -164,20 +154,20 @@ class Appending:
             elif now - mark.at_ms > _RENEW_ONE_MS:
                 old.append(each)
         if not changed and old:
-            changed = [min(old, key=lambda each: self.marks[each.where].at_ms)]
+            changed = [min(old, key=lambda each: self.marks[each.key].at_ms)]
         for each in changed:
             self._put(each)
 
-    def positions(self, partitions: Iterable[MirroredPartition]) -> dict[TopicPartition, int]:
+    def positions(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, int]:
         """The first source offset that each partition lacks."""
         return {
-            each.where: self.marks[each.where].next_offset if each.where in self.marks else each.extent.start
+            each.key: self.marks[each.key].next_offset if each.key in self.marks else each.extent.start
             for each in partitions
         }
 
     def _mark_of(self, each: MirroredPartition, topics: MirrorTopics) -> Mark | None:
         """Its mark, unless the destination topic was deleted since."""
-        mark = self.marks.get(each.where)
+        mark = self.marks.get(each.key)
         if mark is None or mark.append is None or mark.append.topic_id != topics.ids[each.where.topic]:
             return None
         return mark
@@ -190,6 +180,7 @@ class Appending:
             topic_id=topics.ids[each.where.topic],
             source_topic=each.mirror.source.name,
             source_id=each.id.topic_id,
+            joined=each.mirror.joined,
             origins=each.origins,
             start=each.extent.start,
             position=None if mark is None else mark.next_offset,
@@ -204,8 +195,9 @@ class Appending:
         """Say the state of a partition in its mark. If that fails, the next interval tries again."""
         patience_s = self._config.patience
         try:
-            transaction, mark = take_position(self._client, self._link, each.where, patience_s=patience_s)
-            if mark is None or mark.state is State.PROMOTED:
+            joined = each.mirror.joined
+            position = take_position(self._client, self._link, each.key, joined=joined, patience_s=patience_s)
+            if (mark := position.mark) is None or mark.state is State.PROMOTED:
                 return
             following = replace(
                 mark,
@@ -215,15 +207,15 @@ class Appending:
                 version=self._view.version,
                 at_ms=now_ms(),
             )
-            put_mark(self._client, self._link, transaction, each.where, following, patience_s=patience_s)
+            put_mark(self._client, position, following, patience_s=patience_s)
         except MaxbrodError:
             return
-        self.marks[each.where] = following
+        self.marks[each.key] = following
 
 
-def finished_bytes(items: Mapping[TopicPartition, AppendItem], outcome: Appended) -> int:
+def _finished_bytes(items: Mapping[PositionKey, AppendItem], outcome: Appended) -> int:
     """The archived bytes of the slices that were appended to their end."""
-    item = items[outcome.where]
+    item = items[outcome.key]
     begun = item.start if item.position is None else item.position
     reached = begun if outcome.mark is None else outcome.mark.next_offset
     return sum(each.bytes for each in item.slices if begun < each.end_offset <= reached)

@@ -48,10 +48,16 @@ class Seen:
     """Records of a destination log, in order. The log has no others from the end of the one before to `end`."""
 
     offset: NDArray[np.int64]
-    source: NDArray[np.int64]
-    """The offset of each at the source; -1: others have brought it."""
+    sources: tuple[NDArray[np.int64], ...]
+    """For each name that was asked for: the offset of each record at the source; -1: others have brought it."""
     end: int
     bytes: int
+
+    @property
+    def source(self) -> NDArray[np.int64]:
+        """If one name was asked for."""
+        (found,) = self.sources
+        return found
 
 
 def look_for_brought(
@@ -102,19 +108,20 @@ def read_brought(
     where: TopicPartition,
     extent: tuple[int, int],
     topic_id: UUID,
-    restore_id: str,
-    *,
+    *restore_ids: str,
     patience_s: float,
 ) -> Iterator[Seen]:
-    """The committed records of a range, each with its source offset if the link has brought it."""
+    """The committed records of a range, each with its source offset if a link has brought it under these names."""
     start, end = extent
     for chunk in read_range(client, where, start, end, topic_id=topic_id, floor=0, patience_s=patience_s):
         aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted)
         headers = chunk.headers.take(committed_batches(chunk.headers, aborted) & (chunk.headers["count"] != 0))
-        offset, source = np.empty(0, np.int64), np.empty(0, np.int64)
+        offset = np.empty(0, np.int64)
+        sources = tuple(offset for _ in restore_ids)
         if len(headers):
             records = decode(chunk.data, headers, columns=["offset", "headers"], check_crc=False)
             offset = number_column(records.column("offset"))
             kept = (offset >= start) & (offset < end)
-            offset, source = offset[kept], source_offsets(records.column("headers"), restore_id)[kept]
-        yield Seen(offset=offset, source=source, end=min(chunk.end, end), bytes=chunk.data.size)
+            offset, named = offset[kept], records.column("headers")
+            sources = tuple(source_offsets(named, each)[kept] for each in restore_ids)
+        yield Seen(offset=offset, sources=sources, end=min(chunk.end, end), bytes=chunk.data.size)

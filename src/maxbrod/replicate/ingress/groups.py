@@ -10,6 +10,7 @@ the destination keep their own progress.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.groups.moves import WITHOUT_MEMBERS
@@ -19,19 +20,20 @@ from maxbrod.kafka.admin.share_group_offsets import set_share_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.groups import SHARE, list_groups, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.model import TopicPartition, topic_id_of
+from maxbrod.model import topic_id_of
 from maxbrod.replicate.ingress.brought import read_brought, stable_extent
 from maxbrod.replicate.link import GROUP_PREFIX
 from maxbrod.restore.plan.choosing import choose_groups
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-    from uuid import UUID
 
     from maxbrod.kafka.state.cluster_state import Group
     from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.model import TopicPartition
     from maxbrod.replicate.ingress.plan import Mirror
     from maxbrod.replicate.link import Link, Mark
+    from maxbrod.replicate.view import MirroredPartition
     from maxbrod.restore.plan.targets import LogExtent
 
     Logs = Mapping[TopicPartition, tuple[Mirror, LogExtent]]
@@ -59,7 +61,7 @@ def carry_groups(
     moves = translated(groups, patterns, logs)
     if not moves:
         return 0
-    there = _standing(client, {each.group_id for each in moves}, patience_s=patience_s)
+    there = _standing(client, {each.group_id for each in moves}, patience_s)
     return _commit(client, moves, there, patience_s=patience_s)
 
 
@@ -68,28 +70,25 @@ def carry_appended_groups(
     link: Link,
     groups: Sequence[Group],
     patterns: Sequence[str],
-    marks: Mapping[TopicPartition, tuple[Mirror, Mark]],
+    begun: Sequence[tuple[MirroredPartition, Mark]],
     *,
     patience_s: float,
 ) -> int:
     """Move groups over what the link has brought and they have processed. Returns how many offsets were committed."""
     chosen, _ = choose_groups(patterns, [each for each in groups if not each.group_id.startswith(GROUP_PREFIX)])
-    wanted = _processed(chosen, marks)
+    wanted = _processed(link, chosen, begun)
     if not wanted:
         return 0
-    there = _standing(client, {group_id for each in wanted.values() for group_id in each}, patience_s=patience_s)
+    there = _standing(
+        client, {group_id for sources in wanted.values() for each in sources for group_id in each.up_to}, patience_s
+    )
     types = {each.group_id: each.type for each in chosen}
     moves = []
-    for where, processed in wanted.items():
-        mirror, mark = marks[where]
-        if mark.append is None:
-            continue
+    for where, sources in wanted.items():
         start, end = stable_extent(client, where, patience_s=patience_s)
-        at = {each: max(there[each].get(where, start), start) for each in processed if each in there}
-        restore_id = link.restore_id(mirror.source.topic_id)
-        for group_id, offset in _walked(
-            client, where, topic_id_of(mark.append.topic_id), restore_id, end, at, processed, patience_s=patience_s
-        ).items():
+        moving = {group_id for each in sources for group_id in each.up_to if group_id in there}
+        at = {each: max(there[each].get(where, start), start) for each in moving}
+        for group_id, offset in _walked(client, where, end, at, sources, patience_s=patience_s).items():
             moves.append(
                 GroupOffset(
                     group_id=group_id,
@@ -98,39 +97,54 @@ def carry_appended_groups(
                     offset=offset,
                     metadata="",
                     move=Move.NEXT,
-                    source_offset=processed[group_id],
+                    source_offset=max(each.up_to.get(group_id, -1) for each in sources),
                 )
             )
     return _commit(client, moves, there, patience_s=patience_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Processed:
+    """What groups have processed of one source topic."""
+
+    restore_id: str
+    """Its records name it."""
+    topic_id: str
+    """The id of the destination topic."""
+    up_to: dict[str, int]
+    """For each group, the first source offset that it has not processed."""
+
+
 def _processed(
-    groups: Iterable[Group], marks: Mapping[TopicPartition, tuple[Mirror, Mark]]
-) -> dict[TopicPartition, dict[str, int]]:
-    """For each destination partition, the source offset up to which each group has processed."""
-    sources = {
-        TopicPartition(topic=mirror.source.name, partition=where.partition): (where, mirror)
-        for where, (mirror, _) in marks.items()
-    }
-    found: dict[TopicPartition, dict[str, int]] = {}
-    for group in groups:
-        for each in group.offsets or ():
-            if each.where not in sources:
-                continue
-            where, mirror = sources[each.where]
-            if each.topic_id in {None, mirror.source.topic_id}:
-                found.setdefault(where, {})[group.group_id] = each.offset
+    link: Link, groups: Iterable[Group], begun: Iterable[tuple[MirroredPartition, Mark]]
+) -> dict[TopicPartition, list[_Processed]]:
+    """For each destination partition, what groups have processed of each source topic that the link appends to it."""
+    found: dict[TopicPartition, list[_Processed]] = {}
+    offsets = [(group.group_id, each) for group in groups for each in group.offsets or ()]
+    by_source: dict[TopicPartition, list[tuple[str, CommittedOffset]]] = {}
+    for group_id, each in offsets:
+        by_source.setdefault(each.where, []).append((group_id, each))
+    for partition, mark in begun:
+        if mark.append is None:
+            continue
+        topic_id = partition.id.topic_id
+        up_to = {
+            group_id: each.offset
+            for group_id, each in by_source.get(partition.source_where, ())
+            if each.topic_id in {None, topic_id}
+        }
+        if up_to:
+            source = _Processed(restore_id=link.restore_id(topic_id), topic_id=mark.append.topic_id, up_to=up_to)
+            found.setdefault(partition.where, []).append(source)
     return found
 
 
 def _walked(
     client: KafkaClient,
     where: TopicPartition,
-    topic_id: UUID,
-    restore_id: str,
     end: int,
     at: Mapping[str, int],
-    processed: Mapping[str, int],
+    sources: Sequence[_Processed],
     *,
     patience_s: float,
 ) -> dict[str, int]:
@@ -139,11 +153,16 @@ def _walked(
     One pass for all groups. A long way is divided among intervals: wherever a group stands, all below is processed.
     """
     found, moving = dict(at), set(at)
-    first = min(at.values(), default=end)
+    extent = (min(at.values(), default=end), end)
     read_bytes = 0
-    for seen in read_brought(client, where, (first, end), topic_id, restore_id, patience_s=patience_s):
+    restore_ids = [each.restore_id for each in sources]
+    for seen in read_brought(
+        client, where, extent, topic_id_of(sources[0].topic_id), *restore_ids, patience_s=patience_s
+    ):
         for group_id in list(moving):
-            stops = (seen.offset >= found[group_id]) & ((seen.source < 0) | (seen.source >= processed[group_id]))
+            stops = seen.offset >= found[group_id]
+            for each, source in zip(sources, seen.sources, strict=True):
+                stops &= (source < 0) | (source >= each.up_to.get(group_id, 0))
             if stops.any():
                 found[group_id] = int(seen.offset[int(stops.argmax())])
                 moving.discard(group_id)
@@ -155,9 +174,7 @@ def _walked(
     return found
 
 
-def _standing(
-    client: KafkaClient, named: Collection[str], *, patience_s: float
-) -> dict[str, dict[TopicPartition, int]]:
+def _standing(client: KafkaClient, named: Collection[str], patience_s: float) -> dict[str, dict[TopicPartition, int]]:
     """The committed offsets at the destination of these groups, without those that have members there."""
     listed, _ = list_groups(client, deadline=Deadline.after(patience_s))
     active = {each.group_id for each in listed.values() if each.state.lower() not in WITHOUT_MEMBERS}

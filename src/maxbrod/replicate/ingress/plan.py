@@ -47,6 +47,8 @@ class Mirror:
     """The name at the destination."""
     gone: bool = False
     """Whether the source cluster has deleted the topic."""
+    joined: bool = False
+    """Whether other source topics have the same destination."""
 
     @property
     def compacted(self) -> bool:
@@ -102,29 +104,30 @@ def choose_mirrors(
     include: Sequence[str],
     exclude: Sequence[str],
     rename: Rename,
+    join: bool = False,
 ) -> tuple[Mirror, ...]:
     """The topics to mirror, of those that the snapshot knows. `gone` and `archived` are topic ids.
 
     Topics that the source recreated occur twice: only the one that is not `gone` is mirrored, unless both are.
-    UsageError: two topics would have one name at the destination.
+    UsageError: two topics would have one name at the destination, and may not `join`.
     """
     known = {each.name: each for each in sorted(topics, key=lambda each: each.topic_id not in gone)}
     chosen = select_topics({name: each.internal for name, each in known.items()}, include, exclude).chosen
-    found: dict[str, Mirror] = {}
+    found: dict[str, list[Mirror]] = {}
     for name in chosen:
         topic = known[name]
         if topic.topic_id not in archived:
             continue
         mirror = Mirror(source=topic, name=rename.apply(name), gone=topic.topic_id in gone)
-        if mirror.name in found:
+        if mirror.name in found and not join:
             raise UsageError(
-                f"two topics would be mirrored to {mirror.name}: {found[mirror.name].source.name} and {name}",
+                f"two topics would be mirrored to {mirror.name}: {found[mirror.name][0].source.name} and {name}",
                 operation="plan ingress",
                 object_name=mirror.name,
-                hint="give --rename or --prefix so that each topic has a destination of its own",
+                hint="give --rename or --prefix so that each topic has a destination of its own, or --offsets append",
             )
-        found[mirror.name] = mirror
-    return tuple(found.values())
+        found.setdefault(mirror.name, []).append(mirror)
+    return tuple(replace(each, joined=len(same) > 1) for same in found.values() for each in same)
 
 
 def plan_mirror_configs(topic: TopicState, overrides: Mapping[str, str], *, replication_factor: int) -> MirrorConfigs:

@@ -1,0 +1,148 @@
+"""The source of what is appended: committed batches of an archive, with headers that name where records come from.
+
+Records that have been in the destination topic before are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from maxbrod.batch.coalescing import Batches
+from maxbrod.batch.cuts import Cut
+from maxbrod.batch.headers import NEWEST_MAGIC
+from maxbrod.batch.provenance import Provenance
+from maxbrod.batch.replay import replay
+from maxbrod.batch.transactions import transaction_events
+from maxbrod.errors import RefusedError
+from maxbrod.layouts.reading import read_logs
+from maxbrod.model import Codec
+from maxbrod.replicate.link import Link, been_there, origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from maxbrod.batch.headers import BatchHeaders
+    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.replicate.ingress.append_items import AppendItem, AppendSettings
+    from maxbrod.replicate.link import Mark
+    from maxbrod.storage.interface import Storage
+
+OPERATION: Final = "append"
+_READ_BYTES: Final = 2 << 20
+_READ_S: Final = 5.0
+"""With a limited rate no more is read at once than is sent in this time: a transaction can only end in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some batches as a broker accepts them, and what was read of the source with them."""
+
+    batches: Batches | None
+    next_offset: int
+    leader_epoch: int
+    """That of the last batch; -1: unknown."""
+    whole: bool
+    """Whether no transaction of the source is open behind it."""
+
+
+class AppendSource:
+    """The archived batches of one item."""
+
+    def __init__(self, storage: Storage, item: AppendItem, settings: AppendSettings) -> None:
+        self._storage, self._item = storage, item
+        self._link, self._destination_id = Link(name=settings.link), settings.destination_id
+        rate = settings.rate_bytes_per_s
+        self._read_bytes = _READ_BYTES if rate is None else max(1 << 16, min(_READ_BYTES, int(rate * _READ_S)))
+        self._open: set[int] = set()
+        """The producers that have an open transaction at the source."""
+
+    def pieces(self, mark: Mark) -> Iterator[Piece]:
+        """The source from the mark to the end of the item. The slice before the mark is read only if it may differ."""
+        item, position = self._item, mark.next_offset
+        reached = position
+        for stored in item.slices:
+            if stored.end_offset <= position and not _may_differ(stored, mark):
+                continue
+            for data, headers in read_logs(self._storage, stored, request_bytes=self._read_bytes):
+                if not len(headers):
+                    continue
+                self._compare(headers, mark)
+                for producer_id, _, aborts in transaction_events(data, headers):
+                    if aborts is None:
+                        self._open.add(producer_id)
+                    else:
+                        self._open.discard(producer_id)
+                reached = min(int(headers.last_offset[-1]) + 1, item.end)
+                if reached > position:
+                    batches = self._replayed(data, headers, stored, position)
+                    epoch = int(headers["leader_epoch"][-1]) if headers["magic"][-1] == NEWEST_MAGIC else -1
+                    yield Piece(batches=batches, next_offset=reached, leader_epoch=epoch, whole=not self._open)
+        # Archives end where no transaction is open, so a marker that is missing was lost. The last offsets of a portion
+        # may have no record.
+        whole = not self._open or item.end == item.archive_end
+        yield Piece(batches=None, next_offset=item.end, leader_epoch=-1, whole=whole)
+
+    def _replayed(self, data: NDArray[np.uint8], headers: BatchHeaders, stored: Slice, position: int) -> Batches:
+        item = self._item
+        replayed = replay(
+            data,
+            headers,
+            stored.aborted,
+            cut=Cut(first_offset=position, end_offset=item.end),
+            exact=False,
+            batch_bytes_max=item.batch_bytes_max,
+            codec=Codec[stored.codec.upper()],
+            position=position,
+            provenance=Provenance(
+                topic=item.source_topic,
+                partition=item.where.partition,
+                cluster_id=item.origins[0],
+                restore_id=self._link.restore_id(item.source_id),
+                origins=(origin(item.origins[0], item.source_topic), *map(origin, item.origins[1:])),
+                left_out=been_there(self._destination_id, item.where.topic),
+            ),
+            object_name=self._storage.name_of(stored.path),
+        )
+        for oversized in replayed.oversized:
+            message = f"a batch of {oversized.bytes} bytes is too large for the destination"
+            raise refused(item, message, oversized.offset, "raise the max.message.bytes of both topics")
+        return Batches(
+            data=replayed.data,
+            headers=replayed.headers,
+            source_offset=replayed.source_offset,
+            hole=replayed.hole,
+        )
+
+    def _compare(self, headers: BatchHeaders, mark: Mark) -> None:
+        """Refuse a source whose log was truncated below what was appended, and written again."""
+        place = mark.append
+        if place is None or place.leader_epoch < 0:
+            return
+        row = int(np.searchsorted(headers["base_offset"], place.last, side="right")) - 1
+        if row < 0 or int(headers.last_offset[row]) < place.last or headers["magic"][row] != NEWEST_MAGIC:
+            return
+        if (found := int(headers["leader_epoch"][row])) != place.leader_epoch:
+            raise refused(
+                self._item,
+                f"the source's log was truncated: offset {place.last} was appended with leader epoch "
+                f"{place.leader_epoch}, and has {found} now",
+                place.last,
+                "the destination keeps the records that the source has lost; name another --link to append all anew",
+            )
+
+
+def _may_differ(stored: Slice, mark: Mark) -> bool:
+    """Whether the batch that the mark names may have another leader epoch now."""
+    place = mark.append
+    if place is None or place.leader_epoch < 0 or not stored.base_offset <= place.last < stored.end_offset:
+        return False
+    return not stored.first_leader_epoch == stored.last_leader_epoch == place.leader_epoch
+
+
+def refused(item: AppendItem, message: str, offset: int, hint: str) -> RefusedError:
+    return RefusedError(message, operation=OPERATION, object_name=str(item.where), offset=offset, hint=hint)

@@ -1,0 +1,230 @@
+"""Appends to mirrors, which have the source's offsets: what an interval does in the mode `--offsets exact`.
+
+The log end of a mirror is the next source offset. Marks only explain what ingress was doing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from maxbrod.errors import MisplacedBatchError
+from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.admin.rights import may_write_markers
+from maxbrod.model import now_ms
+from maxbrod.replicate.ingress.groups import carry_groups
+from maxbrod.replicate.ingress.plan import plan_portions, why_longer
+from maxbrod.replicate.ingress.workers import judge_failure
+from maxbrod.replicate.link import Mark, State
+from maxbrod.restore.job import run_restore_job
+from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
+from maxbrod.restore.task import RestoreItem, RestoreSettings, run_restore_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from maxbrod.archive.opening import Archive
+    from maxbrod.config import Config
+    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.model import PartitionId, TopicPartition
+    from maxbrod.replicate.ingress.plan import Portion
+    from maxbrod.replicate.ingress.topics import MirrorTopics
+    from maxbrod.replicate.ingress.workers import Workers
+    from maxbrod.replicate.link import Link
+    from maxbrod.replicate.view import LinkView, MirroredPartition, Newest
+    from maxbrod.restore.task import Restored
+
+_MARK_AGAIN_MS: Final = 60_000
+"""Marks are renewed, so that others see that ingress is alive, and brokers do not expire them."""
+
+
+class Mirroring:
+    """One link of an ingress that mirrors."""
+
+    def __init__(
+        self, config: Config, client: KafkaClient, view: LinkView, link: Link, faults: dict[TopicPartition, str]
+    ) -> None:
+        self._config, self._client, self._view, self._link = config, client, view, link
+        self._markers = may_write_markers(client, deadline=view.deadline())
+        self.marks: dict[TopicPartition, Mark] = {}
+        self._faults = faults
+        """Partitions in which a batch was appended where it does not belong. Nothing more is appended to them."""
+
+    def append(
+        self,
+        newest: Newest,
+        topics: MirrorTopics,
+        partitions: Sequence[MirroredPartition],
+        workers: Workers,
+        producer: ProducerIdentity | None,
+    ) -> tuple[int, int]:
+        """Append what the destination lacks. Returns the number of records, and of archived bytes.
+
+        `producer` writes markers.
+        """
+        active = [each for each in partitions if each.state is State.IN_STEP]
+        for each in active:
+            if each.where in self._faults:
+                each.state, each.why = State.FAULTED, self._faults[each.where]
+        behind = [each for each in active if topics.extents[each.where].end != each.extent.end]
+        topics.ends([each.where for each in behind])  # another instance may have written meanwhile
+        behind = [each for each in behind if each.state is State.IN_STEP and self._is_behind(each, topics)]
+        if not behind:
+            return 0, 0
+        portions = self._portions(newest.archive, topics, behind)
+        items = []
+        for each in behind:
+            portion = portions[each.id]
+            each.bytes = portion.bytes
+            each.state = State.CATCHING_UP
+            if portion.lost is not None:
+                each.state, each.why = State.LOST_RANGE, portion.why_lost
+            if portion.end > topics.extents[each.where].end:
+                items.append((portion.bytes, self._item(each, portion, topics)))
+        begun = {each.where: (topics.extents[each.where].end, portions[each.id]) for each in behind}
+        settings = partial(self._settings, newest.archive, producer)
+        restored = workers.do(newest.archive, items, settings, run_restore_task, run_restore_job)
+        size = sum(begun[each.where][1].bytes_between(begun[each.where][0], each.end) for each in restored)
+        return self._settle(restored, behind, topics), size
+
+    def _is_behind(self, each: MirroredPartition, topics: MirrorTopics) -> bool:
+        end = topics.extents[each.where].end
+        if (why := why_longer(end, each.extent.end)) is not None:
+            each.state, each.why = State.FAULTED, why
+        return end < each.extent.end
+
+    def _portions(
+        self, archive: Archive, topics: MirrorTopics, behind: Sequence[MirroredPartition]
+    ) -> dict[PartitionId, Portion]:
+        wanted = {each.id: (topics.extents[each.where].end, each.extent.end) for each in behind}
+        rows = archive.catalog.rows(topic_ids={each.topic_id for each in wanted})
+        return plan_portions(rows, wanted, accept_gaps=self._config.replicate.accept_gaps)
+
+    def _item(self, each: MirroredPartition, portion: Portion, topics: MirrorTopics) -> RestoreItem:
+        extent = topics.extents[each.where]
+        # A log without records begins where it ends, which may be within a batch of the source.
+        base = extent.end if extent.start == extent.end else 0
+        configs = each.mirror.source.effective or {}
+        return RestoreItem(
+            where=each.where,
+            topic_id=topics.ids[each.where.topic],
+            exact=True,
+            base=base,
+            first_offset=base,
+            end_offset=portion.end,
+            batch_bytes_max=max(int(configs.get("max.message.bytes", 0)), MESSAGE_BYTES_DEFAULT),
+            slices=portion.slices,
+            adopted=each.adopted_end == extent.end,
+        )
+
+    def _settings(self, archive: Archive, producer: ProducerIdentity | None, tasks: int) -> RestoreSettings:
+        rate = self._config.replicate.rate_bytes_per_s
+        return RestoreSettings(
+            restore_id=f"replicate-{self._link.name}",
+            archive_url=archive.url,
+            kafka=self._view.kafka,
+            storage=self._config.storage,
+            producer_id=self._link.producer_id,
+            markers=self._markers,
+            marker_producer=producer,
+            rate_bytes_per_s=None if rate is None else rate / tasks,
+            patience_s=self._config.patience,
+        )
+
+    def _settle(self, restored: Iterable[Restored], behind: Iterable[MirroredPartition], topics: MirrorTopics) -> int:
+        known = {each.where: each for each in behind}
+        records = 0
+        for outcome in restored:
+            each = known[outcome.where]
+            before = topics.extents[each.where].end
+            if outcome.end > before:
+                topics.reached(each.where, outcome.end)
+                records += outcome.end - before
+            if outcome.failure is not None:
+                each.state, each.why = judge_failure(outcome.failure)
+                if outcome.failure["error"] == MisplacedBatchError.__name__:
+                    self._faults[outcome.where] = each.why
+            elif each.state is State.CATCHING_UP and outcome.end == each.extent.end:
+                each.state = State.IN_STEP
+        return records
+
+    # After appending
+
+    def follow_starts(self, newest: Newest, topics: MirrorTopics, partitions: Sequence[MirroredPartition]) -> None:
+        starts = newest.snapshot.log_starts
+        wanted = {
+            each.where: starts[each.id]
+            for each in partitions
+            if each.id in starts
+            and each.state in {State.IN_STEP, State.CATCHING_UP}
+            and "delete" in (each.mirror.source.effective or {}).get("cleanup.policy", "delete").split(",")
+        }
+        for where, error in topics.move_starts(wanted).items():
+            if not error.retryable:
+                each = next(each for each in partitions if each.where == where)
+                each.state, each.why = State.FAULTED, f"its log start does not follow: {error}"
+
+    def carry_groups(
+        self,
+        newest: Newest,
+        topics: MirrorTopics,
+        partitions: Iterable[MirroredPartition],
+        others: Sequence[MirroredPartition],
+    ) -> int:
+        """Returns how many offsets were committed. `others` are the partitions that other instances work on."""
+        topics.ends([each.where for each in others])
+        for each in others:
+            if topics.extents[each.where].end < each.extent.end:
+                each.state = State.CATCHING_UP
+        logs = {each.where: (each.mirror, topics.extents[each.where]) for each in partitions}
+        return carry_groups(
+            self._client,
+            newest.cluster.groups,
+            self._config.replicate.groups,
+            logs,
+            patience_s=self._config.patience,
+        )
+
+    # Marks
+
+    def mark_begun(self, topics: MirrorTopics, partitions: Iterable[MirroredPartition]) -> None:
+        """Before the first record: a topic that has marks is known to be a mirror of this very source topic."""
+        fresh = [each for each in partitions if each.state is State.IN_STEP and each.where not in self.marks]
+        self._put_marks({each.where: self._mark_of(each, topics) for each in fresh})
+
+    def mark(self, topics: MirrorTopics, partitions: Iterable[MirroredPartition]) -> None:
+        marks = {}
+        for each in partitions:
+            known = self.marks.get(each.where)
+            if known is None and (each.where not in topics.extents or each.state is State.PROMOTED):
+                continue
+            if known is not None and known.append is not None:
+                continue  # it says how far the link has appended
+            mark = self._mark_of(each, topics)
+            if known is None or not mark.same_as(known) or mark.at_ms - known.at_ms > _MARK_AGAIN_MS:
+                marks[each.where] = mark
+        self._put_marks(marks)
+
+    def _mark_of(self, each: MirroredPartition, topics: MirrorTopics) -> Mark:
+        known = self.marks.get(each.where)
+        # A topic that was promoted grows by what others write to it.
+        extent = None if each.state is State.PROMOTED else topics.extents.get(each.where)
+        # Keep naming the incarnation that is there.
+        faulted = known is not None and known.topic_id != each.id.topic_id and each.adopted_end is None
+        return Mark(
+            topic_id=known.topic_id if faulted and known is not None else each.id.topic_id,
+            next_offset=extent.end if extent is not None else known.next_offset if known is not None else 0,
+            version=self._view.version,
+            at_ms=now_ms(),
+            state=each.state,
+            why=each.why,
+            origins=each.origins,
+        )
+
+    def _put_marks(self, marks: Mapping[TopicPartition, Mark]) -> None:
+        if not marks:
+            return
+        offsets = [mark.committed(where) for where, mark in marks.items()]
+        outcomes = commit_offsets(self._client, self._link.group_id, offsets, deadline=self._view.deadline())
+        self.marks |= {where: mark for where, mark in marks.items() if where in outcomes and outcomes[where].done}
