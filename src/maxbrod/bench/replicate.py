@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ from maxbrod.kafka.fetch.log_ends import log_ends
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.run import Ingress
-from maxbrod.replicate.link import State
+from maxbrod.replicate.link import Offsets, State
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.run import Restore
@@ -83,13 +84,21 @@ def _backlog(stage: Stage) -> list[Figure]:
         delete(prefix + load.topic)
         return lap
 
-    def mirror() -> Lap:
-        prefix = f"mirror-{next(numbers)}-"
-        lap = stage.time(lambda: _catch_up(stage, _linked(config, load.topic, prefix)))
+    def take_in(offsets: Offsets) -> Lap:
+        prefix = f"{offsets}-{next(numbers)}-"
+        lap = stage.time(lambda: _catch_up(stage, _linked(config, load.topic, prefix, offsets)))
         delete(prefix + load.topic)
         return lap
 
-    laps = race_laps({"backup": back_up, "restore": restore, "ingress": mirror}, rounds=stage.rounds)
+    laps = race_laps(
+        {
+            "backup": back_up,
+            "restore": restore,
+            "ingress": partial(take_in, Offsets.EXACT),
+            "append": partial(take_in, Offsets.APPEND),
+        },
+        rounds=stage.rounds,
+    )
     slower = max((laps["backup"], laps["restore"]), key=lambda each: each.best)
     rates = ", ".join(f"{name} {load.records / each.best / 1e6:.2f} M records/s" for name, each in laps.items())
     return [
@@ -99,7 +108,13 @@ def _backlog(stage: Stage) -> list[Figure]:
             slower,
             wanted=_SUSTAINED_WANTED,
             note=rates,
-        )
+        ),
+        speed(
+            "the same with --offsets append, beside exact",
+            laps["append"],
+            laps["ingress"],
+            note="every record is decoded, gets headers that name its source, and is encoded again",
+        ),
     ]
 
 
@@ -117,8 +132,10 @@ def _catch_up(stage: Stage, config: Config) -> None:
         raise MaxbrodError(f"ingress has not caught up: {report.states}", operation="bench")
 
 
-def _linked(config: Config, topic: str, prefix: str) -> Config:
-    options = replace(config.replicate, topics=(topic,), prefix=prefix, link=f"{prefix}link", every=_INTERVAL_S)
+def _linked(config: Config, topic: str, prefix: str, offsets: Offsets = Offsets.EXACT) -> Config:
+    options = replace(
+        config.replicate, topics=(topic,), prefix=prefix, link=f"{prefix}link", every=_INTERVAL_S, offsets=str(offsets)
+    )
     return config.model_copy(update={"replicate": options})
 
 
