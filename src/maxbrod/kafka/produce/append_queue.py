@@ -65,6 +65,8 @@ class AppendQueue:
         self._known = False
         self.unproven = False
         """Whether the last acknowledged entry is a hole. Only the offset of the next batch proves that it is filled."""
+        self.fenced = False
+        """Whether the log has a marker of this producer: the broker refuses those of an earlier epoch."""
         self._waiting: deque[Entry] = deque()
         self._sent = 0
         self._end = feed.first_offset or 0
@@ -72,6 +74,7 @@ class AppendQueue:
         self._patience_s = patience_s
         self._reset_failures()
         self.renew_patience()
+        self.proven()
 
     @property
     def anywhere(self) -> bool:
@@ -101,6 +104,15 @@ class AppendQueue:
     def pause_s(self) -> float:
         """The time until something may be sent."""
         return self._not_before - time.monotonic()
+
+    @property
+    def unproven_s(self) -> float:
+        """The time since the log was known to end where everything acknowledged ends. No clock runs in every pause."""
+        return max(time.monotonic() - self._proven_at[0], time.time() - self._proven_at[1])
+
+    def proven(self) -> None:
+        """The log ends where everything acknowledged ends."""
+        self._proven_at = time.monotonic(), time.time()
 
     # Sending
 
@@ -158,6 +170,7 @@ class AppendQueue:
             )
         if found:
             self.renew_patience()
+            self.proven()
         return found
 
     def again(self) -> None:

@@ -109,7 +109,8 @@ class Lane:
     ) -> None:
         version = self.connection.versions.choose(WriteTxnMarkersRequest)
         share = max(1, MARKERS_MAX // len(entries))
-        counts = [min(entry.append.count - entry.landed, share) for _, entry in entries]
+        # The first marker fences: what it has kept out is known only after it.
+        counts = [min(entry.append.count - entry.landed, share if queue.fenced else 1) for queue, entry in entries]
         places = zip((queue.where for queue, _ in entries), counts, strict=True)
         body = markers_body(places, identity, version=version, coordinator_epoch=coordinator_epoch)
         ticket = self.connection.put_pieces(_MARKERS, version, body, deadline)

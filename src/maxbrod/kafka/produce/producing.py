@@ -4,9 +4,11 @@ Owns what is sent where and when, and the reaction to each answer. One thread, o
 requests in flight on each. A request carries one batch of every partition that has one; brokers accept no more. Batches
 are pulled from their feeds as room becomes free, so that memory is bounded.
 
-Two fences keep foreign writes out. Every batch must be appended exactly where the one before it ended: another offset
-shows another writer or a truncated log. And a sequence number that the broker does not expect shows that it misses
-acknowledged records.
+Fences keep foreign writes out. Every batch must be appended exactly where the one before it ended: another offset shows
+another writer or a truncated log. A sequence number that the broker does not expect shows that it misses acknowledged
+records. The first marker in a partition is sent alone, to a log that ends where it belongs: from then on the broker
+refuses markers of the same producer with a lower epoch, and the log end says how many of them had arrived. And since a
+broker forgets a producer after a day, the log end is asked for again before a batch is sent after a long pause.
 """
 
 from __future__ import annotations
@@ -50,6 +52,9 @@ _SETTLING_S: Final = 0.2
 _TOGETHER_S: Final = 0.005
 # Markers name a topic by name only. The topic id is verified again when the last check is older than this.
 _TRUSTED_S: Final = 0.1
+# Brokers forget a producer a day after its last batch, and then accept any sequence number. A process that was suspended
+# for longer than this asks for the log end before it sends anything.
+_PAUSE_S_MAX: Final = 600.0
 
 
 def produce_all(
@@ -260,7 +265,7 @@ class ProduceStream:
         size = 0
         for place, queue in enumerate(queues):
             entry = queue.next_entry()
-            if entry is None:
+            if entry is None or not self._is_in_place(queue, entry):
                 continue
             if isinstance(entry.append, Hole):
                 holes.append((queue, entry))
@@ -281,6 +286,31 @@ class ProduceStream:
         for queue, _ in chosen:
             queue.sent()
         return True
+
+    def _is_in_place(self, queue: AppendQueue, entry: Entry) -> bool:
+        """Whether the log ends where everything acknowledged ends, as far as that is not known anyway.
+
+        It may not where another process has taken the partition over, or where this one was suspended.
+        """
+        if queue.anywhere or queue.in_flight:
+            return True
+        paused = queue.unproven_s > _PAUSE_S_MAX
+        if not paused and (queue.fenced or not isinstance(entry.append, Hole)):
+            return True
+        try:
+            end = log_end(self._client, queue.where, deadline=queue.deadline)
+        except UnavailableError as error:
+            queue.fail(error)
+            return False
+        expected = queue.acknowledged_to + entry.landed
+        if end == expected:
+            queue.proven()
+            return True
+        error = _moved(queue, end, expected)
+        if paused or not expected < end <= entry.end_offset:
+            raise error
+        queue.fail(error)  # `_recover` counts the markers of the other process
+        return False
 
     def _put(self, lane: Lane, chosen: Sequence[tuple[AppendQueue, Entry]]) -> None:
         deadline = self._request_deadline()
@@ -316,8 +346,7 @@ class ProduceStream:
 
     def _settle(self, queue: AppendQueue, entry: Entry, answer: Answer, asked: int) -> None:
         if isinstance(entry.append, Hole) and not answer.code:
-            entry.land(entry.landed + asked)
-            queue.again()
+            self._fill(queue, entry, asked)
         elif answer.code == Code.DUPLICATE_SEQUENCE_NUMBER:
             # An earlier attempt was appended and its response was lost. The broker no longer remembers the offset, but
             # every batch has one possible offset.
@@ -332,6 +361,23 @@ class ProduceStream:
             entry.done = True
         else:
             self._react(queue, entry, answer)
+
+    def _fill(self, queue: AppendQueue, hole: Entry, asked: int) -> None:
+        if queue.fenced:
+            hole.land(hole.landed + asked)
+            queue.again()
+            return
+        queue.fenced = True
+        expected = hole.base_offset + hole.landed + asked
+        try:
+            end = log_end(self._client, queue.where, deadline=queue.deadline)
+            if end < expected:
+                raise _moved(queue, end, expected)
+        except UnavailableError as error:
+            queue.fail(error)  # `_recover` counts
+            return
+        self._land(queue, hole, end)
+        queue.again()
 
     def _react(self, queue: AppendQueue, entry: Entry, answer: Answer) -> None:
         error = UnavailableError(
@@ -417,10 +463,25 @@ class ProduceStream:
         time.sleep(_SETTLING_S)
         if log_end(self._client, queue.where, deadline=queue.deadline) != end:
             raise UnavailableError("the log is still growing", operation=OPERATION, object_name=str(queue.where))
+        self._coordinator_epoch += 1  # fences an earlier request that arrives later
+        self._land(queue, hole, end)
+
+    def _land(self, queue: AppendQueue, hole: Entry, end: int) -> None:
+        """The log ends at `end`. Before the first marker of this process, whatever is behind the hole is another's."""
+        if end > hole.end_offset and not queue.fenced:
+            raise _moved(queue, end, hole.end_offset)
         if end > hole.end_offset:
             raise misplaced(queue.where, queue.source_offset, landed=end, expected=hole.end_offset)
-        self._coordinator_epoch += 1  # fences an earlier request that arrives later
         hole.land(max(0, end - hole.base_offset))
+
+
+def _moved(queue: AppendQueue, end: int, expected: int) -> UnavailableError:
+    """Whoever starts again reads what is there."""
+    return UnavailableError(
+        f"the log ends at offset {end}, not at {expected}: another process may be writing to it",
+        operation=OPERATION,
+        object_name=str(queue.where),
+    )
 
 
 def _asked(flight: Flight, place: int) -> int:

@@ -1,0 +1,118 @@
+"""Two processes that write the same log, one after the other: what the first one still sends does no harm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka_reading import client_of, partition_of
+from producing import assert_stored, batches_of, feed_of
+
+from maxbrod.errors import MisplacedBatchError, ProducerFencedError, UnavailableError
+from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.produce import producing
+from maxbrod.kafka.produce.append_queue import AppendQueue
+from maxbrod.kafka.produce.appends import Hole
+from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.sandbox.events import orders
+from maxbrod.sandbox.topics import create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from maxbrod.kafka.produce.appends import Append
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.sandbox.cluster import Cluster
+
+_HOLE = 5
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[KafkaClient]:
+    with client_of(cluster) as client:
+        yield client
+
+
+@pytest.mark.parametrize("arrived", [1, 3, _HOLE])
+@pytest.mark.parametrize("when", ["before the log end is read", "after it"])
+def test_markers_of_a_process_that_was_replaced_fill_a_hole_only_once(
+    cluster: Cluster, client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch, arrived: int, when: str
+) -> None:
+    """They arrive when the next process knows where the log ended, and has sent nothing yet."""
+    create_topic(cluster, topic)
+    old = new_producer_id(client)
+    new = replace(old, epoch=old.epoch + 1)
+    late = [Hole(count=arrived, source_offset=0)]
+    ask, arriving = producing.log_end, [late]
+
+    def arrive() -> None:
+        if arriving:
+            list(produce_all(client, [feed_of(client, topic, arriving.pop())], markers=old))
+
+    def log_end_then(*words: Any, **more: Any) -> int:
+        end = ask(*words, **more)
+        monkeypatch.setattr(producing, "log_end", ask)
+        arrive()
+        return end
+
+    if when == "after it":
+        monkeypatch.setattr(producing, "log_end", log_end_then)
+    else:
+        arrive()
+    (batch,) = batches_of(orders(100), new_producer_id(client))
+    feed = feed_of(client, topic, [Hole(count=_HOLE, source_offset=0), batch])
+    if when == "after it" and arrived == _HOLE:
+        with pytest.raises(MisplacedBatchError):
+            list(produce_all(client, [feed], markers=new))
+        assert log_end(client, partition_of(topic)) == _HOLE + 1, "one marker too many, and no record"
+        return
+    assert [each.base_offset for each in produce_all(client, [feed], markers=new)] == [0, _HOLE]
+    assert log_end(client, partition_of(topic)) == _HOLE + 100
+    if arrived < _HOLE:
+        with pytest.raises(ProducerFencedError):
+            list(produce_all(client, [feed_of(client, topic, late, first_offset=_HOLE + 100)], markers=old))
+        assert log_end(client, partition_of(topic)) == _HOLE + 100
+
+
+def test_a_hole_that_another_process_has_filled_and_passed_is_left_alone(
+    cluster: Cluster, client: KafkaClient, topic: str
+) -> None:
+    create_topic(cluster, topic)
+    (batch,) = batches_of(orders(100), new_producer_id(client))
+    appends: list[Append] = [Hole(count=_HOLE, source_offset=0), batch]
+    list(produce_all(client, [feed_of(client, topic, appends)]))
+    with pytest.raises(UnavailableError, match="another process"):
+        list(produce_all(client, [feed_of(client, topic, appends)]))
+    assert log_end(client, partition_of(topic)) == _HOLE + 100
+
+
+def test_a_process_that_was_suspended_until_brokers_forgot_its_producer_doubles_nothing(
+    cluster: Cluster, client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another producer id stands for one that brokers have forgotten: they accept what it sends."""
+    create_topic(cluster, topic)
+    records = orders(200)
+    mine, others = (batches_of(records, new_producer_id(client)) for _ in range(2))
+
+    def suspended() -> Iterator[Append]:
+        yield mine[0]
+        list(produce_all(client, [feed_of(client, topic, others[1:], first_offset=100)]))
+        monkeypatch.setattr(AppendQueue, "unproven_s", 100_000.0)
+        yield mine[1]
+
+    with pytest.raises(UnavailableError, match="another process"):
+        list(produce_all(client, [feed_of(client, topic, suspended())]))
+    assert_stored(cluster, topic, records)
+
+
+def test_a_source_that_is_slow_for_long_is_no_fault(
+    cluster: Cluster, client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(cluster, topic)
+    monkeypatch.setattr(AppendQueue, "unproven_s", 100_000.0)
+    records = orders(300)
+    list(produce_all(client, [feed_of(client, topic, batches_of(records, new_producer_id(client)))]))
+    assert_stored(cluster, topic, records)
