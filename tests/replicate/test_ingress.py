@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.admin.topics import create_partitions, delete_records
+from maxbrod.kafka.produce import producing
+from maxbrod.kafka.produce.appends import Feed, Hole
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
@@ -151,6 +154,39 @@ def test_a_foreign_record_in_a_mirror_stops_it(cluster: Cluster, tmp_path: Path,
         assert only(ingress.run()).state is State.FAULTED
     assert only(take_in(config)).state is State.FAULTED
     assert len(log_of(cluster, topic + SUFFIX)) == 11
+
+
+def test_a_faulted_mirror_that_is_deleted_is_mirrored_anew_by_the_same_process(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A marker arrives behind the fence of the one that fills the hole: the log is one offset too long."""
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    produce(cluster, topic, numbered(10))
+    produce_transaction(cluster, topic, numbered(2, first=10), transactional_id=topic)
+    produce(cluster, topic, numbered(10, first=12))
+    archive(config)
+    ask = producing.log_end
+
+    def log_end_then(*words: Any, **more: Any) -> int:
+        """Another process fills the hole at that very moment."""
+        monkeypatch.setattr(producing, "log_end", ask)
+        end = ask(*words, **more)
+        with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+            where = TopicPartition(topic=topic + SUFFIX, partition=0)
+            topic_id = client.topic(where.topic, deadline=Deadline.after(60)).topic_id
+            late = Feed(where=where, topic_id=topic_id, first_offset=end, appends=[Hole(count=1, source_offset=end)])
+            list(producing.produce_all(client, [late]))
+        return end
+
+    with Ingress(config) as ingress:
+        monkeypatch.setattr(producing, "log_end", log_end_then)
+        assert only(ingress.run()).state is State.FAULTED
+        assert offsets(cluster, topic + SUFFIX) == (0, 14), "one marker too many, and no record behind it"
+        assert only(ingress.run()).state is State.FAULTED
+        delete_topic(cluster, topic + SUFFIX)
+        assert only(ingress.run()).state is State.IN_STEP
+    assert_mirrored(cluster, topic)
 
 
 def test_a_segment_that_is_late_or_half_copied_is_waited_for(cluster: Cluster, tmp_path: Path, topic: str) -> None:

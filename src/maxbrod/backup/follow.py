@@ -106,21 +106,30 @@ def follow(
     """Run until `stop` is set, and return the last interval. Errors that a retry cannot fix are raised.
 
     `opened` and `waiting` replace the backup and the thresholds that follow from the configuration.
-    A stop finishes and commits the current wave, and then reads the partitions that thresholds have deferred.
+    A stop finishes and commits the current wave. With thresholds, one more run then reads all that has come until then;
+    if `on_interval` itself sets `stop`, only what the thresholds have deferred.
     """
     waiting = waiting or _waiting(config.backup)
     ticks = _Ticks(config.backup.every)
     with opened or open_backup(config, session=session, on_progress=on_progress, stop=stop) as backup:
         last = _attempt(backup, None, waiting)
-        on_interval(last)
+        by_caller = _told(last, on_interval, stop)
         while _wait(ticks.next_in_s(last.failures), stop, on_progress):
             last = _attempt(backup, last, waiting)
-            on_interval(last)
-        if waiting is not None and waiting.any and last.error is None and not last.stopped:
+            by_caller = _told(last, on_interval, stop)
+        unread = waiting is not None and (waiting.any or not by_caller)
+        if unread and last.error is None and not last.stopped:
             backup.hurry()
             last = _attempt(backup, last, None)
             on_interval(last)
     return last
+
+
+def _told(interval: Interval, on_interval: Callable[[Interval], None], stop: threading.Event) -> bool:
+    """Whether `on_interval` has set `stop`."""
+    before = stop.is_set()
+    on_interval(interval)
+    return not before and stop.is_set()
 
 
 def _waiting(request: BackupOptions) -> Waiting | None:

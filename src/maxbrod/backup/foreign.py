@@ -27,8 +27,9 @@ from maxbrod.engine.windows import Window, next_windows, spread
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.layouts.foreign import ForeignGap
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
-from maxbrod.model import now_ms
+from maxbrod.model import GapReason, now_ms
 from maxbrod.notices import worst_exit_code
 from maxbrod.transfer.job import run_transfer_job
 from maxbrod.transfer.task import TransferItem, TransferSettings
@@ -91,6 +92,8 @@ class ForeignBackup(BackupBase):
         """Up to where another place than the archive says that partitions are archived."""
         self._read: dict[TopicPartition, tuple[int, int]] = {}
         """Where the archive ended after a partition was read, and up to where it was read."""
+        self._deleted: dict[TopicPartition, list[ForeignGap]] = {}
+        """What the source had deleted before this run read it."""
         self._published: ClusterFacts | None = None
         self._published_at_ms = 0
 
@@ -121,6 +124,7 @@ class ForeignBackup(BackupBase):
             start=self._start,
             patience_s=patience_s,
         )
+        self._deleted = {}
         progress = self._plan(observed, waiting)
         facts = _facts(self._without_recreated(cluster), observed)
         self.lags = _lags(observed, progress.ends)
@@ -201,7 +205,7 @@ class ForeignBackup(BackupBase):
                 continue
             else:
                 if state.log_start > held:
-                    notices.append(_lost(where, held, state.log_start))
+                    notices.append(self._lose(where, held, state.log_start))
                 begin = max(held, state.log_start)
                 plans[where] = PartitionBackup(state=state, first=held, start=begin, end=max(state.end, begin))
         # If a later run looked up the end or the time again, partitions would begin later and miss records.
@@ -256,7 +260,7 @@ class ForeignBackup(BackupBase):
             wave = next_windows(progress.left, bytes_max=self._request.commit_bytes)
             tasks = spread([(each.bytes, self._item(where, each)) for where, each in wave.items()], self._parallelism())
             done = run_transfer_job(self._spark(), settings, tasks)
-            progress, segments = _after_wave(progress, done)
+            progress, segments = self._after_wave(progress, done)
             lags = _lags(observed, progress.ends)
             self._publish(segments, facts, lags)
             positions = self.target.survey.positions
@@ -269,7 +273,8 @@ class ForeignBackup(BackupBase):
         return progress
 
     def _publish(self, segments: Sequence[ForeignSegment], facts: ClusterFacts, lags: Mapping[str, int | None]) -> None:
-        self.target.publish(segments, facts, unfinished=_unfinished(lags))
+        gaps = tuple(each for found in self._deleted.values() for each in found)
+        self.target.publish(segments, replace(facts, gaps=gaps), unfinished=_unfinished(lags))
         self._published, self._published_at_ms = replace(facts, taken_at_ms=0), now_ms()
 
     def _has_news(self, facts: ClusterFacts) -> bool:
@@ -278,41 +283,47 @@ class ForeignBackup(BackupBase):
         return stale or self._published != replace(facts, taken_at_ms=0)
 
     def _item(self, where: TopicPartition, window: Window) -> TransferItem:
+        losses = self._deleted.get(where, ())
         return TransferItem(
             where=where,
             topic_id=window.topic_id,
             start=window.start,
             end=window.end,
             survey=encode_survey(of_partition(self.target.survey, where)),
+            asked=next((each.base_offset for each in losses if each.end_offset == window.start), None),
         )
 
+    def _after_wave(self, progress: _Progress, done: Iterable[Transferred]) -> tuple[_Progress, list[ForeignSegment]]:
+        """The progress once these segments are published."""
+        left, ends, topics = dict(progress.left), dict(progress.ends), dict(progress.topics)
+        notices = list(progress.notices)
+        segments: list[ForeignSegment] = []
+        for each in done:
+            where, window = each.where, left.pop(each.where)
+            if each.failure is not None:
+                notices.append(_failed(where, window.start, each.failure))
+                continue
+            if each.start > window.start:
+                notices.append(self._lose(where, window.start, each.start))
+            written = [decode_segment(fields) for fields in each.segments]
+            segments += written
+            topic = topics[where.topic]
+            topics[where.topic] = replace(
+                topic,
+                records=topic.records + each.records,
+                bytes=topic.bytes + sum(segment.bytes for segment in written),
+                raw_bytes=topic.raw_bytes + each.raw_bytes,
+            )
+            ends[where] = each.end
+            if each.end < window.end:
+                left[where] = replace(window, start=each.end)
+        objects = progress.objects + len(segments)
+        return _Progress(left=left, ends=ends, topics=topics, notices=tuple(notices), objects=objects), segments
 
-def _after_wave(progress: _Progress, done: Iterable[Transferred]) -> tuple[_Progress, list[ForeignSegment]]:
-    """The progress once these segments are published."""
-    left, ends, topics = dict(progress.left), dict(progress.ends), dict(progress.topics)
-    notices = list(progress.notices)
-    segments: list[ForeignSegment] = []
-    for each in done:
-        where, window = each.where, left.pop(each.where)
-        if each.failure is not None:
-            notices.append(_failed(where, window.start, each.failure))
-            continue
-        if each.start > window.start:
-            notices.append(_lost(where, window.start, each.start))
-        written = [decode_segment(fields) for fields in each.segments]
-        segments += written
-        topic = topics[where.topic]
-        topics[where.topic] = replace(
-            topic,
-            records=topic.records + each.records,
-            bytes=topic.bytes + sum(segment.bytes for segment in written),
-            raw_bytes=topic.raw_bytes + each.raw_bytes,
-        )
-        ends[where] = each.end
-        if each.end < window.end:
-            left[where] = replace(window, start=each.end)
-    objects = progress.objects + len(segments)
-    return _Progress(left=left, ends=ends, topics=topics, notices=tuple(notices), objects=objects), segments
+    def _lose(self, where: TopicPartition, first: int, end: int) -> Notice:
+        gap = ForeignGap(where=where, base_offset=first, end_offset=end, reason=GapReason.RETENTION)
+        self._deleted.setdefault(where, []).append(gap)
+        return _lost(where, first, end)
 
 
 def _no_records(observed: Observed) -> dict[str, TopicReport]:

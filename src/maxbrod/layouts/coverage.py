@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, by_topic, is_plain_name
 from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
-from maxbrod.model import MENDABLE, TopicPartition
+from maxbrod.model import MENDABLE, GapReason, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Range: TypeAlias = tuple[int, int]
 """Offsets [first, second)."""
 
+EMPTY: Final = "empty"
+"""The reason of a gap that never had a record."""
 _RANGES_MAX: Final = 1_000_000
 _NO_LIST: Final = Doubt(
     what="nothing lists the segments of this archive: if the first or the last segment of a partition is lost, "
@@ -39,7 +41,9 @@ class Coverage:
     held: tuple[Range, ...] = ()
     """Offsets that segments held when they were published."""
     empty: tuple[Range, ...] = ()
-    """Offsets between segments that never had a record: markers, aborted records, compaction, retention."""
+    """Offsets between segments that never had a record: markers, aborted records, compaction."""
+    deleted: tuple[Range, ...] = ()
+    """Offsets that the source had deleted before they were read: their records are lost."""
 
     @property
     def end_offset(self) -> int:
@@ -52,7 +56,7 @@ class Verdict:
 
     faults: tuple[Fault, ...]
     gaps: tuple[ForeignGap, ...]
-    """Offsets that are lost (`corrupt`), and offsets that may be (`unexplained`)."""
+    """Offsets that are lost (`corrupt`, `retention`), and offsets that may be (`unexplained`)."""
     doubts: tuple[Doubt, ...]
 
 
@@ -62,16 +66,19 @@ def extended(
     written: Iterable[ForeignSegment],
     position: int | None,
     lacking: Iterable[Range],
+    deleted: Iterable[Range] = (),
 ) -> Coverage:
     """The coverage after a publishing. `position`: where the writer continued; None: the partition is new.
 
-    A hole counts as empty only if the writer itself read what is in between, and nothing of it was `lacking`.
+    A hole counts as empty only if the writer itself read what is in between, and nothing of it was `lacking` or
+    `deleted`.
     """
+    gone = _merged([*known.deleted, *deleted])
     added = sorted(map(_range, written))
     reached = [] if position is None else [(position, position)]
-    holes = _without([(end, base) for (_, end), (base, _) in pairwise([*reached, *added])], lacking)
+    holes = _without([(end, base) for (_, end), (base, _) in pairwise([*reached, *added])], [*lacking, *gone])
     held = _merged([*known.held, *map(_range, present), *added])
-    return replace(known, held=held, empty=_merged([*known.empty, *holes]))
+    return replace(known, held=held, empty=_merged([*known.empty, *holes]), deleted=gone)
 
 
 def extended_by(
@@ -83,12 +90,15 @@ def extended_by(
 ) -> dict[TopicPartition, Coverage]:
     """The coverage of every partition after a publishing. The writers have used `survey`.
 
-    `gaps`: offsets that the source lacks without a good reason do not count as empty.
+    `gaps`: offsets that the source lacks without a good reason, or has deleted, do not count as empty.
     """
     lacking: dict[TopicPartition, list[Range]] = {}
+    deleted: dict[TopicPartition, list[Range]] = {}
     for each in gaps:
         if each.reason in MENDABLE:
             lacking.setdefault(each.where, []).append((each.base_offset, each.end_offset))
+        elif each.reason == GapReason.RETENTION:
+            deleted.setdefault(each.where, []).append((each.base_offset, each.end_offset))
     present, added = by_partition(survey.segments), by_partition(written)
     folders = {each.where: folder_of(each) for each in (*survey.segments, *written)}
     return dict(known) | {
@@ -98,20 +108,29 @@ def extended_by(
             added.get(where, ()),
             survey.positions.get(where),
             lacking.get(where, ()),
+            deleted.get(where, ()),
         )
         for where, folder in folders.items()
     }
 
 
-def with_empty(known: Mapping[TopicPartition, Coverage], empty: Iterable[ForeignGap]) -> dict[TopicPartition, Coverage]:
-    """The coverage if these offsets never had a record, too."""
-    added: dict[TopicPartition, list[Range]] = {}
-    for each in empty:
-        added.setdefault(each.where, []).append((each.base_offset, each.end_offset))
-    before = {where: known.get(where, Coverage(folder="")) for where in added}
+def with_holes(known: Mapping[TopicPartition, Coverage], holes: Iterable[ForeignGap]) -> dict[TopicPartition, Coverage]:
+    """The coverage if these offsets, too, never had a record (`EMPTY`), or were deleted by the source."""
+    added: dict[TopicPartition, list[ForeignGap]] = {}
+    for each in holes:
+        added.setdefault(each.where, []).append(each)
     return dict(known) | {
-        where: replace(before[where], empty=_merged([*before[where].empty, *ranges])) for where, ranges in added.items()
+        where: _with_holes(known.get(where, Coverage(folder="")), found) for where, found in added.items()
     }
+
+
+def _with_holes(known: Coverage, holes: Sequence[ForeignGap]) -> Coverage:
+    gone = [(each.base_offset, each.end_offset) for each in holes if each.reason != EMPTY]
+    never = [(each.base_offset, each.end_offset) for each in holes if each.reason == EMPTY]
+    deleted = _merged([*known.deleted, *gone])
+    # A document of an earlier version counts deleted offsets as empty.
+    empty = _merged(_without([*known.empty, *never], deleted))
+    return replace(known, empty=empty, deleted=deleted)
 
 
 def without_segments(known: Coverage, going: Iterable[ForeignSegment]) -> Coverage:
@@ -145,7 +164,13 @@ def judge(
             faults.append(Fault(path=coverage.folder, message=message, offset=base))
             gaps.append(ForeignGap(where=where, base_offset=base, end_offset=end, reason="corrupt"))
         holes = [(before[1], after[0]) for before, after in pairwise(present) if before[1] < after[0]]
-        doubtful = _without(_without(holes, lost), coverage.empty)
+        holes = _without(holes, lost)
+        explained = _without(holes, coverage.deleted)
+        gaps += [
+            ForeignGap(where=where, base_offset=base, end_offset=end, reason=GapReason.RETENTION)
+            for base, end in _without(holes, explained)
+        ]
+        doubtful = _without(explained, coverage.empty)
         likely = max((_lacking(each) for each in held), default=0)
         explicable = [each for each in doubtful if each[1] - each[0] <= likely]
         gaps += [
@@ -224,7 +249,10 @@ def decode_coverage(topics: Any) -> dict[TopicPartition, Coverage]:  # noqa: ANN
     """KeyError, ValueError, TypeError, AttributeError: `encode_coverage` has not written this."""
     return {
         _decode_partition(topic, partition): Coverage(
-            folder=str(each["folder"]), held=_decode_ranges(each["held"]), empty=_decode_ranges(each["empty"])
+            folder=str(each["folder"]),
+            held=_decode_ranges(each["held"]),
+            empty=_decode_ranges(each["empty"]),
+            deleted=_decode_ranges(each.get("deleted", ())),
         )
         for topic, partitions in (topics or {}).items()
         for partition, each in partitions.items()

@@ -162,6 +162,8 @@ class WriteOptions:
     read_from: Callable[[], int] | None = None
     """Where the reading of the records began, to be asked when the first of them has come. No offset from there on that
     has no record ever had one. None: unknown."""
+    asked_from: int | None = None
+    """Where it was to begin: if that is before `read_from`, the source had deleted the offsets in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

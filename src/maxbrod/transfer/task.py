@@ -67,6 +67,8 @@ class TransferItem:
     survey: str
     """What the target has of the partition, as `travelling.encode_survey` encodes it."""
     slices: tuple[Slice, ...] = ()
+    asked: int | None = None
+    """Where the target ended, if the log began after that: the source has deleted the offsets up to `start`."""
     segment_bytes_max: int | None = None
     segment_records_max: int | None = None
 
@@ -85,6 +87,7 @@ class Transferred:
     start: int = 0
     """The start of the log when it was read, if that is after the start of the item."""
     end: int = 0
+    """Before the end of the item if retention overtook the reader there."""
     failure: dict[str, Any] | None = None
 
 
@@ -123,7 +126,7 @@ def _transfer(settings: TransferSettings, target: Storage, records: _Records) ->
         records=records.count,
         raw_bytes=records.raw_bytes,
         start=records.start,
-        end=item.end,
+        end=records.end,
     )
 
 
@@ -153,6 +156,7 @@ class _Records:
             segment_records_max=self.item.segment_records_max or common.segment_records_max,
             # An archive may lack offsets that its topic had; a log lacks only what it never had, or no longer has.
             read_from=None if self._client is None else lambda: self.start,
+            asked_from=self.item.start if self.item.asked is None else self.item.asked,
         )
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -181,7 +185,13 @@ class _Records:
             patience_s=self._patience_s,
         )
         for chunk in chunks:
-            self.start = max(self.start, min(chunk.log_start_offset, item.end))
+            first = int(chunk.headers["base_offset"][0]) if len(chunk.headers) else chunk.end
+            begin = min(chunk.log_start_offset, first, item.end)
+            if begin > chunk.start > self.start:
+                # Retention has overtaken the reader. No segment may span what it deleted: the next item begins here.
+                self.end = chunk.start
+                return
+            self.start = max(self.start, begin)
             self.raw_bytes += chunk.data.size
             aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted) if len(chunk.headers) else ()
             yield from decode_committed(chunk.data, chunk.headers, aborted, skipped=self.skipped)

@@ -19,8 +19,10 @@ from parquet.archives import rows
 
 from convert.engine import run_job_here, without_spark
 from maxbrod.backup.foreign import ForeignBackup
-from maxbrod.errors import EXIT_DONE, RefusedError, UnavailableError, UsageError
+from maxbrod.config import KafkaConfig
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.admin.topics import delete_records
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.foreign import WriteOptions
@@ -28,6 +30,7 @@ from maxbrod.layouts.parquet import survey as surveying
 from maxbrod.layouts.parquet import writing
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.parquet.names import parse_name
+from maxbrod.model import TopicPartition
 from maxbrod.replicate.seed.egress import TreeEgress
 from maxbrod.replicate.seed.egress_group import EgressGroup
 from maxbrod.replicate.seed.limits import limits_of
@@ -37,11 +40,12 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.sandbox.waiting import wait_for
 from maxbrod.storage.opening import open_storage
+from maxbrod.transfer import task
 from replicate.seed.egresses import committed, egress_config, interval, ranges, write_segments
 from replicate.seed.trees import KEPT, REGION, Link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
@@ -231,6 +235,70 @@ def test_an_egress_killed_after_any_step_loses_and_doubles_nothing(
     survey = LAYOUT.survey(open_storage(str(tmp_path)))
     assert not survey.faults
     assert not survey.gaps
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_offsets_that_retention_removed_before_they_were_read_are_named_as_lost(
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """Also if egress is killed before it has published which offsets they are."""
+    create_topic(cluster, topic)
+    link = Link(cluster, topic, tmp_path, lost_segment_timeout=3600.0).created()
+    config = egress_config(cluster, tmp_path, topic)
+    produce(cluster, topic, numbered(10))
+    write_segments(config)
+    produce(cluster, topic, numbered(20, first=10))
+    _delete_before(cluster, topic, 15)
+    if killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(ForeignBackup, "_publish", _killed_before)
+            with pytest.raises(KilledError):
+                write_segments(config)
+    else:
+        (notice,) = write_segments(config).notices
+        assert (notice.kind, notice.first_offset, notice.end_offset) == ("retention", 10, 15)
+    report = link.run()
+    assert report.exit_code == EXIT_INCOMPLETE
+    assert report.partitions[0].lost == report.partitions[0].deleted == ((10, 14),)
+    assert _numbers(link) == [*range(10), *range(15, 30)]
+    write_segments(config)
+    (gap,) = LAYOUT.survey(open_storage(str(tmp_path))).gaps
+    assert (gap.base_offset, gap.end_offset, gap.reason) == (10, 15, "retention")
+
+
+def test_no_segment_spans_what_retention_removed_while_it_was_read(
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(cluster, topic)
+    link = Link(cluster, topic, tmp_path, lost_segment_timeout=3600.0).created()
+    produce(cluster, topic, numbered(1000), batch_size=400)
+    real = task.read_range
+
+    def overtaken(*words: Any, **more: Any) -> Iterator[Any]:
+        for chunk in real(*words, **more, fetch_bytes=2000):
+            yield chunk
+            _delete_before(cluster, topic, 900)
+
+    monkeypatch.setattr(task, "read_range", overtaken)
+    write_segments(egress_config(cluster, tmp_path, topic))
+    report = link.run()
+    ((first, last),) = report.partitions[0].lost
+    assert 0 < first < last == 899
+    assert report.partitions[0].deleted == report.partitions[0].lost
+    assert _numbers(link) == [*range(first), *range(900, 1000)]
+
+
+def _numbers(link: Link) -> list[int]:
+    return [int(value.removeprefix(b"value-")) for value in link.arrived().column("value").to_pylist()]
+
+
+def _delete_before(cluster: Cluster, topic: str, offset: int) -> None:
+    with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+        assert not delete_records(client, {TopicPartition(topic=topic, partition=0): offset})[1]
+
+
+def _killed_before(*_: object) -> None:
+    raise KilledError
 
 
 def test_a_tree_copied_in_any_order_arrives_record_by_record_though_both_sides_are_killed(

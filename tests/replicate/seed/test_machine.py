@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 
 from maxbrod.replicate.seed import machine
 from maxbrod.replicate.seed.backoff import doubling_waits
-from maxbrod.replicate.seed.machine import Action, List, Listing, Look, Phase, Process, Segment, Settings, Wait, Worker
+from maxbrod.replicate.seed.machine import (
+    Action,
+    Before,
+    List,
+    Listing,
+    Look,
+    Phase,
+    Process,
+    Segment,
+    Settings,
+    Wait,
+    Worker,
+)
 
 SETTINGS = Settings(waits_ns=doubling_waits(700, 3), first_delay_ns=1000, poll_ns=10_000)  # 100, 200, 400
 FAR = replace(SETTINGS, poll_ns=10**12)
@@ -33,9 +45,13 @@ def decide(worker: Worker, now: int, to: Settings, follows: dict[str, int] | Non
     """`machine.decide`, and what segments say about the offsets before them, by path."""
     worker, action = machine.decide(worker, now, to)
     if isinstance(action, Look):
-        worker = machine.looked(worker, action.segment, (follows or {}).get(action.segment.path))
+        worker = machine.looked(worker, action.segment, _before((follows or {}).get(action.segment.path)))
         worker, action = machine.decide(worker, now, to)
     return worker, action
+
+
+def _before(read_from: int | None) -> Before | None:
+    return None if read_from is None else Before(read_from=read_from)
 
 
 # INIT
@@ -167,10 +183,18 @@ def test_a_segment_that_says_what_it_follows_costs_no_wait() -> None:
 
 def test_only_what_no_segment_accounts_for_is_lost() -> None:
     after = segment(13, 19)
-    worker = machine.looked(ready(9, after), after, 11)
+    worker = machine.looked(ready(9, after), after, Before(read_from=11))
     for now in (0, 100, 300, 700, 700):
         worker, action = machine.decide(worker, now, FAR)
     assert action == Process(segment=after, first=13, lost=(10, 10))
+
+
+def test_offsets_that_the_source_had_deleted_are_lost_without_a_wait() -> None:
+    after = segment(13, 19)
+    known = machine.looked(ready(9, after), after, Before(read_from=12, deleted_from=10))
+    assert machine.decide(known, 0, FAR)[1] == Process(segment=after, first=13, lost=(10, 11), deleted=True)
+    later = machine.looked(ready(8, after), after, Before(read_from=12, deleted_from=10))
+    assert isinstance(machine.decide(later, 0, FAR)[1], Wait), "the segment with offset 9 may still arrive"
 
 
 def test_a_segment_that_was_replaced_is_looked_at_again() -> None:

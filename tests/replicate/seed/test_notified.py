@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from parquet.archives import rows, write
 
+from maxbrod.replicate.seed import notifications
 from maxbrod.replicate.seed.metrics import IngressCollector, serving
 from maxbrod.replicate.seed.run import TreeIngress
+from maxbrod.sandbox.proxy import AnswerError, FaultProxy
 from maxbrod.storage.opening import open_storage
 from replicate.notify.servers import Aws, aws_server
-from replicate.seed.trees import REGION, Link
+from replicate.seed.trees import REGION, Link, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import pytest
 
     from maxbrod.sandbox.cluster import Cluster
 
 HOUR_S = 3600.0
-
-
-def until(ingress: TreeIngress, condition: Callable[[], Any]) -> None:
-    limit = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < limit
-        ingress.tick()
-        ingress.rest()
 
 
 def add(aws: Aws, link: Link, start: int, count: int) -> None:
@@ -60,6 +54,35 @@ def test_segments_arrive_by_notifications_alone(cluster: Cluster, topic: str) ->
     assert f"maxbrod_ingress_checkpoint{labels} 19.0" in text
     assert 'maxbrod_ingress_notifications_total{what="invalid"}' in text
     assert link.numbers() == list(range(20))
+
+
+def test_a_queue_that_is_down_for_a_while_costs_no_segment(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile polling finds what is new; after that the messages are received, and nothing comes twice."""
+    monkeypatch.setattr(notifications, "_PAUSE_S", 0.2)
+    with aws_server() as aws, FaultProxy(_address(aws), protocol="http") as proxy:
+        aws.bucket(topic, queue=topic)
+        options = {"queue": topic, "sqs_endpoint": proxy.endpoint, "events_topic": f"{topic}.events"}
+        link = Link(cluster, topic, f"s3://{topic}", once=False, **options).created()
+        link.config = link.config.model_copy(update={"storage": aws.storage_config})
+        with TreeIngress(link.config) as ingress:
+            with proxy.fault(AnswerError(status=503)) as number:
+                until(ingress, lambda: proxy.fired[number])
+                add(aws, link, 0, 10)
+                until(ingress, lambda: ingress.statuses() and ingress.statuses()[0].checkpoint == 9)
+                assert ingress.counts is not None
+                assert ingress.counts.received == 0
+            add(aws, link, 10, 10)
+            until(ingress, lambda: ingress.counts is not None and ingress.counts.acknowledged >= 2)
+            until(ingress, lambda: ingress.statuses()[0].checkpoint == 19)
+            assert ingress.report().exit_code == 0
+    assert link.numbers() == list(range(20))
+
+
+def _address(aws: Aws) -> tuple[str, int]:
+    found = urlsplit(aws.endpoint)
+    return str(found.hostname), int(found.port or 0)
 
 
 def test_polling_finds_what_no_notification_told(cluster: Cluster, topic: str, tmp_path: Any) -> None:

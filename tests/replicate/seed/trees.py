@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,14 +23,25 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.replicate.seed.report import IngressReport
+    from maxbrod.replicate.seed.run import TreeIngress
     from maxbrod.sandbox.cluster import Cluster
 
 REGION = "us-east-1"
 KEPT = ("timestamp_ms", "key", "value", "headers")
+
+
+def until(ingress: TreeIngress, condition: Callable[[], Any]) -> None:
+    """Let an ingress work until the condition holds."""
+    limit = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < limit
+        ingress.tick()
+        ingress.rest()
 
 
 class Link:

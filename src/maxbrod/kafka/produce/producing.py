@@ -52,8 +52,8 @@ _SETTLING_S: Final = 0.2
 _TOGETHER_S: Final = 0.005
 # Markers name a topic by name only. The topic id is verified again when the last check is older than this.
 _TRUSTED_S: Final = 0.1
-# Brokers forget a producer a day after its last batch, and then accept any sequence number. A process that was suspended
-# for longer than this asks for the log end before it sends anything.
+# Brokers forget a producer a day after its last batch, and then accept any sequence number. A process that was
+# suspended for longer than this asks for the log end before it sends anything.
 _PAUSE_S_MAX: Final = 600.0
 
 

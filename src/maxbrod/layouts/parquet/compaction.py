@@ -165,7 +165,8 @@ def _merge(
     level = max(part.name.level for part in run) + 1
     name = SegmentName(folder=first.folder, where=first.where, level=level, start=run[0].base, end=last.end)
     footer = open_found(storage, first, objects[first]).footer
-    region, follows = footer.region, footer.follows if run[0].base == first.start else None
+    region, whole = footer.region, run[0].base == first.start
+    follows, deleted = (footer.follows, footer.deleted) if whole else (None, None)
     try:
         with naming(storage.name_of(name.path)), storage.create(name.path) as sink:
             records = 0
@@ -173,7 +174,7 @@ def _merge(
                 for table in _tables(storage, run, objects):
                     records += table.num_rows
                     writer.write_table(table, row_group_size=table.num_rows)
-                footer = footer_of(name, region=region, records=records, follows=follows)
+                footer = footer_of(name, region=region, records=records, follows=follows, deleted=deleted)
                 writer.add_key_value_metadata(footer.keys())
         return described(name, footer, sink.size, (None, None))
     except ObjectExistsError:

@@ -1,8 +1,9 @@
 """The eight keys in the footer of a segment. The tool opens no segment that lacks one or has another name.
 
-A ninth key is ours, and the tool ignores it: from which offset on the writer has read everything. Offsets between that
-one and the first record never had a record, so that a reader need not wait for a segment with them. It travels with the
-segment, also if the writer is killed before it publishes anything else.
+Two more keys are ours, and the tool ignores them. One says from which offset on the writer has read everything. Offsets
+between that one and the first record never had a record, so that a reader need not wait for a segment with them. The
+other one says from which offset on the source had deleted everything before that. Both travel with the segment, also if
+the writer is killed before it publishes anything else.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _KEYS: Final = (
     "createdTimestamp",
 )
 FOLLOWS: Final = "maxbrod.follows"
+DELETED: Final = "maxbrod.deleted"
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _SHOWN_MAX: Final = 80
 
@@ -49,17 +51,26 @@ class Footer:
     """RFC 3339 with up to nine fractional digits, kept as text: our clocks have fewer."""
     follows: int | None = None
     """The writer read everything from this offset on; None: not recorded, as by the tool itself."""
+    deleted: int | None = None
+    """The source had deleted the offsets from this one up to `follows` before they were read; None: it had not."""
 
     def keys(self) -> dict[str, str]:
         numbers = (self.partition, self.level, self.start, self.end, self.records)
         keys = dict(
             zip(_KEYS, (self.region, self.topic, *(str(number) for number in numbers), self.created), strict=True)
         )
-        return keys if self.follows is None else {**keys, FOLLOWS: str(self.follows)}
+        ours = {FOLLOWS: self.follows, DELETED: self.deleted}
+        return keys | {key: str(offset) for key, offset in ours.items() if offset is not None}
 
 
 def footer_of(
-    name: SegmentName, *, region: str, records: int, follows: int | None = None, now: datetime | None = None
+    name: SegmentName,
+    *,
+    region: str,
+    records: int,
+    follows: int | None = None,
+    deleted: int | None = None,
+    now: datetime | None = None,
 ) -> Footer:
     return Footer(
         region=region,
@@ -71,6 +82,7 @@ def footer_of(
         records=records,
         created=rfc3339(now or datetime.now(UTC)),
         follows=follows,
+        deleted=deleted,
     )
 
 
@@ -79,6 +91,8 @@ def parse_footer(found: Mapping[bytes, bytes] | None) -> Footer:
     texts = {key: _text(key, (found or {}).get(key.encode())) for key in _KEYS}
     region, topic, *rest, created = (texts[key] for key in _KEYS)
     partition, level, start, end, records = (_number(key, text) for key, text in zip(_KEYS[2:7], rest, strict=True))
+    follows = _offset((found or {}).get(FOLLOWS.encode()), start)
+    deleted = None if follows is None else _offset((found or {}).get(DELETED.encode()), follows - 1)
     return Footer(
         region=region,
         topic=topic,
@@ -88,7 +102,8 @@ def parse_footer(found: Mapping[bytes, bytes] | None) -> Footer:
         end=end,
         records=records,
         created=created,
-        follows=_follows((found or {}).get(FOLLOWS.encode()), start),
+        follows=follows,
+        deleted=deleted,
     )
 
 
@@ -128,10 +143,10 @@ def _number(key: str, text: str) -> int:
     return int(text)
 
 
-def _follows(value: bytes | None, start: int) -> int | None:
+def _offset(value: bytes | None, last: int) -> int | None:
     """A value that cannot be right says nothing."""
     text = (value or b"").decode(errors="replace")
-    return int(text) if _NUMBER.fullmatch(text) is not None and int(text) <= start else None
+    return int(text) if _NUMBER.fullmatch(text) is not None and int(text) <= last else None
 
 
 def _shown(said: tuple[object, ...]) -> str:

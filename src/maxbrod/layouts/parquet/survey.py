@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.coverage import judge, with_empty
+from maxbrod.layouts.coverage import EMPTY, judge, with_holes
 from maxbrod.layouts.facts import is_published, surveyed_facts
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.parquet.footer import Footer, check_footer, parse_footer
@@ -20,6 +20,7 @@ from maxbrod.layouts.parquet.names import PREFIX, SegmentName, parse_name
 from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
 from maxbrod.layouts.parquet.overlaps import SegmentRange, without_overlaps
 from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
+from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +76,7 @@ def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Found
         for part in _one_region(storage, where, names)
     ]
     coverage = {where: each for where, each in facts.coverage.items() if _is_of(each.folder, region)}
-    coverage = with_empty(coverage, _empty(found))
+    coverage = with_holes(coverage, _holes(found))
     verdict = judge(segments, coverage)
     return Survey(
         layout="parquet",
@@ -149,13 +150,17 @@ def _opened(
     return outcomes
 
 
-def _empty(found: Iterable[Found]) -> list[ForeignGap]:
-    """Offsets before segments that never had a record, as the footers tell."""
-    return [
-        ForeignGap(where=each.name.where, base_offset=each.footer.follows, end_offset=each.name.start, reason="empty")
-        for each in found
-        if each.footer.follows is not None and each.footer.follows < each.name.start
-    ]
+def _holes(found: Iterable[Found]) -> list[ForeignGap]:
+    """Offsets before segments that never had a record, or that the source had deleted, as the footers tell."""
+    holes: list[ForeignGap] = []
+    for each in found:
+        where, follows, deleted = each.name.where, each.footer.follows, each.footer.deleted
+        if follows is not None and follows < each.name.start:
+            holes.append(ForeignGap(where=where, base_offset=follows, end_offset=each.name.start, reason=EMPTY))
+        if follows is not None and deleted is not None:
+            reason = GapReason.RETENTION
+            holes.append(ForeignGap(where=where, base_offset=deleted, end_offset=follows, reason=reason))
+    return holes
 
 
 def _fault(name: SegmentName, error: MaxbrodError) -> Fault:

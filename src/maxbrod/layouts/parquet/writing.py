@@ -52,11 +52,19 @@ def write(
     place = place_of(where, options.extra.get("region"), survey, prefix=options.extra.get("prefix", PREFIX))
     written: list[ForeignSegment] = []
     for batches in roll(records, _thresholds(options), after=survey.positions.get(where, 0) - 1):
-        follows = None
-        if options.read_from is not None:
-            follows = written[-1].end_offset if written else options.read_from()
-        written.append(_write_segment(storage, place, batches, compression, follows))
+        before = _before(options, written[-1].end_offset if written else None)
+        written.append(_write_segment(storage, place, batches, compression, before))
     return written
+
+
+def _before(options: WriteOptions, written_to: int | None) -> dict[str, int]:
+    """What the footer of a segment says about the offsets before it."""
+    if options.read_from is None:
+        return {}
+    if written_to is not None:
+        return {"follows": written_to}
+    follows, asked = options.read_from(), options.asked_from
+    return {"follows": follows} if asked is None or asked >= follows else {"follows": follows, "deleted": asked}
 
 
 def check_options(options: WriteOptions) -> None:
@@ -117,11 +125,11 @@ def _write_segment(
     place: SegmentPlace,
     batches: Sequence[pa.RecordBatch],
     compression: dict[str, Any],
-    follows: int | None,
+    before: Mapping[str, int],
 ) -> ForeignSegment:
     table = pa.Table.from_batches([to_file(batch) for batch in batches])
     name = place.name(batches[0].column("offset")[0].as_py(), batches[-1].column("offset")[-1].as_py())
-    footer = footer_of(name, region=place.region, records=table.num_rows, follows=follows)
+    footer = footer_of(name, region=place.region, records=table.num_rows, **before)
     sink = pa.BufferOutputStream()
     with parquet_writer(sink, compression) as writer:
         writer.write_table(table, row_group_size=table.num_rows)

@@ -43,13 +43,19 @@ class Mirroring:
     """One link of an ingress that mirrors."""
 
     def __init__(
-        self, config: Config, client: KafkaClient, view: LinkView, link: Link, faults: dict[TopicPartition, str]
+        self,
+        config: Config,
+        client: KafkaClient,
+        view: LinkView,
+        link: Link,
+        faults: dict[tuple[TopicPartition, str], str],
     ) -> None:
         self._config, self._client, self._view, self._link = config, client, view, link
         self._markers = may_write_markers(client, deadline=view.deadline())
         self.marks: dict[TopicPartition, Mark] = {}
         self._faults = faults
-        """Partitions in which a batch was appended where it does not belong. Nothing more is appended to them."""
+        """Partitions, with the ids of their topics, in which the log is not where it belongs, and why. Nothing more is
+        appended to them. A topic that was deleted and created again is another one."""
 
     def append(
         self,
@@ -65,8 +71,8 @@ class Mirroring:
         """
         active = [each for each in partitions if each.state is State.IN_STEP]
         for each in active:
-            if each.where in self._faults:
-                each.state, each.why = State.FAULTED, self._faults[each.where]
+            if (why := self._faults.get((each.where, topics.ids[each.where.topic]))) is not None:
+                each.state, each.why = State.FAULTED, why
         behind = [each for each in active if topics.extents[each.where].end != each.extent.end]
         topics.ends([each.where for each in behind])  # another instance may have written meanwhile
         behind = [each for each in behind if each.state is State.IN_STEP and self._is_behind(each, topics)]
@@ -144,7 +150,7 @@ class Mirroring:
             if outcome.failure is not None:
                 each.state, each.why = judge_failure(outcome.failure)
                 if outcome.failure["error"] == MisplacedBatchError.__name__:
-                    self._faults[outcome.where] = each.why
+                    self._faults[outcome.where, topics.ids[outcome.where.topic]] = each.why
             elif each.state is State.CATCHING_UP and outcome.end == each.extent.end:
                 each.state = State.IN_STEP
         return records

@@ -71,7 +71,7 @@ class Ingress:
         """None: this instance has not begun to work."""
         self._groups_of: str | None = None
         """The run whose groups were carried last."""
-        self._faults: dict[TopicPartition, str] = {}
+        self._faults: dict[tuple[TopicPartition, str], str] = {}
         """Of mirrors, as long as this process lives."""
         self._beats = Heartbeats()
         self._last: list[MirroredPartition] = []

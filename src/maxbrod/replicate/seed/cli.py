@@ -120,13 +120,17 @@ def _print(report: IngressReport, *, quiet: bool) -> None:
     shown = table("Partitions", "*source", "destination", "state", "checkpoint", "records", "lost")
     for each in report.partitions:
         if not quiet or each.lost or each.fault is not None:
-            lost = ", ".join(f"{first} to {last}" for first, last in each.lost)
+            lost = ", ".join(_lost(each, offsets) for offsets in each.lost)
             name = f"{each.region}/{each.topic}-{each.partition}"
             shown.add_row(name, each.destination, _state(each), _offset(each), f"{each.records:,}", lost)
     if shown.row_count:
         out.print(shown)
     if not quiet:
         print_line(f"{report.records:,} records were produced, {report.delivery}")
+
+
+def _lost(each: PartitionStatus, offsets: tuple[int, int]) -> str:
+    return f"{offsets[0]} to {offsets[1]}{' (deleted at the source)' if offsets in each.deleted else ''}"
 
 
 def _state(each: PartitionStatus) -> str:

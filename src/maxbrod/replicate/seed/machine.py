@@ -68,6 +68,16 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What a segment says about the offsets before it."""
+
+    read_from: int
+    """Its writer has read everything from here on. It is the segment's own start if it does not say."""
+    deleted_from: int | None = None
+    """The source had deleted everything from here up to `read_from`; None: it had not, or the segment does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """There is nothing to do until then, unless an event arrives."""
 
@@ -87,6 +97,8 @@ class Process:
     first: int
     lost: tuple[int, int] | None = None
     """Offsets, both inclusive, that are given up for lost."""
+    deleted: bool = False
+    """Whether the source had deleted them before egress read them, so that nothing is waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +135,8 @@ class Worker:
     listing: Listing = Listing()
     failures: Mapping[str, Failure] = field(default_factory=dict)
     """By path."""
-    follows: Mapping[str, int] = field(default_factory=dict)
-    """By path, of segments that were looked at: the offset from which on their writer has read everything. It is the
-    segment's own start if it says nothing."""
+    follows: Mapping[str, Before] = field(default_factory=dict)
+    """By path, of segments that were looked at."""
     late_waits: int = 0
     """The number of waits for a late segment that have begun; 0 if none is late."""
 
@@ -169,10 +180,9 @@ def arrived(worker: Worker, segment: Segment) -> Worker:
     )
 
 
-def looked(worker: Worker, segment: Segment, follows: int | None) -> Worker:
+def looked(worker: Worker, segment: Segment, before: Before | None) -> Worker:
     """The worker after `Look`. None: the segment says nothing, or could not be read."""
-    first = segment.start if follows is None else follows
-    return replace(worker, follows={**worker.follows, segment.path: first})
+    return replace(worker, follows={**worker.follows, segment.path: before or Before(read_from=segment.start)})
 
 
 def removed(worker: Worker, path: str) -> Worker:
@@ -245,10 +255,14 @@ def _next(
         return replace(worker, phase=Phase.IDLE, late_waits=0), Wait(until_ns=worker.poll_ns)
     if later.path not in worker.follows:
         return worker, Look(segment=later)
-    missing_end = worker.follows[later.path]
-    if missing_end <= wanted:  # its writer has read everything in between: there never was a record
+    before = worker.follows[later.path]
+    if before.read_from <= wanted:  # its writer has read everything in between: there never was a record
         return replace(worker, phase=Phase.PROCESS), Process(segment=later, first=later.start)
-    return _late(worker, (wanted, missing_end - 1), later, now_ns, settings)
+    missing = (wanted, before.read_from - 1)
+    if before.deleted_from is not None and before.deleted_from <= wanted:  # no segment will ever have them
+        process = Process(segment=later, first=later.start, lost=missing, deleted=True)
+        return replace(worker, phase=Phase.PROCESS), process
+    return _late(worker, missing, later, now_ns, settings)
 
 
 def _late(

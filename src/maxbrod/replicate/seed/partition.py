@@ -75,6 +75,7 @@ class Partition:
     segments_read: int = 0
     records: int = 0
     lost: list[tuple[int, int]] = field(default_factory=list)
+    deleted: list[tuple[int, int]] = field(default_factory=list)
     lag_ms: int | None = None
     checkpoints_saved: int = 0
     unreadable: int = 0
@@ -107,6 +108,7 @@ class Partition:
             segments_read=self.segments_read,
             records=self.records,
             lost=tuple(self.lost),
+            deleted=tuple(self.deleted),
             lag_ms=self.lag_ms,
             checkpoints_saved=self.checkpoints_saved,
             unreadable=self.unreadable,
@@ -166,7 +168,10 @@ class Partition:
         progress = outcome.checkpoint is not None and outcome.checkpoint >= process.first
         if progress and process.lost is not None:
             self.lost.append(process.lost)
-            _LOG.warning("%s: lost the offsets %d to %d", self.source, *process.lost)
+            if process.deleted:
+                self.deleted.append(process.lost)
+            why = ": the source had deleted them before egress read them" if process.deleted else ""
+            _LOG.warning("%s: lost the offsets %d to %d%s", self.source, *process.lost, why)
         self.failures = 0 if progress or error is None else self.failures + 1
         self.fault, self.due_ns = None, now_ns
         if outcome.whole and outcome.checkpoint is not None:

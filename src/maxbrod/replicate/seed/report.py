@@ -27,7 +27,9 @@ class PartitionStatus:
     records: int
     """Produced by this process."""
     lost: tuple[tuple[int, int], ...]
-    """Ranges of offsets, both inclusive, that were given up."""
+    """Ranges of offsets, both inclusive, that were given up, or that the source had deleted."""
+    deleted: tuple[tuple[int, int], ...]
+    """Those of `lost` that the source had deleted before egress read them."""
     lag_ms: int | None
     """How old the oldest record of the last batch was when it was produced."""
     lag_offsets: int | None = None

@@ -239,7 +239,7 @@ class TreeIngress:
 
     def _look(self, partition: Partition, segment: Segment, now_ns: int) -> bool:
         def read() -> None:
-            partition.worker = machine.looked(partition.worker, segment, self._tree.follows(segment))
+            partition.worker = machine.looked(partition.worker, segment, self._tree.before(segment))
 
         return self._guarded(read, [partition], now_ns)
 

@@ -16,7 +16,7 @@ from maxbrod.layouts.parquet.objects import open_parquet
 from maxbrod.layouts.parquet.reading import read
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.notify.s3_events import Change
-from maxbrod.replicate.seed.machine import Listing, Segment
+from maxbrod.replicate.seed.machine import Before, Listing, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,13 +78,14 @@ class Tree:
             for row in range(0, batch.num_rows, records_max):
                 yield batch.slice(row, records_max)
 
-    def follows(self, segment: Segment) -> int | None:
-        """From which offset on the writer of a segment has read everything; None: it does not say, or is damaged."""
+    def before(self, segment: Segment) -> Before | None:
+        """What a segment says about the offsets before it; None: nothing, or it is damaged."""
         try:
             info = self._storage.head(segment.path)
-            return parse_footer(open_parquet(self._storage, segment.path, info.size).keys).follows
+            footer = parse_footer(open_parquet(self._storage, segment.path, info.size).keys)
         except (ObjectNotFoundError, CorruptDataError, UnsupportedFormatError):
             return None  # whoever reads it finds out
+        return None if footer.follows is None else Before(read_from=footer.follows, deleted_from=footer.deleted)
 
     def event_of(self, event: ObjectEvent) -> SegmentEvent | None:
         """The event as segment events have it; None if the object is no segment of this tree."""
