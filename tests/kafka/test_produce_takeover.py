@@ -46,15 +46,15 @@ def test_markers_of_a_process_that_was_replaced_fill_a_hole_only_once(
     old = new_producer_id(client)
     new = replace(old, epoch=old.epoch + 1)
     late = [Hole(count=arrived, source_offset=0)]
-    ask, arriving = producing.log_end, [late]
+    arriving = [late]
 
     def arrive() -> None:
         if arriving:
             list(produce_all(client, [feed_of(client, topic, arriving.pop())], markers=old))
 
     def log_end_then(*words: Any, **more: Any) -> int:
-        end = ask(*words, **more)
-        monkeypatch.setattr(producing, "log_end", ask)
+        end = log_end(*words, **more)
+        monkeypatch.setattr(producing, "log_end", log_end)
         arrive()
         return end
 

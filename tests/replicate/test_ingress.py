@@ -10,6 +10,7 @@ import pytest
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.admin.topics import create_partitions, delete_records
+from maxbrod.kafka.fetch.log_ends import log_end
 from maxbrod.kafka.produce import producing
 from maxbrod.kafka.produce.appends import Feed, Hole
 from maxbrod.kafka.wire.client import KafkaClient
@@ -17,8 +18,9 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
+from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, recreate_topic, set_topic_config
-from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
+from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
 from restore.engine import configs_of, joined, put, stand
 from restore.oracle import log_of
@@ -56,6 +58,23 @@ def test_transactions_leave_the_offsets_exact(cluster: Cluster, tmp_path: Path, 
     assert offsets(cluster, topic + SUFFIX) == (start, end)
     mirror = log_of(cluster, topic + SUFFIX)
     assert list(mirror) == [*range(5), *range(12, 17)]
+
+
+def test_a_compacted_source_has_an_exact_mirror(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    """What compaction took before it was read is a hole of the mirror."""
+    create_topic(cluster, topic, config={"cleanup.policy": "compact"})
+    config = link_config(cluster, tmp_path / "archive", topic)
+    produce(cluster, topic, [Message(key=b"key", value=b"value-%d" % number) for number in range(5)])
+    assert only(carry(config)).state is State.IN_STEP
+    produce(
+        cluster, topic, [Message(key=b"key", value=b"value-%d" % number) for number in range(5, 40)], batch_size=200
+    )
+    compact(cluster, topic)
+    assert only(carry(config)).state is State.IN_STEP
+    assert offsets(cluster, topic + SUFFIX) == offsets(cluster, topic)
+    source, mirror = log_of(cluster, topic), log_of(cluster, topic + SUFFIX)
+    assert not set(range(5, 39)) & mirror.keys()
+    assert {at: each for at, each in mirror.items() if at >= 5} == {at: each for at, each in source.items() if at >= 5}
 
 
 def test_the_log_start_follows_the_source(cluster: Cluster, tmp_path: Path, topic: str) -> None:
@@ -166,12 +185,11 @@ def test_a_faulted_mirror_that_is_deleted_is_mirrored_anew_by_the_same_process(
     produce_transaction(cluster, topic, numbered(2, first=10), transactional_id=topic)
     produce(cluster, topic, numbered(10, first=12))
     archive(config)
-    ask = producing.log_end
 
     def log_end_then(*words: Any, **more: Any) -> int:
         """Another process fills the hole at that very moment."""
-        monkeypatch.setattr(producing, "log_end", ask)
-        end = ask(*words, **more)
+        monkeypatch.setattr(producing, "log_end", log_end)
+        end = log_end(*words, **more)
         with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
             where = TopicPartition(topic=topic + SUFFIX, partition=0)
             topic_id = client.topic(where.topic, deadline=Deadline.after(60)).topic_id

@@ -97,7 +97,7 @@ def print_promotion(report: PromoteReport) -> None:
     known = human_time(report.heartbeat_ms) or "no heartbeat"
     missing = "it is unknown what" if report.missing is None else f"{report.missing:,} records"
     print_line(f"{missing} had not arrived, as of the source's last heartbeat ({known})")
-    print_line(f"{report.groups:,} offsets of groups were committed")
+    print_line(f"{report.groups:,} offsets of groups had to be moved; ingress has carried the others before")
     if not report.fenced:
         print_line("brokers do not refuse an ingress that still runs: stop every one of this link")
 

@@ -118,7 +118,12 @@ class LinkView:
                 f"the catalog cannot be read yet: {error}", operation=_OPERATION, object_name=self._url
             ) from error
         if moment.run is None:
-            raise UnavailableError("the archive has no finished run yet", operation=_OPERATION, object_name=self._url)
+            raise UnavailableError(
+                "the archive has no finished run yet",
+                operation=_OPERATION,
+                object_name=self._url,
+                hint="the first run of 'replicate egress' must end, and its objects must arrive here",
+            )
         if moment.snapshot is None or moment.cluster is None:
             raise UnavailableError(
                 "the snapshot of the newest run is not here yet", operation=_OPERATION, object_name=moment.run.snapshot

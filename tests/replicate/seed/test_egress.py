@@ -23,6 +23,7 @@ from maxbrod.config import KafkaConfig
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.topics import delete_records
+from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.foreign import WriteOptions
@@ -272,10 +273,9 @@ def test_no_segment_spans_what_retention_removed_while_it_was_read(
     create_topic(cluster, topic)
     link = Link(cluster, topic, tmp_path, lost_segment_timeout=3600.0).created()
     produce(cluster, topic, numbered(1000), batch_size=400)
-    real = task.read_range
 
     def overtaken(*words: Any, **more: Any) -> Iterator[Any]:
-        for chunk in real(*words, **more, fetch_bytes=2000):
+        for chunk in read_range(*words, **more, fetch_bytes=2000):
             yield chunk
             _delete_before(cluster, topic, 900)
 

@@ -306,10 +306,10 @@ class ProduceStream:
         if end == expected:
             queue.proven()
             return True
-        error = _moved(queue, end, expected)
+        moved = _moved(queue, end, expected)
         if paused or not expected < end <= entry.end_offset:
-            raise error
-        queue.fail(error)  # `_recover` counts the markers of the other process
+            raise moved
+        queue.fail(moved)  # `_recover` counts the markers of the other process
         return False
 
     def _put(self, lane: Lane, chosen: Sequence[tuple[AppendQueue, Entry]]) -> None:

@@ -57,14 +57,12 @@ def write(
     return written
 
 
-def _before(options: WriteOptions, written_to: int | None) -> dict[str, int]:
-    """What the footer of a segment says about the offsets before it."""
-    if options.read_from is None:
-        return {}
-    if written_to is not None:
-        return {"follows": written_to}
+def _before(options: WriteOptions, written_to: int | None) -> tuple[int | None, int | None]:
+    """What the footer of a segment says about the offsets before it: `follows` and `deleted`."""
+    if options.read_from is None or written_to is not None:
+        return None if options.read_from is None else written_to, None
     follows, asked = options.read_from(), options.asked_from
-    return {"follows": follows} if asked is None or asked >= follows else {"follows": follows, "deleted": asked}
+    return follows, None if asked is None or asked >= follows else asked
 
 
 def check_options(options: WriteOptions) -> None:
@@ -125,11 +123,12 @@ def _write_segment(
     place: SegmentPlace,
     batches: Sequence[pa.RecordBatch],
     compression: dict[str, Any],
-    before: Mapping[str, int],
+    before: tuple[int | None, int | None],
 ) -> ForeignSegment:
     table = pa.Table.from_batches([to_file(batch) for batch in batches])
     name = place.name(batches[0].column("offset")[0].as_py(), batches[-1].column("offset")[-1].as_py())
-    footer = footer_of(name, region=place.region, records=table.num_rows, **before)
+    follows, deleted = before
+    footer = footer_of(name, region=place.region, records=table.num_rows, follows=follows, deleted=deleted)
     sink = pa.BufferOutputStream()
     with parquet_writer(sink, compression) as writer:
         writer.write_table(table, row_group_size=table.num_rows)
