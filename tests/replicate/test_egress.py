@@ -18,9 +18,9 @@ from maxbrod.config import StorageConfig
 from maxbrod.errors import UnavailableError
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.archive_lease import FOLDER, ArchiveLease, Note, read_note
-from maxbrod.replicate.cli import _ranges
 from maxbrod.replicate.egress import follow_source
 from maxbrod.replicate.members import ArchiveMembers
+from maxbrod.replicate.printing import _ranges
 from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.status import egress_instances
 from maxbrod.sandbox.topics import create_topic
