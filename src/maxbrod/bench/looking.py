@@ -73,7 +73,6 @@ LOOKS: Final[dict[str, Callable[[str], object]]] = {
     "show of one topic": lambda url: run(["show", "-a", url, _TOPIC]),
     "status": lambda url: run(["status", "-a", url]),
     "hold list": lambda url: run(["hold", "list", "-a", url]),
-    "query, a count": lambda url: run(["query", "-a", url, "SELECT count(*) FROM records"]),
     "compact --dry-run, everything is merged": lambda url: run(["compact", "-a", url, "--dry-run", *_MERGE_ALL]),
     "prune by runs, dry": lambda url: run(["prune", "-a", url, "--keep-last", "5"]),
     "prune by age, dry": lambda url: run(["prune", "-a", url, "--older-than", "1d"]),
