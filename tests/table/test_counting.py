@@ -12,7 +12,7 @@ from maxbrod.config import Config
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
-from maxbrod.table.read.counting import Count, count_records
+from maxbrod.table.read.counting import Count, count_records, count_whole
 from maxbrod.table.read.options import parse_options
 from table.archives import Reads, query, write
 
@@ -23,7 +23,10 @@ UNREAD = "topic,partition,topicId"
 
 
 def counted(url: Path, **options: str) -> int | None:
-    found = count_records(parse_options({"path": str(url), **options}))
+    parsed = parse_options({"path": str(url), **options})
+    found, whole = count_records(parsed), count_whole(parsed)
+    # Without a limit both know the same. With one, only slices can tell.
+    assert whole == (None if options.keys() - {"isolationLevel"} else found)
     if found is None:
         return None
     assert all((each.topic, each.topic_id, each.partition) == _PLACE for each in found)

@@ -72,6 +72,7 @@ LOOKS: Final[dict[str, Callable[[str], object]]] = {
     "ls --runs": lambda url: run(["ls", "-a", url, "--runs"]),
     "show of one topic": lambda url: run(["show", "-a", url, _TOPIC]),
     "status": lambda url: run(["status", "-a", url]),
+    "query, a count": lambda url: run(["query", "-a", url, "SELECT count(*) FROM records"]),
     "hold list": lambda url: run(["hold", "list", "-a", url]),
     "compact --dry-run, everything is merged": lambda url: run(["compact", "-a", url, "--dry-run", *_MERGE_ALL]),
     "prune by runs, dry": lambda url: run(["prune", "-a", url, "--keep-last", "5"]),

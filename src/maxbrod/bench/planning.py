@@ -167,6 +167,7 @@ def rows_of(run: int, partitions: int) -> pa.Table:
         "raw_bytes": same(SEGMENT_BYTES, pa.int64()),
         "codec": same("lz4", pa.string()),
         "records": same(SEGMENT_OFFSETS, pa.int64()),
+        "control_records": same(0, pa.int64()),
         "min_timestamp": same(base, pa.int64()),
         "max_timestamp": same(base + SEGMENT_OFFSETS, pa.int64()),
         "first_leader_epoch": same(0, pa.int32()),

@@ -165,17 +165,20 @@ class Query:
     def _known(self, sql: str, limit: int | None, form: str) -> Collected | None:
         """The answer to a plain count of records; None: ask Spark."""
         question = parse_count(sql)
-        if question is None or self._measure()[1] > _PLANNED_ROWS_MAX:
+        if question is None:
             return None
         known, topic = view_of(question.table, self.selected.views(), RESERVED[0])
         if not known:
             return None
-        from maxbrod.table.read.counting import count_records  # noqa: PLC0415 - pyspark, without a JVM
+        from maxbrod.table.read.counting import count_records, count_whole  # noqa: PLC0415 - pyspark, without a JVM
         from maxbrod.table.read.options import parse_options  # noqa: PLC0415
         from maxbrod.table.showing import Collected  # noqa: PLC0415
 
         options = {**self.selected.options, **({} if topic is None else {"topics": topic})}
-        counts = count_records(parse_options(options))
+        parsed = parse_options(options)
+        counts = count_whole(parsed)
+        if counts is None and self._measure()[1] <= _PLANNED_ROWS_MAX:
+            counts = count_records(parsed)
         if counts is None:
             return None
         rows = question.table_of(counts)

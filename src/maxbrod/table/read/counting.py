@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+
+from maxbrod.catalog.schema import Kind
+from maxbrod.table.read.scope import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import pyarrow as pa
 
     from maxbrod.batch.cuts import Cut
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.table.read.options import TableOptions
     from maxbrod.table.read.scope import SliceRead, Source
+
+
+_COLUMNS: Final = ("topic_id", "partition", "kind", "details", "aborted", "records", "control_records")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +44,32 @@ def count_records(options: TableOptions) -> tuple[Count, ...] | None:
     from maxbrod.table.read.splits import find_slices, open_table  # noqa: PLC0415 - Delta and pyspark
 
     return count_slices(find_slices(open_table(options), options), options)
+
+
+def count_whole(options: TableOptions) -> tuple[Count, ...] | None:
+    """The same from columns in portions, however many rows there are. None also if there is any limit."""
+    from maxbrod.table.read.splits import find_topics, open_table  # noqa: PLC0415 - Delta and pyspark
+
+    if options.scopes != (Scope(),) or options.as_of is not None:
+        return None
+    archive = open_table(options)
+    topics = find_topics(archive, options)
+    totals: list[pa.Table] = []
+    for rows in archive.catalog.portions(_COLUMNS, topic_ids=topics):
+        data = rows.filter(pc.equal(rows["kind"], str(Kind.DATA)))
+        if data["details"].null_count < len(data) or data["control_records"].null_count:
+            return None
+        if options.committed and pc.any(pc.greater(pc.list_value_length(data["aborted"]), 0)).as_py():
+            return None
+        sums = data.group_by(["topic_id", "partition"], use_threads=False)
+        # A partition is in one portion, so that these are its totals.
+        totals.append(sums.aggregate([("records", "sum"), ("control_records", "sum")]))
+    return tuple(
+        Count(topic=topics[each["topic_id"]], topic_id=each["topic_id"], partition=each["partition"], records=records)
+        for total in totals
+        for each in total.to_pylist()
+        if (records := each["records_sum"] - each["control_records_sum"])
+    )
 
 
 def count_slices(slices: Iterable[SliceRead], options: TableOptions) -> tuple[Count, ...] | None:

@@ -48,6 +48,12 @@ def find_slices(archive: Archive, options: TableOptions) -> list[SliceRead]:
     return [slice_read(row, moment.ends) for row in rows]
 
 
+def find_topics(archive: Archive, options: TableOptions) -> dict[str, str]:
+    """Ids and names of the topics that the options select."""
+    moment = find_moment(archive.storage, archive.catalog.runs(), options.as_of)
+    return _topics(archive.catalog, options, moment)
+
+
 def slice_read(row: Segment, ends: Mapping[PartitionId, int] | None = None) -> SliceRead:
     """A whole row, or what of it lies below the `ends` of its archive at a run."""
     place = PartitionId(topic_id=row.topic_id, partition=row.partition)
