@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from maxbrod.engine.class_sharing import find_archive
-from maxbrod.engine.session import _CLASSIC_CONF, _EVERY_CONF, _local_master, _sockets_in, open_session
+from maxbrod.engine.session import _CLASSIC_CONF, _EVERY_CONF, _collector, _local_master, _sockets_in, open_session
 from maxbrod.errors import UsageError
 from maxbrod.java import find_java
 from maxbrod.sandbox.waiting import wait_for
@@ -146,6 +146,15 @@ def test_the_jvm_is_gone_when_the_session_is_closed(facts: dict[str, Any]) -> No
 def test_the_callers_environment_is_left_as_it_was(facts: dict[str, Any]) -> None:
     assert {name: facts["environment"].get(name) for name in HOSTILE} == HOSTILE
     assert "PYSPARK_GATEWAY_SECRET" not in facts["environment"]
+
+
+def test_a_collector_of_the_users_own_choice_stays_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    assert _collector(own_command=False) == ["-XX:+UseSerialGC"]
+    assert _collector(own_command=True) == []
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xmx2g -XX:+UseParallelGC")
+    assert _collector(own_command=False) == []
 
 
 def test_a_local_master_gets_retries_for_its_tasks() -> None:

@@ -6,13 +6,16 @@ import io
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from maxbrod.cli.main import run
 from maxbrod.config import Config
+from maxbrod.engine.jobs import tasks_running
 from maxbrod.query import prompt
+from maxbrod.query import run as query_run
 from maxbrod.query.output import Output
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
@@ -21,6 +24,7 @@ from table.test_query import make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ENDLESS = "SELECT sum(r.id % 7 * o.offset) FROM range(1000000000000) r CROSS JOIN orders o"
 
@@ -94,6 +98,43 @@ def test_an_interrupt_cancels_the_running_statement_and_the_next_is_answered(
     assert found.out.startswith("cancelled after ")
     assert "40" in found.out.split()
     assert "nowhere" in found.err
+
+
+@pytest.mark.usefixtures("spark")
+def test_tasks_that_do_not_stop_cost_a_new_spark_and_not_the_next_answer(
+    archive: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a session of the caller, as in the command. In this process it opens the one that is open anyway."""
+    monkeypatch.setattr(query_run, "_ENDING_S", 0.0)
+    with Query(Config(archive=archive), QueryScope()) as opened:
+        opened.start()
+        before = opened.spark
+        monkeypatch.setattr("maxbrod.engine.jobs.tasks_running", lambda session: 99 if session is before else 0)
+        prompt._answer(opened, Output(form="table"), "SELECT max(offset) AS n FROM orders")
+        assert opened.spark is not before
+        again = opened.spark
+        prompt._answer(opened, Output(form="table"), "SELECT max(offset) AS n FROM orders")
+        assert opened.spark is again
+    found = capsys.readouterr().out
+    assert (found.count("starting Spark again"), found.split().count("39")) == (1, 2)
+
+
+def test_running_tasks_are_counted_until_they_have_ended(spark: Any, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+
+    def wait(batches: Any) -> Any:
+        while not end.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    thread = threading.Thread(target=spark.range(0, 1, 1, 1).mapInArrow(wait, "id long").collect)
+    thread.start()
+    try:
+        wait_for("a running task", lambda: tasks_running(spark) == 1, timeout_s=120)
+    finally:
+        end.touch()
+        thread.join()
+    wait_for("its end", lambda: not tasks_running(spark), timeout_s=120)
 
 
 def test_the_prompt_completes_every_table_and_its_columns(query: Query) -> None:

@@ -74,6 +74,17 @@ def collect(
         return frame.toArrow()
 
 
+def tasks_running(session: SparkSession) -> int:
+    """How many tasks occupy the executors, with those of cancelled jobs that have not noticed it yet.
+
+    0 over Spark Connect, which does not tell.
+    """
+    context = context_of(session)
+    with errors_of_spark():
+        executors = () if context is None else context._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
+        return sum(each.numRunningTasks() for each in executors)
+
+
 @contextmanager
 def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]:
     """Within the block, all jobs of the session are cancelled as soon as `stop` is set: they raise UnavailableError."""

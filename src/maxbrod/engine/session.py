@@ -54,6 +54,9 @@ _SOCKET_NAME_BYTES: Final = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LOG_VARIABLE: Final = "MAXBROD_SPARK_LOG"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 
+_JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Where a user's own options for every JVM are."""
+
 # Changing any of these needs another launcher command than the one stored with the class archive.
 _LAUNCH_KEYS: Final = (
     "spark.driver.memory",
@@ -92,6 +95,9 @@ _LOCAL_CONF: Final[Mapping[str, str]] = MappingProxyType(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.eventLog.enabled": "false",
+        # What a UI would show of past jobs; Spark keeps 1,000 of each in the heap without a UI, too.
+        **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "20"),
+        "spark.ui.retainedTasks": "1000",
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
         # Jobs are a few tasks over a few rows, so there is nothing to adapt.
@@ -240,7 +246,7 @@ def _launch_local(java: Java, conf: Mapping[str, str], scratch: Path, *, jvm_wor
     own_command = any(key in conf for key in _LAUNCH_KEYS)
     command = gateway.launcher_command(java, conf) if archive is None or own_command else archive.command
     # The optimizing compiler costs 5 s of processor time at the start. Without it, Parquet takes 1.4 to 2 times longer.
-    quick = [] if jvm_works else ["-XX:TieredStopAtLevel=1"]
+    quick = [] if jvm_works else ["-XX:TieredStopAtLevel=1", *_collector(own_command=own_command)]
     options = [*quick, "-XX:-UsePerfData", f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={_LOG4J}"]
     submit = [gateway.MAIN_CLASS, *gateway.submit_arguments(conf)]
     log = _log_file(scratch)
@@ -252,6 +258,15 @@ def _launch_local(java: Java, conf: Mapping[str, str], scratch: Path, *, jvm_wor
         # The JVM starts without the class archive and did not with it.
         archive.discard()
     return jvm
+
+
+def _collector(*, own_command: bool) -> list[str]:
+    """The option for a collector that keeps the heap small. A JVM refuses a second choice, so a user's one stays alone.
+
+    For a JVM that hands out work it takes no more processor time than G1, and 120 MB less memory.
+    """
+    chosen = own_command or any("GC" in os.environ.get(name, "") for name in _JAVA_VARIABLES)
+    return [] if chosen else ["-XX:+UseSerialGC"]
 
 
 @contextmanager

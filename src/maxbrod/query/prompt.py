@@ -57,6 +57,9 @@ def open_prompt(query: Query, output: Output) -> None:
 
 
 def _answer(query: Query, output: Output, statement: str) -> None:
+    if query.is_stuck():
+        print_line("cancelled statements do not stop: starting Spark again")
+        query.restart()
     began = time.monotonic()
     stop = threading.Event()
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import tempfile
 import threading
+import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pyarrow.compute as pc
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.engine.preflight import needs_storage
+from maxbrod.engine.preflight import is_local, needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured
 from maxbrod.errors import MaxbrodError, UsageError
@@ -40,6 +41,9 @@ _LARGE_BYTES: Final = 256 << 20
 """The full compiler costs 5 s of processor time at the start; without it, Spark's work takes up to twice as long."""
 _PLANNED_ROWS_MAX: Final = 100_000
 """With more rows of the catalog than this, Spark plans reads in a process of its own."""
+_ENDING_S: Final = 5.0
+"""Spark gives a Python worker about 4 s to end, and then ends it."""
+_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +145,32 @@ class Query:
     def spark(self) -> Session:
         self.start()
         return self._spark
+
+    def is_stuck(self) -> bool:
+        """Whether tasks of cancelled statements leave no room for the next one in a Spark of our own, after a while.
+
+        A task looks whether it is cancelled when it asks for more rows. In a join, a batch of 10,000 rows meets all
+        rows of the other table first, which takes a minute for 50,000.
+        """
+        from maxbrod.engine.jobs import context_of, tasks_running  # noqa: PLC0415 - Arrow
+
+        if self._views is None or self._given is not None:
+            return False
+        context = context_of(self._spark)
+        if context is None or not is_local(str(context.master)):
+            return False
+        until = time.monotonic() + _ENDING_S
+        while tasks_running(self._spark) >= context.defaultParallelism:
+            if time.monotonic() > until:
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    def restart(self) -> None:
+        """Stop Spark and start it again."""
+        self._undo.close()
+        self._views = self._held = None
+        self.start()
 
     def is_alive(self) -> bool:
         """Whether Spark still answers."""
