@@ -149,8 +149,8 @@ class Query:
     def is_stuck(self) -> bool:
         """Whether tasks of cancelled statements leave no room for the next one in a Spark of our own, after a while.
 
-        A task looks whether it is cancelled when it asks for more rows. In a join, a batch of 10,000 rows meets all
-        rows of the other table first, which takes a minute for 50,000.
+        A task of a cancelled join of 48,000 records with themselves ran on for more than two minutes: between two
+        batches of rows, compiled code of Spark does not look whether it is cancelled.
         """
         from maxbrod.engine.jobs import context_of, tasks_running  # noqa: PLC0415 - Arrow
 
