@@ -70,10 +70,11 @@ def test_every_listing_fits_eighty_columns_and_a_pipe_gets_names_whole(
     assert name in [line.split(" ")[0] for line in said("ls", *local_place.arguments).splitlines()]
 
 
-def test_runs_are_listed_with_how_they_ended(local_place: Place, said: Any) -> None:
+def test_runs_are_listed_with_their_command_and_how_they_ended(local_place: Place, said: Any) -> None:
     fill(local_place)
-    endings = [line.split()[-1] for line in said("ls", "--runs", *local_place.arguments).splitlines() if "run-" in line]
-    assert endings == ["complete", "committed", "3"]
+    runs = [line.split() for line in said("ls", "--runs", *local_place.arguments).splitlines() if "run-" in line]
+    seen = [(words[1], words[-1]) for words in runs]
+    assert seen == [("backup", "complete"), ("100.0", "committed"), ("backup", "3")]
     document = json.loads(said("ls", "--runs", "--json", *local_place.arguments))
     assert [each["run_id"] for each in document] == ["run-0", "run-1", "run-2"]
 

@@ -16,6 +16,7 @@ from maxbrod.archive.undo import undo_prune
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.check.run import check_archive
+from maxbrod.cli.main import run as main
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import encode_state
 from maxbrod.model import GapReason, now_ms
@@ -431,3 +432,13 @@ def test_holes_of_other_reasons_stay_what_they_are(local_place: Place) -> None:
         (9, 12, "corrupt"),
         (12, 15, "pruned"),
     ]
+
+
+def test_every_run_is_listed_with_its_reason_also_if_all_stay(
+    local_place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = years(local_place)
+    assert main(["prune", "--keep-within", "1000d", *local_place.arguments]) == 0
+    said = capsys.readouterr().out
+    for each in points(archive):
+        assert any(each.run_id in line and "stays" in line for line in said.splitlines())

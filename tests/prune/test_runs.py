@@ -62,7 +62,7 @@ def test_the_run_that_is_needed_to_reach_the_limit_stays() -> None:
     runs = [run(f"h{hour}", START.replace(hour=hour)) for hour in range(6)]
     decisions = thin_runs(runs, RunPolicy(daily=3))
     assert [(each.run_id, each.reasons) for each in decisions if each.keep] == [
-        ("h0", ("oldest, for daily",)),
+        ("h0", ("oldest (daily)",)),
         ("h5", ("daily 1", "newest snapshot", "newest complete run")),
     ]
 

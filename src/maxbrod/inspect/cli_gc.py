@@ -53,6 +53,7 @@ def _print(report: GarbageReport, grace: str) -> None:
     )
     if report.young_objects:
         young = human_bytes(report.young_bytes)
-        print_line(f"{report.young_objects:,} objects of {young} are younger than {grace}: perhaps of a run at work")
+        why = f"written, or put out of use, within {grace}: a run or a reader may need them"
+        print_line(f"{report.young_objects:,} objects of {young} stay, {why}")
     if report.objects and not report.deleted:
         print_line("nothing was changed; repeat with --delete")

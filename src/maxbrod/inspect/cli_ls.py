@@ -136,12 +136,12 @@ def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(run) for run in runs])
         return
-    shown = table(
-        "Runs, in the order of commits", "*run, by its begin", ">took", ">topics", ">records", ">size", "ended"
-    )
+    columns = ("*run, by its begin", "of", ">took", ">topics", ">records", ">size", "ended")
+    shown = table("Runs, in the order of commits", *columns)
     for run in runs:
         shown.add_row(
             run.run_id,
+            run.command or "",
             f"{(run.finished_at - run.started_at) / 1000:,.1f} s",
             *("" if count is None else human_count(count) for count in (run.topics, run.records)),
             "" if run.bytes is None else human_bytes(run.bytes),

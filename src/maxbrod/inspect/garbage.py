@@ -67,7 +67,7 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
     if grace_s < GRACE_S_MIN:
         raise UsageError(
             f"a grace time of {grace_s} s is shorter than a run may take",
-            hint=f"give at least {GRACE_S_MIN} s; younger objects may belong to a run that has not committed yet",
+            hint="give at least 1h; younger objects may belong to a run that has not committed yet",
         )
     now_ms = min(_own_clock_ms(), _store_clock_ms(archive.storage)) if delete else _own_clock_ms()
     listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]

@@ -56,13 +56,14 @@ def prune(call: Call[PruneOptions]) -> None:
     if options.undo:
         _undo(opened, call)
         return
-    report = prune_archive(opened, _request(options), apply=options.apply)
+    request = _request(options)
+    report = prune_archive(opened, request, apply=options.apply)
     if call.as_json:
         # There may be some for each of a hundred thousand partitions.
         items = (json.dumps(asdict(each)) for each in report.items)
         print_json_with({**asdict(replace(report, items=())), "exit_code": 0}, "items", items)
     else:
-        _print(report)
+        _print(report, about_runs=request.runs.given)
 
 
 def _request(options: PruneOptions) -> PruneRequest:
@@ -115,8 +116,8 @@ def _undo(archive: Archive, call: Call[PruneOptions]) -> None:
         raise typer.Exit(code)
 
 
-def _print(report: PruneReport) -> None:
-    lines = [each for each in report.items if not each.keep] + [each for each in report.items if each.keep]
+def _print(report: PruneReport, *, about_runs: bool) -> None:
+    lines = sorted(report.items, key=lambda each: (each.keep, each.topic))
     if lines:
         shown = table("Segments", "*topic", ">partition", ">offsets", ">segments", ">size", "", "why")
         for each in lines[:_LINES_MAX]:
@@ -132,7 +133,7 @@ def _print(report: PruneReport) -> None:
         out.print(shown)
         if len(lines) > _LINES_MAX:
             print_line(f"and {len(lines) - _LINES_MAX:,} more: see --json")
-    if report.runs_going:
+    if about_runs and report.runs:
         shown = table("Runs", "*run", "time", "", "why")
         for run in report.runs[-_LINES_MAX:]:
             shown.add_row(run.run_id, human_time(run.at_ms), "stays" if run.keep else "goes", ", ".join(run.reasons))

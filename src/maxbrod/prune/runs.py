@@ -127,7 +127,7 @@ def _of_periods(
             return found
     oldest = newest_first[-1].run_id if newest_first else None
     if oldest is not None and oldest not in {run_id for run_id, _ in found}:
-        found.append((oldest, f"oldest, for {name}"))
+        found.append((oldest, f"oldest ({name})"))
     return found
 
 
