@@ -58,7 +58,7 @@ class Verb:
 def make(url: str) -> History:
     """Runs of one small segment each, a pack, and a key that was written twice: enough for every verb to have work."""
     history = History(url)
-    more = (
+    more: tuple[dict[tuple[str, int], list[bytes]], ...] = (
         {("orders", 1): [data_batch(0, 5)]},
         {("state", 0): [batch(0, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"))]},
         {},

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.rebuilding import replace_catalog
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.inspect.garbage import GRACE_S, collect_garbage
-from maxbrod.repair import rebuilding
 from maxbrod.repair.report import Action
 from maxbrod.storage import local
 from maxbrod.storage.local import LocalStorage
@@ -220,13 +220,13 @@ def test_an_object_that_is_deleted_while_the_new_catalog_is_put_in_place_is_said
 ) -> None:
     shutil.rmtree(Path(history.url) / "catalog")
     (pack,) = (Path(history.url) / "packs").iterdir()
-    original = rebuilding.replace_catalog
+    original = replace_catalog
 
     def deleting(*arguments: Any, **options: Any) -> None:
         original(*arguments, **options)
         pack.unlink()
 
-    monkeypatch.setattr(rebuilding, "replace_catalog", deleting)
+    monkeypatch.setattr("maxbrod.repair.rebuilding.replace_catalog", deleting)
     with pytest.raises(CorruptDataError, match="deleted meanwhile"):
         repaired(history.url)
     monkeypatch.undo()
