@@ -51,7 +51,7 @@ def interval_line(interval: Interval) -> Text:
     done = "" if report is None else f"{report.records:,} records, {human_bytes(report.raw_bytes)} in {took_s:,.1f} s; "
     if report is not None and report.of_partitions is not None:
         mine = sum(topic.partitions for topic in report.topics)
-        done += f"{mine:,} of {report.of_partitions:,} partitions, the others are those of other instances; "
+        done += f"{mine:,} of {report.of_partitions:,} partitions; "
     word = f"failed, {interval.failures:,} in a row" if interval.failures else interval.verdict
     return Text.assemble(
         when,

@@ -121,14 +121,14 @@ class JointBackup(GenerationalBackup):
     def _record_on_newest(self, archive: Archive, cluster: ClusterState) -> Mapping[PartitionId, int | None]:
         """Record the run on the newest version of the catalog; the recovery points before it.
 
-        A snapshot has the state of the cluster as of a moment after the version that it is committed on, so that the
-        snapshots of several writers have the order of their commits.
+        If another writer was faster, the snapshot has the cluster as that one has recorded it: looking again takes so
+        long that a third commit comes in between, and what this run saw may be older.
         """
         for attempt in range(ATTEMPTS):
             if (attempt or self._divided) and self._may_catch_up(archive):
                 self._catch_up(archive)
             if self._caught_up:
-                cluster = self._look_again()
+                cluster = self._newest_cluster()
             before = self._points_before()
             try:
                 self._record(archive, cluster, before, attempt)
@@ -150,11 +150,17 @@ class JointBackup(GenerationalBackup):
         run = self._run
         return self._known.recovery_points_before((*run.plans, *run.unanswered, *run.others))
 
-    def _look_again(self) -> ClusterState:
+    def _newest_cluster(self) -> ClusterState:
+        """The cluster as recorded last, or as it is now if that lacks a topic of this run."""
+        self._caught_up = False
+        known = self._known.knowledge
+        there = frozenset() if known is None else frozenset(each.topic_id for each in known.cluster.topics)
+        if known is not None and {each.topic_id for each in self._run.plans} <= there:
+            self._run = replace(self._run, present=self._run.present | there)
+            return known.cluster
         cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
         chosen = choose_topics(self._client, self._request, patience_s=self._config.patience, demand=False)
         self._run = replace(self._run, present=chosen.present)
-        self._caught_up = False
         return cluster
 
     def _are_points_outdated(self, archive: Archive) -> bool:
