@@ -9,6 +9,7 @@ appends to shared topics is ended by its transactional ids instead.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.producer import WriteTxnMarkersRequest
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.kafka.wire.client import Leader
     from maxbrod.kafka.wire.connection import Message
-    from maxbrod.replicate.link import Link
+    from maxbrod.replicate.link import Link, PositionKey
     from maxbrod.replicate.view import MirroredPartition
     from maxbrod.restore.plan.targets import LogExtent
 
@@ -95,8 +96,9 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
                 hint="to mirror it again, delete the destination topic first",
             )
         put_orders(client, view.link(), _for_topics(topics, order), view)
-        known = view.positions(partitions) if appends else {}
-        unknown = {each.where.topic for each in partitions if each.where in present and each.key not in known}
+        known = {(source, where.topic) for source, where in view.positions(partitions)} if appends else set()
+        sources = {(each.key[0], each.where.topic) for each in partitions if each.where in present}
+        unknown = {topic for _, topic in sources - known}
         if order is Order.RUN and unknown and appends:
             put_orders(client, view.link(), _for_topics(unknown, Order.BEGIN), view)
     return tuple(topics)
@@ -161,20 +163,9 @@ def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> Pr
     if not chosen:
         raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
     put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
-    marks = {}
-    for each in chosen:
-        position = take_position(client, link, each.key, joined=each.mirror.joined, patience_s=config.patience)
-        if position.mark is None and each.key in known:
-            raise UnavailableError("the mark of the link is gone", operation=_OPERATION, object_name=str(each.where))
-        mark = position.mark or _nothing_appended(client, view, each)
-        place = mark.append
-        if place is not None and place.promoted is None:
-            # What is undecided now, others will have written after the promotion.
-            _, stable = stable_extent(client, each.where, patience_s=config.patience)
-            place = replace(place, promoted=stable)
-        marks[each.key] = replace(mark, state=State.PROMOTED, why=None, at_ms=now_ms(), append=place)
-        put_mark(client, position, marks[each.key], patience_s=config.patience)
-        each.state = State.PROMOTED
+    marks: dict[PositionKey, Mark] = {}
+    for _, same in groupby(sorted(chosen, key=lambda each: each.where), key=lambda each: each.where):
+        marks |= _end_partition(client, view, list(same), known)
     groups = carry_appended_groups(
         client,
         link,
@@ -192,6 +183,33 @@ def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> Pr
         fenced=True,
         groups=groups,
     )
+
+
+def _end_partition(
+    client: KafkaClient, view: LinkView, sources: Sequence[MirroredPartition], known: Collection[PositionKey]
+) -> dict[PositionKey, Mark]:
+    """End the link in one destination partition. Returns the last mark of each source topic there.
+
+    All of them are fenced before any is ended: what the link brings of one is not new since the end of another one.
+    """
+    link, patience_s = view.link(), view.patience_s
+    positions = [
+        take_position(client, link, each.key, joined=each.mirror.joined, patience_s=patience_s) for each in sources
+    ]
+    # What is undecided now, others will have written after the promotion.
+    _, stable = stable_extent(client, sources[0].where, patience_s=patience_s)
+    marks = {}
+    for each, position in zip(sources, positions, strict=True):
+        if position.mark is None and each.key in known:
+            raise UnavailableError("the mark of the link is gone", operation=_OPERATION, object_name=str(each.where))
+        mark = position.mark or _nothing_appended(client, view, each)
+        place = mark.append
+        if place is not None and place.promoted is None:
+            place = replace(place, promoted=stable)
+        marks[each.key] = replace(mark, state=State.PROMOTED, why=None, at_ms=now_ms(), append=place)
+        put_mark(client, position, marks[each.key], patience_s=patience_s)
+        each.state = State.PROMOTED
+    return marks
 
 
 def _nothing_appended(client: KafkaClient, view: LinkView, each: MirroredPartition) -> Mark:
