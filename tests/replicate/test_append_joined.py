@@ -120,9 +120,10 @@ def test_a_position_is_found_wherever_the_link_has_put_it(cluster: Cluster, tmp_
     alone, _, _ = _joining(cluster, tmp_path, topic, topics=(other,), rename=(f"{other}={both}",))
     assert alone.kafka is not None
     with KafkaClient(alone.kafka) as client:
-        view = LinkView(alone, client)
-        (mark,) = view.positions(view.partitions(view.orders())).values()
-    assert (mark.source, mark.next_offset) == (other, 3)
+        for each, expected in ((config, {topic: 3, other: 3}), (alone, {other: 3})):
+            view = LinkView(each, client)
+            marks = view.positions(view.partitions(view.orders())).values()
+            assert {mark.source: mark.next_offset for mark in marks} == expected
     produce(cluster, other, numbered(3, first=1003))
     archive(config)
     assert take_in(alone).appended == 3
