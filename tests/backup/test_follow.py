@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
 from maxbrod.archive.opening import open_archive
 from maxbrod.backup import follow as following
 from maxbrod.backup.follow import Interval, follow
+from maxbrod.backup.plan.rolling import RollLimits, Waiting
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import Config, KafkaConfig
@@ -138,6 +139,39 @@ def test_thresholds_put_a_partition_off_and_a_stop_takes_everything(
     assert points[2] == points[1] < followed.intervals[2].started_at_ms
     assert points[3] > points[2]
     assert last.exit_code == 0
+
+
+class Looked:
+    """A backup that does nothing, and remembers whether each run was to read everything."""
+
+    recovery_point_ms = lags = None
+
+    def __init__(self, during: Callable[[], object] = lambda: None) -> None:
+        self.everything: list[bool] = []
+        self._during = during
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def hurry(self) -> None:
+        pass
+
+    def run(self, *, waiting: Waiting | None, **_: bool) -> None:
+        self.everything.append(waiting is None)
+        self._during()
+
+
+@pytest.mark.parametrize(("by_caller", "runs"), [(False, [False, True]), (True, [False])])
+def test_a_stop_reads_what_came_after_the_last_look(*, by_caller: bool, runs: list[bool]) -> None:
+    """Unless the caller stops it after an interval that left nothing, as for one run only."""
+    stop = threading.Event()
+    looked: Any = Looked() if by_caller else Looked(during=stop.set)
+    on_interval = (lambda _: stop.set()) if by_caller else (lambda _: None)
+    follow(Config(), stop=stop, on_interval=on_interval, opened=looked, waiting=Waiting(RollLimits(age_ms=1000)))
+    assert looked.everything == runs
 
 
 def test_a_run_that_takes_too_long_piles_no_intervals_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,17 @@ def test_a_hole_that_the_source_could_not_explain_stays_unexplained(layout: str)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+def test_offsets_that_retention_took_before_they_were_read_are_a_gap_with_that_reason(layout: str) -> None:
+    with fresh_storage() as storage:
+        gap = ForeignGap(where=WHERE, base_offset=4, end_offset=8, reason=GapReason.RETENTION)
+        store(storage, layout, range(4))
+        store(storage, layout, [9, 10, 11, 12], gaps=(gap,))
+        store(storage, layout, [13, 14])
+        survey = layout_of(layout).survey(storage)
+        assert (survey.gaps, survey.faults, survey.doubts) == ((gap,), (), ())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_without_a_list_a_hole_is_unexplained_and_a_lost_end_is_said_to_be_untold(layout: str) -> None:
     with fresh_storage() as storage:
         store(storage, layout, range(12))
