@@ -25,8 +25,6 @@ from maxbrod.table.views import RECORDS, RecordView, SmallView
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from pyspark.sql import DataFrame
-
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshots import Moment
     from maxbrod.engine.session import Session
@@ -172,7 +170,7 @@ class Views:
             decoded |= {} if found is None else {column: found}
         return replace(plain, decoded=decoded)
 
-    def _sampled(self, view: RecordView, column: str) -> DataFrame:
+    def _sampled(self, view: RecordView, column: str) -> Any:  # noqa: ANN401 - a DataFrame
         held = None if self._held is None else self._held.frame(self._spark, view)
         return (view.load(self._spark, {column}) if held is None else held).select(column)
 
