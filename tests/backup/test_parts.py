@@ -15,11 +15,14 @@ from maxbrod.backup.part import Part
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.tiling import find_tiling_faults
+from maxbrod.cli.main import run
 from maxbrod.errors import UnavailableError
 from maxbrod.inspect.listing import list_topics
+from maxbrod.kafka.state.cluster_state import decode_state
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from restore.engine import put
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +70,25 @@ def test_a_run_that_another_part_overtakes_is_recorded_on_top_of_it(config: Conf
     assert run is not None
     assert run.statistics["recovery_point_ms"] == report.started_at_ms, "the older one of both"
     _assert_tiled(config, 36)
+
+
+def test_a_backup_that_another_command_overtakes_is_recorded_on_top_of_it(config: Config, cluster: Cluster) -> None:
+    topic, archive = config.backup.topics[0], str(config.archive)
+    with without_spark(), Backup(config) as backup:
+        first = backup.run()
+    _produce(cluster, topic)
+    put(cluster, topic, {(topic, 0): 12})
+    hold = ["hold", "add", "--archive", archive, "--topic", topic, "--why", "an audit"]
+    codes: list[int] = []
+    report = back_up_while(config, lambda: codes.append(run(hold)))
+    assert (codes, report.exit_code, report.committed, report.records) == ([0], 0, True, 20)
+    assert report.version == first.version + 2
+    snapshot = _snapshot(config)
+    assert snapshot.run_id == report.run_id
+    assert _by_partition(snapshot.ends) == {0: 20, 1: 20}
+    groups = [each for each in decode_state(snapshot.cluster).groups if each.group_id == topic]
+    assert [each.offset for group in groups for each in group.offsets or ()] == [12], "the cluster as this run saw it"
+    _assert_tiled(config, 40)
 
 
 def test_a_run_of_a_part_is_no_recovery_point_of_what_nobody_has_archived(config: Config) -> None:

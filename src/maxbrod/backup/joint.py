@@ -95,18 +95,21 @@ class JointBackup(GenerationalBackup):
 
     def _may_catch_up(self, archive: Archive) -> bool:
         """Whether a commit that was refused may be repeated on a newer version. Generations have one writer."""
-        return self._part is not None and not self._generations.topics and not own_catalog(archive).is_newest()
+        return not self._generations.topics and not own_catalog(archive).is_newest()
 
     def _is_overtaken(self, archive: Archive, error: RefusedError) -> bool:
         return self._part is not None and (isinstance(error, FencedError) or not own_catalog(archive).is_newest())
 
     def _catch_up(self, archive: Archive) -> None:
-        """Continue on the newest version of the catalog. UnavailableError: others have partitions of this run."""
+        """Continue on the newest version of the catalog.
+
+        If others have archived partitions of this run: UnavailableError for one writer of several, whose next run has
+        others; RefusedError for a writer that is meant to be the only one.
+        """
         part = self._part
-        assert part is not None  # noqa: S101 - see `_may_catch_up`
         catalog = own_catalog(archive)
         catalog.refresh()
-        if catalog.fence > part.claim:
+        if part is not None and catalog.fence > part.claim:
             claim = part.claim_again(plan.state.where for plan in self._run.plans.values())
             if claim is None or claim < catalog.fence:
                 raise dropped(archive, fenced(archive.url))
@@ -115,6 +118,8 @@ class JointBackup(GenerationalBackup):
         try:
             self._known = rebase(self._known, read_archive_state(archive), self._run)
         except RefusedError as error:
+            if part is None:
+                raise
             raise dropped(archive, error) from None
         self._caught_up = True
 
@@ -122,13 +127,13 @@ class JointBackup(GenerationalBackup):
         """Record the run on the newest version of the catalog; the recovery points before it.
 
         If another writer was faster, the snapshot has the cluster as that one has recorded it: looking again takes so
-        long that a third commit comes in between, and what this run saw may be older.
+        long that a third commit comes in between, and what this run has seen may be older.
         """
         for attempt in range(ATTEMPTS):
             if (attempt or self._divided) and self._may_catch_up(archive):
                 self._catch_up(archive)
             if self._caught_up:
-                cluster = self._newest_cluster()
+                cluster = self._newest_cluster(cluster)
             before = self._points_before()
             try:
                 self._record(archive, cluster, before, attempt)
@@ -150,9 +155,16 @@ class JointBackup(GenerationalBackup):
         run = self._run
         return self._known.recovery_points_before((*run.plans, *run.unanswered, *run.others))
 
-    def _newest_cluster(self) -> ClusterState:
-        """The cluster as recorded last, or as it is now if that lacks a topic of this run."""
+    def _newest_cluster(self, seen: ClusterState) -> ClusterState:
+        """The cluster as recorded last, or as it is now if that lacks a topic of this run.
+
+        Of a writer that is meant to be the only one: as it has `seen` it, unless that is older. Most commands that
+        commit meanwhile record no cluster.
+        """
         self._caught_up = False
+        recorded_at_ms = self._known.confirmed_at_ms
+        if self._part is None and (recorded_at_ms is None or recorded_at_ms < self._run.started_at_ms):
+            return seen
         known = self._known.knowledge
         there = frozenset() if known is None else frozenset(each.topic_id for each in known.cluster.topics)
         if known is not None and {each.topic_id for each in self._run.plans} <= there:
