@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from maxbrod.replicate.report import PartitionStatus
     from maxbrod.replicate.status import LinkStatus
 
-_RUNBOOK: Final = "docs/replication.md has runbooks: fail over, fail back, what to do about each state"
+_RUNBOOKS: Final = (
+    "runbooks: docs/howto/fail-over.md, docs/howto/fail-back.md; docs/replication.md says what to do about each state"
+)
 
 
 def print_ways_back(report: FailBackReport) -> None:
@@ -37,7 +39,7 @@ def print_ways_back(report: FailBackReport) -> None:
     ready = "ready: start 'maxbrod replicate ingress' with the same options"
     if report.ready and any(each.diverged is not None for each in report.partitions):
         print_line("the records named as diverged never arrived there; they stay here, before those that come back")
-    print_line(ready if report.ready else f"nothing was changed; {_RUNBOOK}")
+    print_line(ready if report.ready else f"nothing was changed; {_RUNBOOKS}")
 
 
 def print_status(status: LinkStatus) -> None:
@@ -48,7 +50,7 @@ def print_status(status: LinkStatus) -> None:
         has = "all partitions" if each.partitions is None else f"{_ranges(each.partitions) or 'nothing'}"
         print_line(f"egress {each.instance}{' leads, and' if each.leads else ''} archives {has}")
     print_line(f"ingress last reported at {human_time(status.ingress_ms) or 'no time that is known'}")
-    print_line(_RUNBOOK)
+    print_line(_RUNBOOKS)
 
 
 def _ranges(partitions: Sequence[TopicPartition]) -> str:
