@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from compare.engine import without_spark as comparing_without_spark
+from maxbrod.compare import job
 from maxbrod.replicate.fail_back import fail_back
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.promote import promote
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
-from replicate.engine import SUFFIX, archive, link_config, only, take_in
+from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
 from restore.engine import Command, configs_of, put, stand
 from restore.oracle import log_of
+from support.sparkless import run_tasks_here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +98,48 @@ def test_verify_finds_what_is_not_as_in_the_archive(
         command.json("replicate", "verify", exits=3)
         command.json("replicate", "verify", "--range", f"{topic}:0:20..90")
         command.json("replicate", "verify", "--range", f"{topic}:7:20..90", exits=2)
+
+
+def test_verify_is_right_while_both_sides_go_on(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
+    produce(cluster, topic, numbered(100))
+    carry(config)
+    grown = []
+
+    def growing(*arguments: Any, **more: Any) -> Any:
+        # Between the moment at which `verify` has looked where both sides end, and its reading.
+        produce(cluster, topic, numbered(10, first=offsets(cluster, topic)[1]))
+        carry(config)
+        grown.append(offsets(cluster, topic + SUFFIX)[1])
+        return run_tasks_here(*arguments, **more)
+
+    with comparing_without_spark(), patch.object(job, "run_tasks", growing):
+        (found,) = command.json("replicate", "verify")["partitions"]
+    assert (found["equal"], found["source_records"]) == (True, 100)
+    assert grown[0] == 110
+    assert_mirrored(cluster, topic)
+
+
+def test_one_archive_feeds_any_number_of_destinations(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    create_topic(cluster, topic, partitions=2)
+    links = [
+        link_config(cluster, tmp_path / "archive", topic, link=f"{name}-{topic}", rename=(f"{topic}={topic}.{name}",))
+        for name in ("west", "east")
+    ]
+    for turn in range(2):
+        for partition in range(2):
+            produce(cluster, topic, numbered(10, first=10 * turn), partition=partition)
+        archive(links[0])
+        for link in links[: 2 - turn]:  # in the second turn one of them is left behind
+            assert {each.state for each in take_in(link).partitions} == {State.IN_STEP}
+    take_in(links[1])
+    for name in ("west", "east"):
+        for partition in range(2):
+            assert log_of(cluster, f"{topic}.{name}", partition) == log_of(cluster, topic, partition)
 
 
 def test_promoting_ends_the_link_sets_groups_and_makes_the_topic_an_ordinary_one(
