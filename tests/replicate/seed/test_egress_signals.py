@@ -56,7 +56,6 @@ def test_an_egress_on_spark_that_is_ended_or_killed_leaves_a_tree_that_lacks_and
         wait_for("a segment of the second process", lambda: len(_all(tree, topic)) > before, timeout_s=240)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert len(_all(tree, topic)) < before + 10 * PARTITIONS, "it was killed in the middle of its work"
 
     assert write_segments(config).exit_code == EXIT_DONE
     assert link.run().exit_code == EXIT_DONE

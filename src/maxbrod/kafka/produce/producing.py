@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, Entry
 from maxbrod.kafka.produce.appends import Acknowledged, Batch, Feed, Hole
 from maxbrod.kafka.produce.lane import Flight, Lane
@@ -298,7 +299,7 @@ class ProduceStream:
         if not paused and (queue.fenced or not isinstance(entry.append, Hole)):
             return True
         try:
-            end = log_end(self._client, queue.where, deadline=queue.deadline)
+            end = self._log_end(queue)
         except UnavailableError as error:
             queue.fail(error)
             return False
@@ -306,6 +307,7 @@ class ProduceStream:
         if end == expected:
             queue.proven()
             return True
+        self._check_topic(queue)
         moved = _moved(queue, end, expected)
         if paused or not expected < end <= entry.end_offset:
             raise moved
@@ -370,13 +372,14 @@ class ProduceStream:
         queue.fenced = True
         expected = hole.base_offset + hole.landed + asked
         try:
-            end = log_end(self._client, queue.where, deadline=queue.deadline)
+            end = self._log_end(queue)
             if end < expected:
+                self._check_topic(queue)
                 raise _moved(queue, end, expected)
+            self._land(queue, hole, end, own=asked)
         except UnavailableError as error:
             queue.fail(error)  # `_recover` counts
             return
-        self._land(queue, hole, end)
         queue.again()
 
     def _react(self, queue: AppendQueue, entry: Entry, answer: Answer) -> None:
@@ -466,13 +469,31 @@ class ProduceStream:
         self._coordinator_epoch += 1  # fences an earlier request that arrives later
         self._land(queue, hole, end)
 
-    def _land(self, queue: AppendQueue, hole: Entry, end: int) -> None:
-        """The log ends at `end`. Before the first marker of this process, whatever is behind the hole is another's."""
+    def _log_end(self, queue: AppendQueue) -> int:
+        """UnavailableError also if the broker does not know the topic at the moment."""
+        try:
+            return log_end(self._client, queue.where, deadline=queue.deadline)
+        except UsageError as error:
+            self._check_topic(queue)
+            raise UnavailableError(error.message, operation=OPERATION, object_name=str(queue.where)) from error
+
+    def _land(self, queue: AppendQueue, hole: Entry, end: int, *, own: int = 0) -> None:
+        """The log ends at `end`. Before the first marker of this process, whatever is behind the hole is another's.
+
+        So many markers were acknowledged: `own`. Whatever else is in the hole must be markers, too.
+        """
         if end > hole.end_offset and not queue.fenced:
             raise _moved(queue, end, hole.end_offset)
         if end > hole.end_offset:
             raise misplaced(queue.where, queue.source_offset, landed=end, expected=hole.end_offset)
+        begin = hole.base_offset + hole.landed
+        if end > begin + own and not self._has_only_markers(queue, begin, end):
+            raise misplaced(queue.where, queue.source_offset, landed=end, expected=begin + own)
         hole.land(max(0, end - hole.base_offset))
+
+    def _has_only_markers(self, queue: AppendQueue, begin: int, end: int) -> bool:
+        chunks = read_range(self._client, queue.where, begin, end, topic_id=queue.feed.topic_id)
+        return all(chunk.headers.control.all() for chunk in chunks)
 
 
 def _moved(queue: AppendQueue, end: int, expected: int) -> UnavailableError:

@@ -15,6 +15,7 @@ from maxbrod.kafka.fetch.log_tails import read_tail
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import PartitionId, TopicPartition, topic_id_of, topic_id_text
 from maxbrod.replicate.ingress.plan import plan_mirror_configs, plan_shared_configs
 from maxbrod.restore.plan.configs import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT
@@ -361,8 +362,12 @@ def _other_incarnation(where: TopicPartition, offset: int) -> RefusedError:
 
 
 def _failures(outcomes: Mapping[str, Outcome], what: str) -> dict[str, MaxbrodError]:
-    return {
-        name: RefusedError(f"cannot {what}: {each.reason}", operation=_OPERATION, object_name=name)
-        for name, each in outcomes.items()
-        if not each.done
-    }
+    failures: dict[str, MaxbrodError] = {}
+    for name, each in outcomes.items():
+        if each.code == Code.TOPIC_ALREADY_EXISTS:
+            # Since this interval looked: the next one looks again, and judges what is there.
+            why = "another process has just created the topic"
+            failures[name] = UnavailableError(why, operation=_OPERATION, object_name=name)
+        elif not each.done:
+            failures[name] = RefusedError(f"cannot {what}: {each.reason}", operation=_OPERATION, object_name=name)
+    return failures
