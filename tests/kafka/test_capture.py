@@ -61,8 +61,8 @@ def cluster3(cluster3: Cluster) -> Cluster:
             # A broker that was just started again can lead nothing before it has caught up.
             with suppress(KafkaError):
                 admin.elect_leaders(ElectionType.PREFERRED, ["__consumer_offsets"])
-                return True
-            return False
+            (found,) = admin.describe_topics(["__consumer_offsets"])
+            return all(each["leader_id"] == each["replica_nodes"][0] for each in found["partitions"])
 
         if "__consumer_offsets" in admin.list_topics():
             wait_for("the preferred leaders", elected, timeout_s=60)

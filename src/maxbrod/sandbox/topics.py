@@ -103,17 +103,26 @@ def replicas(cluster: Cluster, topic: str, partition: int = 0) -> Replicas:
 
 
 def wait_for_in_sync(cluster: Cluster, topic: str, brokers: Collection[int], *, partition: int = 0) -> None:
-    """Wait until exactly these brokers are in sync."""
-    wait_for(
-        f"{sorted(brokers)} in sync for {topic}-{partition}",
-        lambda: replicas(cluster, topic, partition).in_sync == frozenset(brokers),
-        timeout_s=_TIMEOUT_S,
-    )
+    """Wait until exactly these brokers are in sync, and every running broker knows it: also the leader, which may be
+    the last to hear of it.
+    """
+
+    def known() -> bool:
+        answers = [known_topic(cluster.spec.broker(broker).ports[PLAINTEXT], topic) for broker in cluster.running]
+        return all(answer is not None and _in_sync(answer, partition) == frozenset(brokers) for answer in answers)
+
+    wait_for(f"{sorted(brokers)} in sync for {topic}-{partition}", known, timeout_s=_TIMEOUT_S)
 
 
 def wait_until_known(cluster: Cluster, topic: str) -> None:
     """Wait until every running broker knows a new topic."""
     wait_for(f"every broker to know {topic}", lambda: _known_to_all(cluster, topic), timeout_s=_TIMEOUT_S)
+
+
+def _in_sync(answer: Any, partition: int) -> frozenset[int]:  # noqa: ANN401 - kafka-python is untyped
+    return frozenset(
+        broker for each in answer.partitions if each.partition_index == partition for broker in each.isr_nodes
+    )
 
 
 def _known_to_all(cluster: Cluster, topic: str) -> bool:

@@ -72,7 +72,8 @@ def test_a_queue_that_is_down_for_a_while_costs_no_segment(
                 add(aws, link, 0, 10)
                 until(ingress, lambda: ingress.statuses() and ingress.statuses()[0].checkpoint == 9)
                 assert ingress.counts is not None
-                assert ingress.counts.received == 0
+                # What the bucket sends when the queue is set up may have come before the fault.
+                assert ingress.counts.events == 0
             add(aws, link, 10, 10)
             until(ingress, lambda: ingress.counts is not None and ingress.counts.acknowledged >= 2)
             until(ingress, lambda: ingress.statuses()[0].checkpoint == 19)
