@@ -7,12 +7,12 @@ import pytest
 from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
+from convert.engine import back_up_as
 from maxbrod.backup import task as task_module
-from maxbrod.backup.choosing import open_backup
-from maxbrod.config import Config
-from maxbrod.errors import UsageError
+from maxbrod.cli.main import run
 from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.sandbox.topics import create_topic
+from maxbrod.transfer import task as transfer_module
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize(("layout", "partitions"), [(None, 1), (None, 3), ("kbs", 3)])
 def test_every_byte_of_a_backup_is_paced_and_the_tasks_share_the_rate(
-    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str | None, partitions: int
 ) -> None:
     create_topic(cluster, topic, partitions=partitions, config={"retention.ms": "-1"})
     ledger = Ledger()
@@ -39,17 +39,17 @@ def test_every_byte_of_a_backup_is_paced_and_the_tasks_share_the_rate(
         def wait(self, size: int) -> None:
             paced.append(size)
 
-    monkeypatch.setattr(task_module, "Pace", Recorded)
-    report = back_up(config_of(cluster, tmp_path, topic, rate_bytes_per_s="6MB"))
+    monkeypatch.setattr(task_module if layout is None else transfer_module, "Pace", Recorded)
+    config = config_of(cluster, tmp_path, topic, rate_bytes_per_s="6MB")
+    report = back_up(config) if layout is None else back_up_as(config, layout)
     assert (report.exit_code, report.records) == (0, 200 * partitions)
-    read_archive(str(tmp_path)).assert_equals(ledger)
-    assert sum(paced) >= report.raw_bytes
+    if layout is None:
+        read_archive(str(tmp_path)).assert_equals(ledger)
+    assert sum(paced) >= report.raw_bytes > 0
     assert sum(rates) == pytest.approx(6_000_000)
 
 
-def test_another_layout_refuses_a_rate(tmp_path: Path) -> None:
-    config = Config.model_validate(
-        {"archive": str(tmp_path), "layout": "kbak", "kafka": {"bootstrap": "h:1"}, "backup": {"rate_bytes_per_s": 1}}
-    )
-    with pytest.raises(UsageError, match="--rate is only for our own layout"):
-        open_backup(config)
+def test_a_backup_of_disks_refuses_a_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody else reads them, and a limit that is ignored would look like one that is kept."""
+    assert run(["backup", "--from-logdir", str(tmp_path), "-a", str(tmp_path / "a"), "--rate", "1MB"]) == 2
+    assert "--rate" in capsys.readouterr().err

@@ -53,6 +53,11 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
+def test_a_conversion_with_expressions_opens_its_session_itself(source: Path, tmp_path: Path, spark: Any) -> None:
+    """Before it opens the target. Here it finds the session that is open already."""
+    assert converted(source, tmp_path / "clean", None, **CLEAN).exit_code == 0
+
+
 def test_a_cleaned_archive_has_no_record_that_was_to_go_and_explains_each(
     source: Path, tmp_path: Path, spark: Any
 ) -> None:

@@ -15,11 +15,23 @@ from maxbrod.engine.preflight import check_workers, is_local, needs_of
 from maxbrod.engine.probe import prober
 from maxbrod.engine.reach import Needs, Place, reach
 from maxbrod.errors import AccessDeniedError, EnvironmentMissingError, MaxbrodError, UsageError
+from maxbrod.sandbox.proxy import AnswerError, HttpMatch, Watch
+from support.storages import s3_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from obstore.store import S3Store
+
+    from maxbrod.sandbox.proxy import FaultProxy
+    from maxbrod.sandbox.s3 import S3Server
+
 VERSION = metadata.version("maxbrod")
+PUT = HttpMatch("PUT")
+
+
+def place_of(s3: S3Server, proxy: FaultProxy, *, writes: bool = True) -> Place:
+    return Place(url="s3://maxbrod-test/kafka", storage=s3_options(s3, s3={"endpoint": proxy.endpoint}), writes=writes)
 
 
 def found(host: str, *, lacks: tuple[str, ...] = (), errors: tuple[MaxbrodError, ...] = ()) -> dict[str, Any]:
@@ -97,6 +109,45 @@ def test_an_object_of_the_archive_is_the_witness_if_there_is_one(tmp_path: Path)
     (tmp_path / "catalog/1").write_bytes(b"x")
     with preflight._witnessed(Needs(places=(Place(url=str(tmp_path), storage=StorageConfig()),))) as witnessed:
         assert witnessed.places[0].witness == "catalog/1"
+
+
+def test_a_place_that_is_only_read_is_not_written_to(s3: S3Server, s3_proxy: FaultProxy) -> None:
+    read_only = s3_proxy.add(AnswerError(on=PUT, status=403, code="AccessDenied"))
+    with preflight._witnessed(Needs(places=(place_of(s3, s3_proxy, writes=False),))) as witnessed:
+        assert reach(witnessed) == []
+    assert s3_proxy.fired[read_only] == 0
+
+
+def test_a_key_that_may_only_read_is_refused_before_the_first_task_with_host_and_right(
+    s3: S3Server, s3_proxy: FaultProxy
+) -> None:
+    s3_proxy.add(AnswerError(on=PUT, status=403, code="AccessDenied"))
+    with preflight._witnessed(Needs(places=(place_of(s3, s3_proxy),))) as witnessed:
+        errors = reach(witnessed)
+    with pytest.raises(AccessDeniedError, match="from the Spark workers on a, b: ") as caught:
+        preflight._judge([{"host": host, "python": "/py", "lacks": [], "errors": errors} for host in "ab"])
+    assert "s3:PutObject" in str(caught.value.hint)
+
+
+def test_every_worker_tries_to_write_and_nothing_is_left(
+    s3: S3Server, s3_proxy: FaultProxy, s3_store: S3Store
+) -> None:
+    writes = s3_proxy.add(Watch(on=PUT))
+    with preflight._witnessed(Needs(places=(place_of(s3, s3_proxy),))) as witnessed:
+        assert [reach(witnessed) for _ in range(2)] == [[], []]
+        assert len(s3_store.list().collect()) == 1
+    assert s3_proxy.fired[writes] == 2
+    assert s3_store.list().collect() == []
+
+
+def test_a_key_that_may_write_but_not_delete_is_enough(
+    s3: S3Server, s3_proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    s3_proxy.add(AnswerError(on=HttpMatch("POST", r"delete"), status=403, code="AccessDenied"))
+    s3_proxy.add(AnswerError(on=HttpMatch("DELETE"), status=403, code="AccessDenied"))
+    with preflight._witnessed(Needs(places=(place_of(s3, s3_proxy),))) as witnessed:
+        assert reach(witnessed) == []
+    assert f"/{witnessed.places[0].draft} of the preflight is left to 'maxbrod gc'" in caplog.text
 
 
 def test_a_broker_that_does_not_answer_is_named() -> None:

@@ -70,7 +70,7 @@ class BackupBase:
     def _spark(self) -> Session:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            opening = open_configured(self._config.spark, self._given_session, needs=needs_of(self._config))
+            opening = open_configured(self._config.spark, self._given_session, needs=needs_of(self._config, writes=True))
             self._session = self._close_session.enter_context(opening)
         return self._session
 
@@ -78,6 +78,11 @@ class BackupBase:
         """The next run that reads starts another session."""
         self._session = None
         self._close_session.close()
+
+    def _rate_of_one(self, tasks: int) -> float | None:
+        """What each of these tasks may read in a second, of what the user allows all of them."""
+        rate = self._request.rate_bytes_per_s
+        return None if rate is None else rate / max(min(tasks, self._parallelism()), 1)
 
     def _parallelism(self) -> int:
         return parallelism_of(self._config.spark.master, self._session or self._given_session)

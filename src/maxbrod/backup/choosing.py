@@ -65,8 +65,6 @@ def open_backup(
             "generations of compacted topics are only for our own layout",
             hint="in the layout avro, two instances take turns: see --generation-role",
         )
-    if request.rate_bytes_per_s is not None:
-        raise UsageError("--rate is only for our own layout", hint="limit the user's rate with a quota of Kafka's")
     return ForeignBackup(config, target_request(config), session=session, on_progress=on_progress, stop=stop)
 
 

@@ -134,6 +134,8 @@ def _back_up_logdirs(request: Config, *, quiet: bool, as_json: bool) -> None:
         raise UsageError("--from-logdir is for a lost cluster: --follow does not apply")
     if options.exclude or options.start != "earliest":
         raise UsageError("--from-logdir does not support --exclude and --start", hint="select the topics with --topic")
+    if options.rate_bytes_per_s is not None:
+        raise UsageError("--from-logdir reads no broker: --rate does not apply", hint="omit --rate")
     for directory in options.from_logdir:
         if not directory.is_dir():
             raise UsageError("there is no such directory", object_name=str(directory))

@@ -121,7 +121,7 @@ class BackupOptions(Options):
     rate_bytes_per_s: Annotated[
         Rate | None,
         Option(
-            "Limit the rate to this many bytes a second, such as 50MB. Only for maxbrod's own layout.",
+            "Limit the rate to this many bytes a second, such as 50MB.",
             BEHAVIOR,
             "BYTES",
             ("--rate",),

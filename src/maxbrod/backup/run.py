@@ -342,7 +342,6 @@ class Backup(JointBackup):
 
     def _settings(self, tasks: int) -> TaskSettings:
         request = self._request
-        rate = request.rate_bytes_per_s
         return TaskSettings(
             run_id=self._run.run_id,
             archive_url=self._archive_url,
@@ -354,7 +353,7 @@ class Backup(JointBackup):
                 bytes_max=request.segment_bytes or SegmentLimits().bytes_max, records_max=request.segment_records
             ),
             patience_s=self._config.patience,
-            rate_bytes_per_s=None if rate is None else rate / max(min(tasks, self._parallelism()), 1),
+            rate_bytes_per_s=self._rate_of_one(tasks),
         )
 
     # Committing

@@ -140,7 +140,7 @@ class _Compaction:
         plan = join_plans(plans)
         if plan.groups:
             with open_configured(
-                self._config.spark, session, needs=needs_storage(self._archive.url, self._config.storage)
+                self._config.spark, session, needs=needs_storage(self._archive.url, self._config.storage, writes=True)
             ) as working:
                 self._merge_all(working, settings, plan)
             if self._commits and not self._recorded:

@@ -287,9 +287,10 @@ class Convert:
         )
 
     def _needs(self) -> Needs:
+        # Expressions are checked before the target is opened.
         request = self._request
-        places = ((request.source_url, request.source), (self._target.url, request.target))
-        return Needs(places=tuple(Place(url=url, storage=storage) for url, storage in places))
+        source = Place(url=request.source_url, storage=request.source)
+        return Needs(places=(source, Place(url=request.target_url, storage=request.target, writes=True)))
 
     def _spark(self) -> Session:
         if self._given_session is None:

@@ -7,6 +7,7 @@ workers of a local session are this very Python on this very machine, so nothing
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import re
 import uuid
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from maxbrod.config import Config, KafkaConfig, StorageConfig
+    from maxbrod.config import Config, StorageConfig
+    from maxbrod.storage.interface import Storage
 
 _ROUNDS_MAX: Final = 5
 _TASKS_MAX: Final = 512
@@ -35,20 +37,22 @@ _TASKS_UNKNOWN: Final = 16
 _HOSTS_NAMED_MAX: Final = 5
 _DRIVER_ONLY: Final = frozenset({"cryptography", "prometheus-client", "pyspark", "rich", "typer"})
 """Spark brings its own pyspark into workers; the others serve the command line and the sandbox."""
+_FOLDER: Final = "probes"
+_LOG: Final = logging.getLogger(__name__)
 PAGE: Final = "docs/cluster.md says how"
 
 _passed: set[tuple[str, bytes]] = set()
 
 
-def needs_of(config: Config, *clusters: KafkaConfig) -> Needs:
-    """What most verbs need: the archive and the cluster of the configuration."""
-    known = clusters or ((config.kafka,) if config.kafka is not None else ())
-    places = () if config.archive is None else (Place(url=config.archive, storage=config.storage),)
+def needs_of(config: Config, *, writes: bool = False) -> Needs:
+    """What most verbs need: the archive and the cluster of the configuration. `writes`: tasks write to the archive."""
+    known = (config.kafka,) if config.kafka is not None else ()
+    places = () if config.archive is None else (Place(url=config.archive, storage=config.storage, writes=writes),)
     return Needs(clusters=known, places=places, patience_s=config.patience)
 
 
-def needs_storage(url: str, storage: StorageConfig) -> Needs:
-    return Needs(places=(Place(url=url, storage=storage),))
+def needs_storage(url: str, storage: StorageConfig, *, writes: bool = False) -> Needs:
+    return Needs(places=(Place(url=url, storage=storage, writes=writes),))
 
 
 def is_local(master: str) -> bool:
@@ -131,23 +135,41 @@ def _hosts(found: Sequence[dict[str, Any]]) -> str:
 
 @contextmanager
 def _witnessed(needs: Needs) -> Iterator[Needs]:
-    """The same needs, each place with an object that workers must see. An empty folder gets one for the time being."""
+    """The same needs, each place with an object that workers must see. An empty folder gets one for the time being.
+
+    A place to which tasks write also gets the name of an object that workers try to write.
+    """
     places: list[Place] = []
-    made: list[Place] = []
+    made: list[tuple[Storage, str]] = []
     try:
         for place in needs.places:
             storage = open_storage(place.url, place.storage)
             seen = next((each for each in storage.list() if each.size), None)
             witness = None if seen is None else seen.path
             if witness is None and is_folder(place.url):
-                witness = f"probes/{uuid.uuid4().hex}"
+                witness = _name()
                 storage.put(witness, b"preflight")
-                made.append(replace(place, witness=witness))
-            places.append(replace(place, witness=witness))
+                made.append((storage, witness))
+            draft = _name() if place.writes else None
+            if draft is not None:
+                made.append((storage, draft))
+            places.append(replace(place, witness=witness, draft=draft))
         yield replace(needs, places=tuple(places))
     finally:
-        for place in made:
-            open_storage(place.url, place.storage).delete([str(place.witness)])
+        for storage, name in made:
+            _remove(storage, name)
+
+
+def _name() -> str:
+    return f"{_FOLDER}/{uuid.uuid4().hex}"
+
+
+def _remove(storage: Storage, name: str) -> None:
+    try:
+        storage.delete([name])
+    except MaxbrodError as error:
+        # A key that may write but not delete is enough for a backup. What is left has a few bytes.
+        _LOG.warning("the object %s of the preflight is left to 'maxbrod gc': %s", storage.name_of(name), error)
 
 
 def _version() -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import MaxbrodError, ObjectNotFoundError, UsageError
+from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from maxbrod.config import KafkaConfig, StorageConfig
@@ -25,6 +26,10 @@ class Place:
     url: str
     storage: StorageConfig
     witness: str | None = None
+    writes: bool = False
+    """Whether tasks write objects there."""
+    draft: str | None = None
+    """The object that workers try to write, the same for all. The driver removes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +87,19 @@ def _look(place: Place) -> None:
     hasty = {"deadline_s": _STORE_S, "request_timeout_s": min(place.storage.request_timeout_s, _STORE_S)}
     storage = open_storage(place.url, place.storage.model_copy(update=hasty))
     next(iter(storage.list()), None)
-    if place.witness is None:
-        return
-    try:
-        # One byte, because a right to list need not include a right to read.
-        storage.get_range(place.witness, 0, 1)
-    except ObjectNotFoundError as error:
-        # In a store, another writer may have deleted it meanwhile.
-        if is_folder(place.url):
-            raise _not_shared(place) from error
+    if place.witness is not None:
+        try:
+            # One byte, because a right to list need not include a right to read.
+            storage.get_range(place.witness, 0, 1)
+        except ObjectNotFoundError as error:
+            # In a store, another writer may have deleted it meanwhile.
+            if is_folder(place.url):
+                raise _not_shared(place) from error
+    if place.draft is not None:
+        # As tasks write segments. If another worker was first, the name is taken: whoever may not write is told that
+        # instead.
+        with suppress(ObjectExistsError), storage.create(place.draft) as writer:
+            writer.write(b"preflight")
 
 
 def _not_shared(place: Place) -> UsageError:

@@ -18,6 +18,7 @@ from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.engine.preflight import needs_of
+from maxbrod.engine.reach import Place
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.config import Config, StorageConfig
     from maxbrod.engine.progress import OnProgress
+    from maxbrod.engine.reach import Needs
     from maxbrod.engine.session import Session
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.request import RestoreRequest
@@ -64,8 +66,18 @@ def transform_session(
         yield None
         return
     on_progress(Progress(phase="starting Spark"))
-    with open_configured(config.spark, jvm_works=True, needs=needs_of(config)) as opened:
+    with open_configured(config.spark, jvm_works=True, needs=_needs(config, request)) as opened:
         yield opened
+
+
+def _needs(config: Config, request: RestoreRequest) -> Needs:
+    """As any restore; besides, tasks write where the records are staged."""
+    if config.restore.dry_run:
+        return needs_of(config)
+    needs = needs_of(config, writes=request.staging is None)
+    if request.staging is None:
+        return needs
+    return replace(needs, places=(*needs.places, Place(url=request.staging, storage=config.storage, writes=True)))
 
 
 def plan_transform(

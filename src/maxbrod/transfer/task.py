@@ -16,6 +16,7 @@ from maxbrod.batch.transactions import from_fetch
 from maxbrod.errors import MaxbrodError, UsageError, naming
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
+from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.layouts.decoding import Skipped, decode_committed
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
@@ -54,6 +55,8 @@ class TransferSettings:
     """The archive to read slices from; None if everything comes from a cluster."""
     kafka: KafkaConfig | None = None
     patience_s: float = PATIENCE_S
+    rate_bytes_per_s: float | None = None
+    """At which one task reads from the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +102,9 @@ def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem])
         source = open_storage(settings.source_url, settings.source)
     if settings.kafka is None:
         return [_transfer(settings, target, _Records(settings, item, source=source)) for item in items]
+    pace = Pace(settings.rate_bytes_per_s)
     with KafkaClient(settings.kafka) as client:
-        return [_transfer(settings, target, _Records(settings, item, client=client)) for item in items]
+        return [_transfer(settings, target, _Records(settings, item, client=client, pace=pace)) for item in items]
 
 
 def nothing(item: TransferItem, error: MaxbrodError) -> Transferred:
@@ -140,6 +144,7 @@ class _Records:
         *,
         source: Storage | None = None,
         client: KafkaClient | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.item = item
         self.count = self.raw_bytes = 0
@@ -147,6 +152,7 @@ class _Records:
         self.skipped = Skipped()
         self._patience_s = settings.patience_s
         self._source, self._client = source, client
+        self._pace = pace or Pace(None)
 
     def options(self, common: WriteOptions) -> WriteOptions:
         """How to write this item: its own limits stand above those of all."""
@@ -185,6 +191,7 @@ class _Records:
             patience_s=self._patience_s,
         )
         for chunk in chunks:
+            self._pace.wait(chunk.data.size)
             first = int(chunk.headers["base_offset"][0]) if len(chunk.headers) else chunk.end
             begin = min(chunk.log_start_offset, first, item.end)
             if begin > chunk.start > self.start:

@@ -123,7 +123,7 @@ class _ByKey:
             with open_configured(
                 self._config.spark,
                 session,
-                needs=needs_storage(self._archive.url, self._config.storage),
+                needs=needs_storage(self._archive.url, self._config.storage, writes=True),
                 jvm_works=True,
             ) as working:
                 wave: list[PartitionPlan] | None = first
