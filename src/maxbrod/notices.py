@@ -70,3 +70,9 @@ def worst_exit_code(notices: Iterable[Notice]) -> int:
 def verdict_of(exit_code: int) -> str:
     """The verdict on a backup that ends with this code."""
     return _VERDICTS.get(exit_code, "incomplete")
+
+
+def counted(count: int, noun: str, one: str = "", many: str = "") -> str:
+    """A number with its noun, and with the verb that follows: `1 hold is`, `2 holds are`."""
+    verb = one if count == 1 else many
+    return f"{count:,} {noun}{'' if count == 1 else 's'}{f' {verb}' if verb else ''}"

@@ -266,7 +266,7 @@ def show_bytes(value: int) -> str:
 
 
 def show_seconds(value: float) -> str:
-    for unit, size in (("h", 3600), ("m", 60)):
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if value > size and value % size == 0:
             return f"{value / size:g}{unit}"
     return f"{value:g}s"
@@ -351,7 +351,7 @@ TopicWords = Annotated[
     Words,
     Option(
         "Names, globs, or /regular expressions/ that match the whole name. All topics by default.",
-        metavar="[TOPIC]...",
+        metavar="TOPIC",
         argument=True,
     ),
 ]

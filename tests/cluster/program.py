@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import maxbrod
 from backup.spark_program import LOOPBACK, fateful_job
+from cluster.upkeep import upkeep
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.opening import open_archive
 from maxbrod.backup import run as engine
@@ -60,6 +61,7 @@ def work(master: str, bootstrap: str, topic: str, folder: Path, s3: dict[str, st
         said["marks"] = sorted(each.name for each in marks.iterdir())
         with patch.object(restoring, "run_restore_job", fateful_restore(marks)):
             said |= verbs(session, bootstrap, archive, folder)
+        said |= upkeep(session, bootstrap, topic, archive, folder)
         said["restore marks"] = sorted(each.name for each in marks.iterdir() if "restore" in each.name)
     return said
 
@@ -131,6 +133,7 @@ def connect(port: str, bootstrap: str, topic: str, folder: Path) -> dict[str, An
     with open_session(master=f"sc://127.0.0.1:{port}") as session:
         report = maxbrod.backup(bootstrap=bootstrap, archive=archive, topics=[topic], session=session)
         said = {"backup": [report.exit_code, report.records], **verbs(session, bootstrap, archive, folder)}
+        said |= upkeep(session, bootstrap, topic, archive, folder)
         said["jobs"] = jobs(session, folder)
     configured = folder / "maxbrod.yaml"
     configured.write_text(f"archive: {archive}\nspark:\n  master: sc://127.0.0.1:{port}\n")

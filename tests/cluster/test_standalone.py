@@ -16,7 +16,7 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.sandbox.s3 import S3Server
 from maxbrod.sandbox.topics import create_topic
-from support.spark_cluster import spark_cluster
+from support.spark_cluster import folders_of_tests, spark_cluster
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
@@ -56,7 +56,7 @@ def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
                 json.dumps(server),
                 python,
             ],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders_of_tests())},
             capture_output=True,
             text=True,
             check=False,
@@ -85,6 +85,12 @@ def test_checks_conversions_queries_and_the_table_work_there_too(run: Run) -> No
     assert (run.said["check"], run.said["convert"]) == (0, 0)
     assert run.said["query"] == [{"n": RECORDS * PARTITIONS}]
     assert run.said["table"] == (RECORDS - 10) * PARTITIONS
+
+
+def test_compactions_drills_repairs_and_replication_work_there_too(run: Run) -> None:
+    assert (run.said["compact"], run.said["by key"]) == ([0, 6, 2], [0, 4, 2])
+    assert (run.said["drill"], run.said["repair"]) == ("proven", [0, True, 1])
+    assert run.said["replicate"] == [{"in step": PARTITIONS}, RECORDS * PARTITIONS, [True] * PARTITIONS]
 
 
 def test_a_broker_that_workers_cannot_reach_is_named_with_their_host(run: Run) -> None:

@@ -187,7 +187,7 @@ def test_the_page_of_a_drill_that_is_refused_names_the_offsets(topic: str, archi
     # What was accepted is said beside the verdict.
     accepted = drilled(command, "--accept-gaps")
     assert (accepted["report"]["verdict"], accepted["report"]["lacking"]) == ("proven", 1)
-    assert "but for 1 ranges of offsets that the archive lacks" in Path(accepted["files"][1]).read_text()
+    assert "but for 1 range of offsets that the archive lacks" in Path(accepted["files"][1]).read_text()
 
 
 def replace_row(row: Segment) -> Gap:

@@ -129,9 +129,7 @@ def test_a_key_that_may_only_read_is_refused_before_the_first_task_with_host_and
     assert "s3:PutObject" in str(caught.value.hint)
 
 
-def test_every_worker_tries_to_write_and_nothing_is_left(
-    s3: S3Server, s3_proxy: FaultProxy, s3_store: S3Store
-) -> None:
+def test_every_worker_tries_to_write_and_nothing_is_left(s3: S3Server, s3_proxy: FaultProxy, s3_store: S3Store) -> None:
     writes = s3_proxy.add(Watch(on=PUT))
     with preflight._witnessed(Needs(places=(place_of(s3, s3_proxy),))) as witnessed:
         assert [reach(witnessed) for _ in range(2)] == [[], []]

@@ -213,7 +213,7 @@ def test_a_transaction_that_timed_out_before_the_decision_fails_the_batch_and_no
     query.begin()
     told = [query.task([rows(made, [value])], 0) for value in ("a", "b")]
     push_aside(cluster, told[1])
-    with pytest.raises(MaxbrodError, match=f"1 of 2 transactions were aborted.*1 records of {made}-0"):
+    with pytest.raises(MaxbrodError, match=f"1 of 2 transactions were aborted.*1 record of {made}-0"):
         query.commit(told, 0)
     query.abort(told, 0)
     assert outcome(tmp_path) is None

@@ -17,6 +17,7 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.sandbox.topics import create_topic
+from support.spark_cluster import folders_of_tests
 from table.archives import write
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.full
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(folders_of_tests())}
 PROGRAM = [sys.executable, "-m", "table.drivers"]
 
 
@@ -95,6 +96,12 @@ def test_a_backup_and_its_restore_over_spark_connect_have_the_same_records(said:
 
 def test_checks_conversions_and_queries_run_over_spark_connect(said: dict[str, Any]) -> None:
     assert (said["check"], said["convert"], said["query"], said["table"]) == (0, 0, [{"n": 200}], 180)
+
+
+def test_compactions_drills_repairs_and_replication_run_over_spark_connect(said: dict[str, Any]) -> None:
+    assert (said["compact"], said["by key"]) == ([0, 6, 2], [0, 4, 2])
+    assert (said["drill"], said["repair"]) == ("proven", [0, True, 1])
+    assert said["replicate"] == [{"in step": 2}, 200, [True, True]]
 
 
 def test_a_server_in_the_configuration_is_used_as_a_session_that_is_handed_in(said: dict[str, Any]) -> None:

@@ -70,7 +70,9 @@ class BackupBase:
     def _spark(self) -> Session:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
-            opening = open_configured(self._config.spark, self._given_session, needs=needs_of(self._config, writes=True))
+            opening = open_configured(
+                self._config.spark, self._given_session, needs=needs_of(self._config, writes=True)
+            )
             self._session = self._close_session.enter_context(opening)
         return self._session
 

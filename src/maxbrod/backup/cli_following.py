@@ -9,6 +9,7 @@ from rich.text import Text
 from maxbrod.backup.summary import print_notice
 from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json_line
 from maxbrod.errors import EXIT_DONE
+from maxbrod.notices import counted
 
 if TYPE_CHECKING:
     from maxbrod.backup.follow import Interval
@@ -48,10 +49,12 @@ def interval_line(interval: Interval) -> Text:
     when = human_time(interval.finished_at_ms)
     took_s = (interval.finished_at_ms - interval.started_at_ms) / 1000
     report = interval.report
-    done = "" if report is None else f"{report.records:,} records, {human_bytes(report.raw_bytes)} in {took_s:,.1f} s; "
+    done = ""
+    if report is not None:
+        done = f"{counted(report.records, 'record')}, {human_bytes(report.raw_bytes)} in {took_s:,.1f} s; "
     if report is not None and report.of_partitions is not None:
         mine = sum(topic.partitions for topic in report.topics)
-        done += f"{mine:,} of {report.of_partitions:,} partitions; "
+        done += f"{mine:,} of {counted(report.of_partitions, 'partition')}; "
     word = f"failed, {interval.failures:,} in a row" if interval.failures else interval.verdict
     return Text.assemble(
         when,
@@ -62,7 +65,7 @@ def interval_line(interval: Interval) -> Text:
 
 def _lag(interval: Interval) -> str:
     """In offsets and in time, as far as known."""
-    offsets = "unknown" if interval.lag_offsets is None else f"{interval.lag_offsets:,} offsets"
+    offsets = "unknown" if interval.lag_offsets is None else counted(interval.lag_offsets, "offset")
     return offsets if interval.lag_ms is None else f"{offsets}, {interval.lag_ms / 1000:,.0f} s"
 
 

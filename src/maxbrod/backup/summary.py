@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from maxbrod.cli.output import human_bytes, human_time, out, print_line, table
+from maxbrod.notices import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,8 +32,8 @@ def print_summary(report: BackupReport) -> None:
     print_notices(report, out)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
     print_line(
-        f"{report.records:,} records, {human_bytes(report.raw_bytes)} read, {human_bytes(report.bytes)} stored in "
-        f"{report.objects:,} object{'s'[: report.objects != 1]}, "
+        f"{counted(report.records, 'record')}, {human_bytes(report.raw_bytes)} read, {human_bytes(report.bytes)} "
+        f"stored in {counted(report.objects, 'object')}, "
         f"{took_s:,.1f} s, {human_bytes(report.raw_bytes / took_s)}/s"
     )
     print_line(_committed(report))
@@ -62,9 +63,9 @@ def _print_topics(report: BackupReport) -> None:
             shown.add_row(*_cells(topic, headings))
         out.print(shown)
     if len(changed) > TOPICS_SHOWN_MAX:
-        print_line(f"and {len(changed) - TOPICS_SHOWN_MAX:,} topics more")
+        print_line(f"and {counted(len(changed) - TOPICS_SHOWN_MAX, 'topic')} more")
     if quiet:
-        print_line(f"{quiet:,} topic{'s'[: quiet != 1]} without anything new")
+        print_line(f"{counted(quiet, 'topic')} without anything new")
 
 
 def _cells(topic: TopicReport, headings: Iterable[str]) -> list[str]:

@@ -18,6 +18,7 @@ from maxbrod.cli.metrics import report_figures
 from maxbrod.cli.output import ending, human_bytes, human_time, print_json, print_json_with, print_line
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.model import now_ms
+from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption, SparkOptions
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def _accept_missing(opened: Archive, *, yes: bool, quiet: bool) -> None:
         if len(objects) > _PROBLEMS_SHOWN:
             print_line(f"and {len(objects) - _PROBLEMS_SHOWN:,} more")
     what = (
-        f"{missing.rows.num_rows:,} segments with {missing.records:,} records and {missing.runs.num_rows:,} snapshots"
+        f"{counted(missing.rows.num_rows, 'segment')} with {counted(missing.records, 'record')} and "
+        f"{counted(missing.runs.num_rows, 'snapshot')}"
     )
     if not yes and (quiet or not sys.stdin.isatty() or not typer.confirm(f"Give up {what}?", default=False)):
         raise RefusedError(
@@ -179,9 +181,10 @@ def _check_foreign(archive: Archive, config: Config, patterns: Sequence[str], *,
         for doubt in report.doubts[:_PROBLEMS_SHOWN]:
             print_line(f"not known: {doubt}")
         print_line(
-            f"layout {report.layout}: {report.topics:,} topics, {report.partitions:,} partitions"
+            f"layout {report.layout}: {counted(report.topics, 'topic')}, {counted(report.partitions, 'partition')}"
             f"{_without_records(report.partitions_without_records)}, "
-            f"{report.segments:,} segments with {report.records:,} records and {human_bytes(report.bytes)}"
+            f"{counted(report.segments, 'segment')} with {counted(report.records, 'record')} and "
+            f"{human_bytes(report.bytes)}"
         )
         print_line(_foreign_words(report))
     report_figures(last_problems=sum(each.fatal for each in report.faults), last_deep=int(deep))
@@ -232,8 +235,9 @@ def _print(report: CheckReport, found: DeepCheckReport | None) -> None:
     _print_runs(report)
     without = _without_records(report.partitions_without_rows)
     print_line(
-        f"{report.topics:,} topics, {report.partitions:,} partitions{without}, {report.objects:,} objects with "
-        f"{human_bytes(report.bytes)}, {report.snapshots:,} snapshots ({report.snapshots_read:,} read)"
+        f"{counted(report.topics, 'topic')}, {counted(report.partitions, 'partition')}{without}, "
+        f"{counted(report.objects, 'object')} with "
+        f"{human_bytes(report.bytes)}, {counted(report.snapshots, 'snapshot')} ({report.snapshots_read:,} read)"
     )
     if found:
         _print_read(found)
@@ -254,7 +258,7 @@ def _print_read(report: DeepCheckReport) -> None:
     drawn = "" if report.seed is None else f" of {report.slices:,}, drawn by --seed {report.seed}"
     before = f", {report.skipped:,} were read before" if report.skipped else ""
     print_line(
-        f"read {report.checked:,} slices{drawn} with {report.records_checked:,} records and "
+        f"read {counted(report.checked, 'slice')}{drawn} with {counted(report.records_checked, 'record')} and "
         f"{human_bytes(report.bytes_checked)}{before}"
     )
 

@@ -115,16 +115,17 @@ def check_archive(
     archive: Archive,
     patterns: Sequence[str] = (),
     *,
+    runs: Sequence[Run] | None = None,
     kept_max: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
 ) -> CheckReport:
     """Check all topics, or those that match. What is wrong with the archive is in the report, never raised.
 
     The report has the first `kept_max` problems, or all: an archive that lost its objects has as many as rows.
-    `on_problem` is called for every one.
+    `on_problem` is called for every one. `runs` are those of the catalog, if the caller has read them.
     """
     # The catalog is read before objects are listed: everything that its rows name existed at their commit.
-    runs = archive.catalog.runs()
+    runs = archive.catalog.runs() if runs is None else runs
     snapshots = _check_snapshots(archive, runs)
     names = _names(archive, snapshots.last)
     if patterns:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, getdoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar, get_type_hints
 
@@ -99,10 +99,16 @@ def command(
         parameters = [*extra.values(), *(parameter for each in shown for parameter in _parameters(each))]
         invoke.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # where typer looks
         invoke.__annotations__ = {}
-        invoke.__name__, invoke.__doc__, invoke.__module__ = run.__name__, run.__doc__, run.__module__
+        invoke.__name__, invoke.__doc__, invoke.__module__ = run.__name__, _flowing(run), run.__module__
         return invoke
 
     return decorate
+
+
+def _flowing(run: Callable[..., None]) -> str | None:
+    """The docstring, with each paragraph on one line: typer keeps line ends, which no terminal's width fits."""
+    text = getdoc(run)
+    return text and "\n\n".join(" ".join(each.splitlines()) for each in text.split("\n\n"))
 
 
 def logged(run: Callable[..., None], verb: str) -> Callable[..., None]:
@@ -121,7 +127,7 @@ def logged(run: Callable[..., None], verb: str) -> Callable[..., None]:
 
     invoke.__signature__ = Signature([*own, *log])  # type: ignore[attr-defined] # where typer looks
     invoke.__annotations__ = {}
-    invoke.__name__, invoke.__doc__, invoke.__module__ = run.__name__, run.__doc__, run.__module__
+    invoke.__name__, invoke.__doc__, invoke.__module__ = run.__name__, _flowing(run), run.__module__
     return invoke
 
 
@@ -140,8 +146,10 @@ def _parameters(each: Declared) -> list[Parameter]:
     # What is read from text, such as 64MiB, is text to typer.
     kind = each.type if each.type in {bool, int, Path} and each.reads is None else str
     kind = Path if each.repeated and "Path" in str(each.type) else kind
+    # Without a word of ours typer shows a type, and "--json <bool>" reads as if a value had to follow.
+    word = about.metavar or ("" if kind is bool else None)
     # Bounds are checked with the type, alike for flags and the file.
-    shared: dict[str, Any] = {"metavar": about.metavar, "help": each.whole_help, "show_default": False}
+    shared: dict[str, Any] = {"metavar": word, "help": each.whole_help, "show_default": False}
     if about.argument:
         return [_parameter(each.name, kind, typer.Argument(**shared), repeated=each.repeated)]
     names = list(each.flags)

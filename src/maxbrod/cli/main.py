@@ -78,18 +78,18 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(
+    help="Backup and restore for Apache Kafka.\n\n"
+    "Exit codes: 0 done and complete, 1 failed, 2 bad usage or configuration, 3 incomplete, 4 corrupt data found, 5 "
+    "refused for safety, or not confirmed (no, Ctrl-C, end of input). A signal stops the work in an orderly way, usually "
+    "with 3; a second one ends it at once (130, 143)."
+)
 def root(
     _show_version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Backup and restore for Apache Kafka.
-
-    Exit codes: 0 done and complete, 1 failed, 2 bad usage or configuration, 3 incomplete,
-    4 corrupt data found, 5 refused for safety, or not confirmed (no, Ctrl-C, end of input).
-    A signal stops the work in an orderly way, usually with 3; a second one ends it at once (130, 143).
-    """
+    pass
 
 
 def main() -> None:

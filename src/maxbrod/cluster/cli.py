@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from maxbrod.cli.output import JsonFlag, human_bytes, print_json, print_line
+from maxbrod.notices import counted
 
 app = typer.Typer(no_args_is_help=True, help="Prepare a Spark cluster for maxbrod.")
 
@@ -22,7 +23,7 @@ def cluster() -> None:
 def pack(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="The archive to write. By default named after version and machine."),
+        typer.Argument(metavar="FILE", help="The archive to write. By default named after version and machine."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -46,7 +47,8 @@ def pack(
     if as_json:
         print_json({**asdict(made), "path": str(made.path), "settings": made.settings})
         return
-    print_line(f"{made.path}: {len(made.packages)} packages, {human_bytes(made.bytes)}, for Python {made.python}")
+    packages = counted(len(made.packages), "package")
+    print_line(f"{made.path}: {packages}, {human_bytes(made.bytes)}, for Python {made.python}")
     print_line("For the configuration file:")
     print_line("spark:\n  conf:")
     for name, value in made.settings.items():

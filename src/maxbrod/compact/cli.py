@@ -10,6 +10,7 @@ import typer
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import human_bytes, out, print_json, print_line, table
 from maxbrod.compact.options import CompactOptions
+from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption, QuietOption, SparkOptions
 
 if TYPE_CHECKING:
@@ -94,14 +95,14 @@ def _print_by_key(report: CompactReport) -> None:
     _print_left(report)
     took_s = (report.finished_at_ms - report.started_at_ms) / 1000
     if report.dry_run:
-        words = f"{report.total('segments'):,} segments up to {report.cut} would be read; nothing was changed"
+        words = f"{counted(report.total('segments'), 'segment')} up to {report.cut} would be read; nothing was changed"
     elif not report.commits:
         words = "nothing was removed" + (": see above" if report.faults else "")
     else:
-        gone = f"{report.total('removed'):,} of {report.total('records'):,} records"
-        words = f"{gone} were removed in {took_s:,.1f} s, up to {report.cut}"
+        gone = f"removed {report.total('removed'):,} of {counted(report.total('records'), 'record')}"
+        words = f"{gone} in {took_s:,.1f} s, up to {report.cut}"
     if report.overtaken:
-        words += f"; {report.overtaken:,} partitions were left: they were changed or held meanwhile"
+        words += f"; {counted(report.overtaken, 'partition', 'was', 'were')} left: changed or held meanwhile"
     print_line(f"{words}; stopped on request, the same command goes on" if report.interrupted else words)
 
 
@@ -128,12 +129,15 @@ def _words(report: CompactReport) -> str:
     before, after = report.total("segments"), report.total("new_segments")
     took_s = (report.finished_at_ms - report.started_at_ms) / 1000
     if report.dry_run:
-        return f"{before:,} segments would become {after:,}; nothing was changed"
+        return f"{counted(before, 'segment')} would become {after:,}; nothing was changed"
     if not before:
         return "nothing was merged" + (": see above" if report.faults else "")
     dropped = (
-        f"; {report.overtaken:,} merges were dropped, another run replaced their segments" if report.overtaken else ""
+        f"; {counted(report.overtaken, 'merge', 'was', 'were')} dropped, another run replaced the segments"
+        if report.overtaken
+        else ""
     )
     end = " on request before its end: the same command goes on" if report.interrupted else ""
     later = "" if report.layout != "kafka" else "; 'maxbrod gc' deletes the old objects after its grace time"
-    return f"{before:,} segments became {after:,} in {took_s:,.1f} s{', stopped' if end else ''}{end}{later}{dropped}"
+    took = f"{took_s:,.1f} s{', stopped' if end else ''}"
+    return f"{counted(before, 'segment')} became {after:,} in {took}{end}{later}{dropped}"

@@ -73,7 +73,9 @@ def compact_tree(
         storage = open_storage(archive.url, archive.options)
         outcomes = [merge_folder(storage, item) for item in items]
     elif items:
-        with open_configured(config.spark, session, needs=needs_storage(archive.url, archive.options, writes=True)) as working:
+        with open_configured(
+            config.spark, session, needs=needs_storage(archive.url, archive.options, writes=True)
+        ) as working:
             sized = ((item.topic, sizes[item.folder], item) for item in items)
             tasks = tasks_of(sized, settings, parallelism_of(config.spark.master, working))
             total = sum(sizes[item.folder] for item in items)

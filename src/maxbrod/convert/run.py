@@ -28,7 +28,7 @@ from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
-from maxbrod.notices import Notice
+from maxbrod.notices import Notice, counted
 from maxbrod.transfer.job import run_transfer_job
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
 from maxbrod.transform.frame import check_transform
@@ -255,7 +255,9 @@ class Convert:
         for topic, count in self._source.topics().items():
             known = self._target.partition_count(topic)
             if known is not None and known < count:
-                message = f"{count - known} partitions without records are not kept: the layout cannot record them"
+                message = (
+                    f"{counted(count - known, 'partition')} without records not kept: the layout cannot record them"
+                )
                 yield Notice(kind="empty", message=message, topic=topic)
 
     def _prove(self, parts: Sequence[ConvertPart]) -> None:

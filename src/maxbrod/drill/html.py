@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.drill.trend import trend_section
 from maxbrod.errors import EXIT_DONE
+from maxbrod.notices import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +72,7 @@ def _words(report: Mapping[str, Any]) -> str:
     verdict = str(report["verdict"])
     words = _WORDS.get(verdict, verdict)
     if report["lacking"] and verdict == "proven":
-        words += f", but for {report['lacking']:,} ranges of offsets that the archive lacks"
+        words += f", but for {counted(report['lacking'], 'range')} of offsets that the archive lacks"
     if report["remains"]:
         words += "; topics of the drill could not be removed"
     return words
@@ -80,7 +81,7 @@ def _words(report: Mapping[str, Any]) -> str:
 def _summary(report: Mapping[str, Any]) -> str:
     took_s = (report["finished_at_ms"] - report["started_at_ms"]) / 1000
     seed = "" if report["seed"] is None else f", drawn with seed {report['seed']}"
-    drawn = f"{report['sample']}: {len(report['covered'])} of {report['partitions_known']} partitions{seed}"
+    drawn = f"{report['sample']}: {len(report['covered'])} of {counted(report['partitions_known'], 'partition')}{seed}"
     return _pairs(
         [
             ("Archive", report["archive"]),
@@ -162,7 +163,7 @@ def _coverage(report: Mapping[str, Any]) -> str:
             f"{each['first_offset']:,}",
             f"{each['end_offset']:,}",
             ", ".join(f"{count:,} {reason}" for reason, count in each["gaps"].items()) or "none",
-            f"{each['lacking']:,} ranges" if each["lacking"] else "none",
+            counted(each["lacking"], "range") if each["lacking"] else "none",
             each["outcome"],
         ]
         for each in report["covered"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from maxbrod.cli.output import human_count, out, print_line
+from maxbrod.notices import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ _WORDS: Final = {
 def print_drill(report: DrillReport, files: Sequence[Path], *, signed: bool) -> None:
     seed = "" if report.seed is None else f", drawn by --seed {report.seed}"
     print_line(
-        f"{report.sample}: {len(report.covered):,} of {report.partitions_known:,} partitions{seed}, "
+        f"{report.sample}: {len(report.covered):,} of {counted(report.partitions_known, 'partition')}{seed}, "
         f"{human_count(report.records)} records of {report.archive}"
     )
     print_line(", ".join(f"{name} {took_s:,.1f} s" for name, took_s in report.durations_s.items()))
@@ -38,7 +39,9 @@ def print_drill(report: DrillReport, files: Sequence[Path], *, signed: bool) -> 
     print_line(f"{'signed' if signed else 'unsigned'} report: {', '.join(map(str, files))}")
     good = report.exit_code == 0
     style = "bold green" if good else "bold red"
-    lacking = f", but for {report.lacking:,} ranges of offsets that the archive lacks" if report.lacking else ""
+    lacking = (
+        f", but for {counted(report.lacking, 'range')} of offsets that the archive lacks" if report.lacking else ""
+    )
     words = f"{_WORDS[report.verdict]}{lacking if report.verdict == 'proven' else ''}"
     out.print(Text.assemble((str(report.verdict), style), f": {words}"), soft_wrap=True)
 

@@ -11,6 +11,7 @@ from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import print_json, print_line
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED
 from maxbrod.groups.options import GroupsOptions
+from maxbrod.notices import counted
 from maxbrod.options import PLACE, ClusterOptions, JsonOption
 
 if TYPE_CHECKING:
@@ -74,6 +75,6 @@ def _run(work: RestoredGroups, act: Callable[[], Sequence[GroupPosition]], endin
         if positions:
             print_groups(positions, work.run_id)
         but = f", but for groups that were left alone: {', '.join(refused)}" if refused else ""
-        print_line(f"{len(positions):,} positions of restore {work.restore_id}; {ending}{but}")
+        print_line(f"{counted(len(positions), 'position')} of restore {work.restore_id}; {ending}{but}")
         print_missing_groups(missing)
     raise typer.Exit(code)

@@ -12,6 +12,7 @@ from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import human_time, out, print_json, print_line, table
 from maxbrod.errors import UsageError
 from maxbrod.hold.options import HoldOptions
+from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def list_(call: Call[HoldOptions]) -> None:
             )
             shown.add_row(each.id, human_time(each.at_ms), each.who, _what(each), each.why, released or "")
         out.print(shown)
-    print_line(f"{sum(each.released is None for each in holds):,} holds are in force")
+    print_line(f"{counted(sum(each.released is None for each in holds), 'hold', 'is', 'are')} in force")
 
 
 @app.command()

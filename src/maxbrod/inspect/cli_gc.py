@@ -9,6 +9,7 @@ from maxbrod.cli.commands import Call, command
 from maxbrod.cli.durations import parse_duration_s
 from maxbrod.cli.output import human_bytes, human_time, out, print_json, print_line, table
 from maxbrod.inspect.options import GcOptions
+from maxbrod.notices import counted
 from maxbrod.options import ArchiveOptions, JsonOption, StorageOptions
 
 if TYPE_CHECKING:
@@ -49,11 +50,13 @@ def _print(report: GarbageReport, grace: str) -> None:
         out.print(shown)
     what = "deleted" if report.deleted else "would be deleted"
     print_line(
-        f"{len(report.objects):,} objects of {human_bytes(report.bytes)} {what}; {report.named_objects:,} are in use"
+        f"{counted(len(report.objects), 'object')} of {human_bytes(report.bytes)} {what}; "
+        f"{report.named_objects:,} {'is' if report.named_objects == 1 else 'are'} in use"
     )
     if report.young_objects:
         young = human_bytes(report.young_bytes)
         why = f"written, or put out of use, within {grace}: a run or a reader may need them"
-        print_line(f"{report.young_objects:,} objects of {young} stay, {why}")
+        stay = "stays" if report.young_objects == 1 else "stay"
+        print_line(f"{counted(report.young_objects, 'object')} of {young} {stay}, {why}")
     if report.objects and not report.deleted:
         print_line("nothing was changed; repeat with --delete")

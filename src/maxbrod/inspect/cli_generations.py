@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.cli.output import human_time
+from maxbrod.notices import counted
 
 if TYPE_CHECKING:
     from maxbrod.inspect.generations import GenerationSummary
@@ -17,11 +18,10 @@ def describe_generation(generation: GenerationSummary) -> str:
     match each.stage:
         case "building":
             read = sum(min(end, each.targets.get(partition, 0)) for partition, end in each.read.items())
-            return f"{name}: {began}, read to {read:,} of {sum(each.targets.values()):,} offsets"
+            return f"{name}: {began}, read to {read:,} of {counted(sum(each.targets.values()), 'offset')}"
         case "active":
-            return (
-                f"{name}: {began}, complete {human_time(each.activated_at)} at {sum(each.log_ends.values()):,} offsets"
-            )
+            offsets = counted(sum(each.log_ends.values()), "offset")
+            return f"{name}: {began}, complete {human_time(each.activated_at)} at {offsets}"
         case "retired":
             return f"{name}: {began}, until {human_time(each.ended_at)}"
         case _:

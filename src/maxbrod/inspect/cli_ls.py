@@ -20,6 +20,7 @@ from maxbrod.cli.output import (
 from maxbrod.inspect.cli_generations import describe_generation
 from maxbrod.inspect.options import LsOptions
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption
 
 _GONE_SHOWN: Final = 10
@@ -77,12 +78,12 @@ def _show_topics(listing: Listing, *, every: bool) -> None:
 
 def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
     stored, raw = sum(topic.bytes for topic in chosen), sum(topic.raw_bytes for topic in chosen)
-    print_line(f"{len(chosen):,} topics, {stored_bytes(stored, raw)}")
+    print_line(f"{counted(len(chosen), 'topic')}, {stored_bytes(stored, raw)}")
     gone = [f"{topic.topic} (last seen by run {topic.last_seen})" for topic in chosen if topic.last_seen is not None]
     for line in gone[:_GONE_SHOWN]:
         print_line(f"not seen in the cluster any more: {line}")
     if len(gone) > _GONE_SHOWN:
-        print_line(f"and {len(gone) - _GONE_SHOWN:,} topics more that are not: see --json")
+        print_line(f"and {counted(len(gone) - _GONE_SHOWN, 'topic')} more that are not: see --json")
     _show_generations(chosen)
     past = len(listing.topics) - len(chosen)
     if past:
@@ -95,7 +96,8 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
         print_line("no run yet")
     else:
         print_line(
-            f"last of {listing.runs:,} runs: {last.run_id}, ended {human_time(last.finished_at)}, {_ending(last)}"
+            f"last of {counted(listing.runs, 'run')}: {last.run_id}, ended {human_time(last.finished_at)}, "
+            f"{_ending(last)}"
         )
     _show_recovery_point(listing, chosen)
 
@@ -111,7 +113,7 @@ def _show_generations(chosen: list[TopicSummary]) -> None:
     for line in lines[:_GONE_SHOWN]:
         print_line(line)
     if len(lines) > _GONE_SHOWN:
-        print_line(f"and {len(lines) - _GONE_SHOWN:,} generations more: see --json")
+        print_line(f"and {counted(len(lines) - _GONE_SHOWN, 'generation')} more: see --json")
 
 
 def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:
@@ -129,7 +131,8 @@ def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:
         because = f", owed to {oldest}" if len(known) > 1 and oldest is not None else ""
         print_line(f"recovery point: {human_time(listing.recovery_point)}, or later{because}")
     if listing.behind:
-        print_line(f"{listing.behind:,} partitions are not archived as far as the last backup was to: see check")
+        behind = counted(listing.behind, "partition", "is", "are")
+        print_line(f"{behind} not archived as far as the last backup was to: see check")
 
 
 def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from maxbrod.cli.output import (
 from maxbrod.errors import UsageError
 from maxbrod.inspect.cli_generations import describe_generation
 from maxbrod.inspect.options import ShowOptions
+from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _print_partition(extent: PartitionExtent) -> None:
     print_line("")
     print_line(f"partition {extent.partition}: offsets [{extent.first_offset:,}, {extent.end_offset:,})")
     out.print(Text("  [").append(coverage_bar(extent.spans, _BAR_WIDTH)).append("]"), highlight=False)
-    print_line(f"  {most}{extent.records:,} records in {extent.segments:,} segments, {packed}")
+    print_line(f"  {most}{counted(extent.records, 'record')} in {counted(extent.segments, 'segment')}, {packed}")
     if extent.log_start is not None and extent.log_start != extent.first_offset:
         print_line(f"  the log itself began at offset {extent.log_start:,} then")
     if extent.min_timestamp is not None:
@@ -116,9 +117,9 @@ def _print_gaps(extent: PartitionExtent) -> None:
     gaps = [span for span in extent.spans if span.cover != DATA]
     for span in gaps[:_GAPS_SHOWN]:
         count = span.end_offset - span.first_offset
-        print_line(f"  {span.cover}: [{span.first_offset:,}, {span.end_offset:,}), {count:,} offsets")
+        print_line(f"  {span.cover}: [{span.first_offset:,}, {span.end_offset:,}), {counted(count, 'offset')}")
     if len(gaps) > _GAPS_SHOWN:
-        print_line(f"  and {len(gaps) - _GAPS_SHOWN:,} more gaps: see --json")
+        print_line(f"  and {counted(len(gaps) - _GAPS_SHOWN, 'more gap')}: see --json")
 
 
 def _print_legend(details: TopicDetails) -> None:

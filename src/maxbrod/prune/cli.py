@@ -13,6 +13,7 @@ from maxbrod.cli.commands import Call, command
 from maxbrod.cli.durations import parse_duration_s
 from maxbrod.cli.output import human_bytes, human_time, out, print_json, print_json_with, print_line, table
 from maxbrod.errors import EXIT_INCOMPLETE, UsageError
+from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption
 from maxbrod.prune.options import PruneOptions
 
@@ -139,15 +140,17 @@ def _print(report: PruneReport, *, about_runs: bool) -> None:
             shown.add_row(run.run_id, human_time(run.at_ms), "stays" if run.keep else "goes", ", ".join(run.reasons))
         out.print(shown)
         if len(report.runs) > _LINES_MAX:
-            print_line(f"and {len(report.runs) - _LINES_MAX:,} older runs: see --json")
+            print_line(f"and {counted(len(report.runs) - _LINES_MAX, 'older run')}: see --json")
     _print_totals(report)
 
 
 def _print_totals(report: PruneReport) -> None:
     go = "are gone" if report.applied else "would go"
+    segments = f"{counted(report.going.segments, 'segment')} of {human_bytes(report.going.bytes)}"
     print_line(
-        f"{report.going.segments:,} segments of {human_bytes(report.going.bytes)} and {report.runs_going:,} runs {go}; "
-        f"{report.kept.segments:,} segments of {human_bytes(report.kept.bytes)} stay"
+        f"{segments} and {counted(report.runs_going, 'run')} {go}; "
+        f"{counted(report.kept.segments, 'segment')} of {human_bytes(report.kept.bytes)} "
+        f"{'stays' if report.kept.segments == 1 else 'stay'}"
     )
     if report.going.bytes > report.objects_bytes:
         shared = human_bytes(report.going.bytes - report.objects_bytes)
@@ -164,14 +167,14 @@ def _print_totals(report: PruneReport) -> None:
 def _print_undo(report: UndoReport) -> None:
     comes = "are back" if report.applied else "would come back"
     print_line(
-        f"{report.rows:,} segments with {report.records:,} records and {human_bytes(report.bytes)}, and "
-        f"{report.runs:,} runs {comes} that the run {report.prune} pruned"
+        f"{counted(report.rows, 'segment')} with {counted(report.records, 'record')} and {human_bytes(report.bytes)}, "
+        f"and {counted(report.runs, 'run')} {comes} that the run {report.prune} pruned"
     )
     for path in report.lost[:_LINES_MAX]:
         print_line(f"lost: {path} was deleted, so that it cannot come back")
     if len(report.lost) > _LINES_MAX:
         print_line(f"and {len(report.lost) - _LINES_MAX:,} more: see --json")
     if report.taken:
-        print_line(f"{report.taken:,} segments cannot come back: later commits have replaced their offsets")
+        print_line(f"{counted(report.taken, 'segment')} cannot come back: later commits have replaced their offsets")
     if not report.applied:
         print_line("nothing was changed; repeat with --apply")

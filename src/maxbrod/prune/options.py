@@ -16,7 +16,7 @@ class PruneOptions(Options):
         Option(
             "Only these topics lose records: names, globs, or /regular expressions/ that match the whole name. All "
             "topics by default. With --undo: the run to undo.",
-            metavar="[TOPIC]...",
+            metavar="TOPIC",
             argument=True,
         ),
     ] = ()

@@ -26,7 +26,7 @@ def query(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ARCHIVE] [SQL]",
+            metavar="ARCHIVE|SQL",
             help="The archive, unless --archive or the configuration file names it, and the query.",
             show_default=False,
         ),

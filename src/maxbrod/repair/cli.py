@@ -11,6 +11,7 @@ import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import human_bytes, print_json_with, print_line
+from maxbrod.notices import counted
 from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, SparkOptions, StorageOptions
 from maxbrod.repair.options import RepairOptions
 
@@ -92,18 +93,20 @@ def _words(report: RepairReport) -> str:
         case "none":
             return "nothing to repair: the catalog can be read, and every object that it names is there"
         case "taken out":
-            done = "are gaps now" if report.applied else "would become gaps"
-            return f"{report.rows:,} lost or damaged slices in {report.partitions:,} partitions {done}" + _ending(
-                report
-            )
+            done = "became" if report.applied else "would become"
+            slices = counted(report.rows, "lost or damaged slice")
+            return f"{slices} in {counted(report.partitions, 'partition')} {done} gaps{_ending(report)}"
     done = "was rebuilt" if report.applied else "would be rebuilt"
-    gaps = "".join(f", {count:,} offsets {reason}" for reason, count in sorted(report.gaps.items()))
+    gaps = "".join(f", {counted(count, 'offset')} {reason}" for reason, count in sorted(report.gaps.items()))
     left = ""
     if report.unnamed_slices:
-        left = f"; {report.unnamed_slices:,} slices of {human_bytes(report.unnamed_bytes)} are copies or left over"
+        left = (
+            f"; copies or left over: {counted(report.unnamed_slices, 'slice')} of {human_bytes(report.unnamed_bytes)}"
+        )
     return (
-        f"the catalog {done} from {report.objects:,} objects of {human_bytes(report.bytes)}: {report.topics:,} topics, "
-        f"{report.partitions:,} partitions, {report.rows:,} rows, {report.runs:,} runs{gaps}{left}{_ending(report)}"
+        f"the catalog {done} from {counted(report.objects, 'object')} of {human_bytes(report.bytes)}: "
+        f"{counted(report.topics, 'topic')}, {counted(report.partitions, 'partition')}, {counted(report.rows, 'row')}, "
+        f"{counted(report.runs, 'run')}{gaps}{left}{_ending(report)}"
     )
 
 

@@ -17,7 +17,7 @@ from maxbrod.catalog.rows import Gap, Run
 from maxbrod.catalog.schema import Kind
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError
 from maxbrod.model import GapReason, PartitionId, now_ms
-from maxbrod.notices import Notice
+from maxbrod.notices import Notice, counted
 from maxbrod.repair.plan.found import PrunedRange
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ def _doubt(run_id: str, rows: pa.Table) -> Notice:
     """The document is written before the commit: a prune that was killed in between left it too."""
     records = pc.sum(rows["records"]).as_py() or 0
     message = (
-        f"{records:,} records are gaps 'pruned', because the undo document of run {run_id} names them; nothing tells "
+        f"{counted(records, 'record', 'became a gap', 'became gaps')} 'pruned', "
+        f"because the undo document of run {run_id} names them; nothing tells "
         "whether that run ended"
     )
     hint = f"if they were not to be pruned: 'maxbrod prune --undo {run_id} --apply', within 7 days"

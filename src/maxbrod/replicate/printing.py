@@ -9,6 +9,7 @@ from rich.text import Text
 
 from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json_line, print_line
 from maxbrod.cli.output import table as new_table
+from maxbrod.notices import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ def print_ways_back(report: FailBackReport) -> None:
     for each in report.partitions:
         diverged = "" if each.diverged is None else f"{each.diverged[0]:,} to {each.diverged[1]:,}"
         if each.diverged_records:
-            diverged += f" ({each.diverged_records:,} records)"
+            diverged += f" ({counted(each.diverged_records, 'record')})"
         shown.add_row(each.topic, str(each.partition), f"{each.end:,}", f"{each.new:,}", diverged, each.why or "")
     out.print(shown)
     if report.equal is False:
@@ -97,9 +98,9 @@ def print_promotion(report: PromoteReport) -> None:
         shown.add_row(*source, each.topic, str(each.partition), f"{each.end:,}", missing)
     out.print(shown)
     known = human_time(report.heartbeat_ms) or "no heartbeat"
-    missing = "it is unknown what" if report.missing is None else f"{report.missing:,} records"
+    missing = "it is unknown what" if report.missing is None else counted(report.missing, "record")
     print_line(f"{missing} had not arrived, as of the source's last heartbeat ({known})")
-    print_line(f"{report.groups:,} offsets of groups had to be moved; ingress has carried the others before")
+    print_line(f"{counted(report.groups, 'offset')} of groups had to be moved; ingress has carried the others before")
     if not report.fenced:
         print_line("brokers do not refuse an ingress that still runs: stop every one of this link")
 
@@ -141,10 +142,10 @@ class IngressPrinter:
         states = ", ".join(f"{count:,} {state}" for state, count in report.states.items()) or "nothing to mirror"
         lags = [each.lag_records for each in report.partitions if each.lag_records is not None]
         seconds = [each.lag_ms for each in report.partitions if each.lag_ms is not None]
-        lag = f"{sum(lags):,} records" + (f", {max(seconds) / 1000:,.1f} s" if seconds else "")
+        lag = counted(sum(lags), "record") + (f", {max(seconds) / 1000:,.1f} s" if seconds else "")
         took_s = (report.finished_at_ms - report.started_at_ms) / 1000
         when = human_time(report.finished_at_ms)
         out.print(
-            Text(f"{when}  {report.appended:,} offsets appended in {took_s:,.1f} s; lag {lag}; {states}"),
+            Text(f"{when}  {counted(report.appended, 'offset')} appended in {took_s:,.1f} s; lag {lag}; {states}"),
             soft_wrap=True,
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_REFUSED
 from maxbrod.model import GapReason, TopicPartition, now_ms
+from maxbrod.notices import counted
 from maxbrod.restore.plan.obstacles import GAPS, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode
 
@@ -110,7 +111,8 @@ def pruned_in(plan: RestorePlan) -> tuple[str, ...]:
     """A line for each partition of which requested offsets were pruned."""
     sources = (each.source for topic in plan.topics for each in topic.partitions)
     return tuple(
-        f"{each.topic}-{each.partition}: {each.gaps[GapReason.PRUNED]:,} offsets were pruned from the archive; "
+        f"{each.topic}-{each.partition}: {counted(each.gaps[GapReason.PRUNED], 'offset', 'was', 'were')} pruned from "
+        "the archive; "
         f"the first one left is {each.first_offset:,}"
         for each in sources
         if GapReason.PRUNED in each.gaps

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
 from maxbrod.errors import EXIT_DONE, error_of
+from maxbrod.notices import counted
 from maxbrod.restore.plan.access import describe_acl, describe_quota
 from maxbrod.restore.plan.obstacles import ObstacleKind
 from maxbrod.restore.plan.plan import describe
@@ -73,7 +74,8 @@ def print_plan(plan: RestorePlan) -> None:
         print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} more lines; --json shows all")
     for line in lines:
         if line.fill_offsets:
-            what = f"{line.fill_offsets:,} offsets without a record are filled, in about {line.fill_seconds:.0f} s"
+            filled = counted(line.fill_offsets, "offset")
+            what = f"{filled} without a record to fill, in about {line.fill_seconds:.0f} s"
             print_line(f"{line.target}: {what}")
     print_line(
         f"up to {human_count(plan.records)} records, {human_bytes(plan.bytes)} in {plan.archive.url}, "
@@ -107,7 +109,7 @@ def print_missing_groups(missing: Sequence[MissingGroup]) -> None:
     for each in missing[:OBSTACLES_SHOWN_MAX]:
         out.print(Text.assemble((f"group {each.group} not restored: ", "bold red"), each.why), soft_wrap=True)
     if len(missing) > OBSTACLES_SHOWN_MAX:
-        print_line(f"and {len(missing) - OBSTACLES_SHOWN_MAX:,} more groups; --json shows all")
+        print_line(f"and {counted(len(missing) - OBSTACLES_SHOWN_MAX, 'more group')}; --json shows all")
 
 
 def print_retention(retention: Sequence[str], console: Console) -> None:
@@ -115,7 +117,7 @@ def print_retention(retention: Sequence[str], console: Console) -> None:
     for each in retention[:OBSTACLES_SHOWN_MAX]:
         console.print(Text.assemble(("retention: ", "bold red"), each), soft_wrap=True)
     if len(retention) > OBSTACLES_SHOWN_MAX:
-        more = f"retention: {len(retention) - OBSTACLES_SHOWN_MAX:,} more topics; --json shows all"
+        more = f"retention: {counted(len(retention) - OBSTACLES_SHOWN_MAX, 'more topic')}; --json shows all"
         console.print(Text(more, style="bold red"), soft_wrap=True)
 
 
@@ -191,7 +193,7 @@ def print_report(report: RestoreReport) -> None:
     print_gaps(report)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
     resumed = ", resumed" if report.resumed else ""
-    print_line(f"{report.records:,} records, {took_s:,.1f} s; restore {report.restore_id}{resumed}")
+    print_line(f"{counted(report.records, 'record')}, {took_s:,.1f} s; restore {report.restore_id}{resumed}")
     print_retention(report.retention, out)
     out.print(verdict(report), soft_wrap=True)
 
@@ -210,7 +212,7 @@ def print_topics(report: RestoreReport) -> None:
     if topics:
         out.print(shown)
     if len(topics) > LINES_SHOWN_MAX:
-        print_line(f"and {len(topics) - LINES_SHOWN_MAX:,} more topics")
+        print_line(f"and {counted(len(topics) - LINES_SHOWN_MAX, 'more topic')}")
 
 
 def print_groups(groups: Sequence[GroupPosition], run_id: str | None) -> None:
@@ -229,7 +231,7 @@ def print_groups(groups: Sequence[GroupPosition], run_id: str | None) -> None:
     if again:
         print_line(f"records changed their partition: no record is skipped, up to {again:,} are seen twice")
     if len(groups) > LINES_SHOWN_MAX:
-        print_line(f"and {len(groups) - LINES_SHOWN_MAX:,} more positions; --json shows all")
+        print_line(f"and {counted(len(groups) - LINES_SHOWN_MAX, 'more position')}; --json shows all")
 
 
 def _how(position: GroupPosition, run_id: str | None) -> str:
@@ -253,7 +255,8 @@ def print_failures(report: RestoreReport, console: Console) -> None:
 
 
 def gaps_in(report: RestoreReport) -> str:
-    return f"all but {len(report.accepted_gaps):,} accepted gaps, which the archive has lost; they are named above"
+    gaps = counted(len(report.accepted_gaps), "accepted gap")
+    return f"all but {gaps}, named above, which the archive has lost"
 
 
 def print_gaps(report: RestoreReport) -> None:

@@ -18,8 +18,8 @@ from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.engine.preflight import needs_of
-from maxbrod.engine.reach import Place
 from maxbrod.engine.progress import Progress, silent
+from maxbrod.engine.reach import Place
 from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.engine.windows import spread
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError, error_of

@@ -13,7 +13,7 @@ _DAY_S: Final = 86_400.0
 class StatusOptions(Options):
     archives: Annotated[
         Words,
-        Option("More archives, besides that of --archive.", metavar="[ARCHIVE]...", argument=True),
+        Option("More archives, besides that of --archive.", metavar="ARCHIVE", argument=True),
     ] = ()
     recovery_point: Annotated[Seconds, Option("The recovery point should be no older than this.", TARGETS, "TIME")] = (
         _DAY_S

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
+from maxbrod.notices import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -201,13 +202,14 @@ def _offsets(facts: Facts) -> Promise:
         return _failed("offsets", _found(facts.missing), "see 'maxbrod check'")
     if not facts.partitions:
         return _failed("offsets", "nothing is archived", "run 'maxbrod backup'")
-    return _ok("offsets", f"every offset of {facts.partitions:,} partitions is archived or explained")
+    return _ok("offsets", f"every offset of {counted(facts.partitions, 'partition')} is archived or explained")
 
 
 def _objects(facts: Facts) -> Promise:
     if facts.damaged is not None:
         return _failed("objects", _found(facts.damaged), "see 'maxbrod check'", exit_code=EXIT_CORRUPT)
-    return _ok("objects", f"all objects of {facts.segments:,} segments exist and are long enough; they were not read")
+    segments = counted(facts.segments, "segment")
+    return _ok("objects", f"all objects of {segments} exist and are long enough; they were not read")
 
 
 def _found(found: Found) -> str:
@@ -237,7 +239,9 @@ def _drill(facts: Facts, targets: Targets) -> Promise:
         return _warn(name, "none is recorded: nobody has restored from this archive", "run 'maxbrod drill'")
     age_ms = facts.now_ms - proof.finished_at_ms
     tried, known = proof.details.get("partitions"), proof.details.get("partitions_known")
-    part = f", {tried:,} of {known:,} partitions" if isinstance(tried, int) and isinstance(known, int) else ""
+    part = ""
+    if isinstance(tried, int) and isinstance(known, int):
+        part = f", {tried:,} of {counted(known, 'partition')}"
     text = f"{proof.verdict} {human_age(age_ms)} ago{part}"
     if not proof.sound:
         return _failed(name, text, "look at the report of the drill")
@@ -298,7 +302,7 @@ def _room(facts: Facts) -> Iterator[Promise]:
 
 
 def _size(facts: Facts, targets: Targets) -> Promise:
-    words = [f"{facts.bytes / _GB:,.2f} GB in {facts.segments:,} segments"]
+    words = [f"{facts.bytes / _GB:,.2f} GB in {counted(facts.segments, 'segment')}"]
     growth = _daily_growth(facts)
     if growth is not None:
         words.append(f"{growth / _GB:,.2f} GB a day added lately")
@@ -314,7 +318,7 @@ def _compaction(facts: Facts) -> Iterator[Promise]:
     if not waiting.segments:
         yield _ok(name, "no partition has enough small segments to merge")
         return
-    text = f"{waiting.segments:,} segments of {waiting.partitions:,} partitions can be merged"
+    text = f"{counted(waiting.segments, 'segment')} of {counted(waiting.partitions, 'partition')} can be merged"
     if waiting.segments > _WAITING_MAX * waiting.partitions:
         yield _warn(name, f"{text}: planning a restore takes longer by each", "run 'maxbrod compact' on a schedule")
     else:

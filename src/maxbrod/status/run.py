@@ -117,8 +117,8 @@ def gather(archive: Archive, clock_ms: int) -> Facts:
     }
     if archive.survey is not None:
         return _foreign(archive, shared)
-    report = check_archive(archive, kept_max=_KEPT)
     runs = archive.catalog.runs()
+    report = check_archive(archive, runs=runs, kept_max=_KEPT)
     backups = [run for run in runs if run.statistics.get("command") == _BACKUP]
     assert isinstance(archive.catalog, Catalog)  # noqa: S101 - of our own layout
     return Facts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.cli.output import out, print_line, table
+from maxbrod.notices import counted
 from maxbrod.transform.plan import FIELDS
 
 if TYPE_CHECKING:
@@ -36,4 +37,4 @@ def print_changes(topics: Sequence[Changes]) -> None:
         shown.add_row(each.topic, *(f"{count:,}" for count in (each.read, each.kept, each.dropped, *changed)))
     out.print(shown)
     if len(topics) > LINES_SHOWN_MAX:
-        print_line(f"and {len(topics) - LINES_SHOWN_MAX:,} more topics; --json shows all")
+        print_line(f"and {counted(len(topics) - LINES_SHOWN_MAX, 'more topic')}; --json shows all")

@@ -10,6 +10,7 @@ import typer
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import out, print_json, print_line, table
 from maxbrod.cli.signals import stopping_by_signals
+from maxbrod.notices import counted
 from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, QuietOption, SparkOptions, StorageOptions
 from maxbrod.replicate.seed.options import EgressTreeOptions, IngressTreeOptions
 
@@ -126,7 +127,7 @@ def _print(report: IngressReport, *, quiet: bool) -> None:
     if shown.row_count:
         out.print(shown)
     if not quiet:
-        print_line(f"{report.records:,} records were produced, {report.delivery}")
+        print_line(f"{counted(report.records, 'record', 'was', 'were')} produced, {report.delivery}")
 
 
 def _lost(each: PartitionStatus, offsets: tuple[int, int]) -> str:

@@ -12,6 +12,7 @@ from maxbrod.cli.output import err, human_bytes, out, print_json, print_line
 from maxbrod.cli.progress import progress_bar
 from maxbrod.cli.signals import stopping_by_signals
 from maxbrod.errors import EXIT_DONE
+from maxbrod.notices import counted
 from maxbrod.restore.cli_deciding import decide
 from maxbrod.restore.cold.plan import parse_leader_epochs
 from maxbrod.restore.cold.run import ColdRestore
@@ -75,11 +76,11 @@ def _show(report: ColdReport, *, quiet: bool, as_json: bool) -> None:
     took_s = max((restored.finished_at_ms - restored.started_at_ms) / 1000, 0.001)
     resumed = ", resumed" if restored.resumed else ""
     print_line(
-        f"{restored.records:,} records, {report.segments:,} segments, {human_bytes(report.bytes)} of log, "
-        f"{took_s:,.1f} s; restore {restored.restore_id}{resumed}"
+        f"{counted(restored.records, 'record')}, {counted(report.segments, 'segment')}, {human_bytes(report.bytes)} of "
+        f"log, {took_s:,.1f} s; restore {restored.restore_id}{resumed}"
     )
     if report.batches_lowered:
-        print_line(f"{report.batches_lowered:,} batches have a lower leader epoch than before")
+        print_line(f"batches with a lower leader epoch than before: {report.batches_lowered:,}")
     print_known_from(restored.known_from)
     print_left_out(restored.left_out)
     print_retention(restored.retention, out)

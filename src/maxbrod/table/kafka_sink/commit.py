@@ -17,6 +17,7 @@ from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError, Unavai
 from maxbrod.kafka.produce.producer_ids import transactional_producer_id
 from maxbrod.kafka.produce.transactions import Standing, end, ongoing, standings
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.notices import counted
 from maxbrod.table.kafka_sink.state import Decision, Outcome
 
 if TYPE_CHECKING:
@@ -213,6 +214,6 @@ def _counts(filled: Sequence[Filled]) -> str:
     for each in filled:
         for where, count in each.records.items():
             counts[str(where)] = counts.get(str(where), 0) + count
-    words = [f"{count} records of {name}" for name, count in sorted(counts.items())]
+    words = [f"{counted(count, 'record')} of {name}" for name, count in sorted(counts.items())]
     more = len(words) - _NAMED_MAX
     return ", ".join(words[:_NAMED_MAX]) + (f" and of {more} other partitions" if more > 0 else "")
