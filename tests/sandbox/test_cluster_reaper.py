@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from maxbrod.sandbox import reaper
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.process import CLOSING, Process, launch
 from maxbrod.sandbox.reaper import Reaper, reap
@@ -61,6 +62,18 @@ def kill_and_see_everything_gone(owner: subprocess.Popen[str], folder: Path) -> 
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
     wait_for("everything to be gone", lambda: not processes_of(folder) and not folder.exists(), timeout_s=60)
+
+
+def test_a_removal_that_takes_longer_than_the_limit_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is about what comes back again and again, and not about a slow disk."""
+    monkeypatch.setattr(reaper, "_REMOVE_TIMEOUT_S", 0)
+    folder = tmp_path / "cluster"
+    (folder / "broker-1").mkdir(parents=True)
+    (folder / "state.json").touch()
+    reap(folder)
+    assert not folder.exists()
 
 
 def test_brokers_die_with_an_owner_that_was_killed(tmp_path: Path) -> None:

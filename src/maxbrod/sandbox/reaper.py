@@ -78,14 +78,20 @@ def reap(folder: Path, *, keep: bool = False) -> None:
 
 
 def _emptied(folder: Path) -> bool:
-    """Remove all but CLOSING; False if a process that started too late may have written a pid file meanwhile."""
-    rest = [path for path in folder.iterdir() if path.name != CLOSING]
-    for path in rest:
+    """Remove all but CLOSING; False if a process that started too late has written a pid file meanwhile.
+
+    Many files take long to remove, so what counts is what is left afterwards.
+    """
+    for path in _rest(folder):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()
-    return not rest
+    return not _rest(folder)
+
+
+def _rest(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name != CLOSING]
 
 
 def main() -> None:
