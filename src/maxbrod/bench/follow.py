@@ -50,11 +50,11 @@ def measure(
 ) -> list[Figure]:
     """`partitions`: the sizes of topics to follow. `soak`: so many runs, and what memory they left."""
     figures: list[Figure] = []
-    if runs:
+    if runs or soak:
         with ExitStack() as undo:
             disk, cluster, session = open_sandbox(undo)
             stage = Stage(cluster=cluster, session=session, disk=disk, scale=1, rounds=runs)
-            for count in partitions:
+            for count in partitions if runs else ():
                 on_stage(f"following {count} partitions")
                 figures += _intervals(stage, count)
             if soak:
