@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.admin import DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from maxbrod.sandbox.spec import HOST
 from maxbrod.sandbox.wire import ask
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _TIMEOUT_S: Final = 5
+_LATEST: Final = -1
 
 
 def known_brokers(port: int) -> frozenset[int]:
@@ -30,6 +35,22 @@ def known_topic(port: int, topic: str) -> Any | None:  # noqa: ANN401 - kafka-py
     named = MetadataRequest.MetadataRequestTopic(name=topic)
     response = _ask(port, MetadataRequest(topics=[named], version=12), MetadataResponse)
     return response.topics[0] if response else None
+
+
+def leads(port: int, topic: str, partitions: Sequence[int]) -> bool:
+    """Whether the broker on this port answers as the leader of all these partitions."""
+    asked = ListOffsetsRequest.ListOffsetsTopic(
+        name=topic,
+        partitions=[
+            ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                partition_index=number, current_leader_epoch=-1, timestamp=_LATEST
+            )
+            for number in partitions
+        ],
+    )
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[asked], version=7)
+    response = _ask(port, request, ListOffsetsResponse)
+    return response is not None and not any(each.error_code for each in response.topics[0].partitions)
 
 
 def known_scram_users(port: int) -> frozenset[tuple[str, int]]:

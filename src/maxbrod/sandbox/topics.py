@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import UnknownTopicOrPartitionError
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.sandbox.probe import known_topic
+from maxbrod.sandbox.probe import known_topic, leads
 from maxbrod.sandbox.spec import PLAINTEXT
 from maxbrod.sandbox.waiting import wait_for
 
@@ -41,7 +42,7 @@ def create_topic(
     assignments: Mapping[int, Sequence[int]] | None = None,
     config: Mapping[str, str] | None = None,
 ) -> UUID:
-    """Create a topic, wait until every partition has a leader, and return the topic's id."""
+    """Create a topic, wait until the leader of every partition answers, and return the topic's id."""
     details: dict[str, Any] = {"configs": dict(config or {})}
     if assignments:
         details["assignments"] = {partition: list(brokers) for partition, brokers in assignments.items()}
@@ -51,6 +52,7 @@ def create_topic(
         admin.create_topics({topic: details}, wait_for_metadata=True)
     # That asked one broker; others may learn of the topic later, and until then answer that it does not exist.
     wait_until_known(cluster, topic)
+    wait_for(f"the leaders of {topic}", lambda: _is_led(cluster, topic), timeout_s=_TIMEOUT_S)
     return topic_id(cluster, topic)
 
 
@@ -117,6 +119,17 @@ def wait_for_in_sync(cluster: Cluster, topic: str, brokers: Collection[int], *, 
 def wait_until_known(cluster: Cluster, topic: str) -> None:
     """Wait until every running broker knows a new topic."""
     wait_for(f"every broker to know {topic}", lambda: _known_to_all(cluster, topic), timeout_s=_TIMEOUT_S)
+
+
+def _is_led(cluster: Cluster, topic: str) -> bool:
+    """A broker may know from the metadata that it leads a partition, and open the log a moment later."""
+    led = defaultdict[int, list[int]](list)
+    for each in _describe(cluster, topic).partitions:
+        led[each.leader_id].append(each.partition_index)
+    return all(
+        leader in cluster.running and leads(cluster.spec.broker(leader).ports[PLAINTEXT], topic, partitions)
+        for leader, partitions in led.items()
+    )
 
 
 def _in_sync(answer: Any, partition: int) -> frozenset[int]:  # noqa: ANN401 - kafka-python is untyped
