@@ -202,3 +202,10 @@ def test_the_rows_of_one_topic_are_read_from_the_row_groups_that_have_it(
     chosen = pc.field("topic_id").isin(pa.array([topics[3], topics[17]]))
     assert len(fragment.subset(filter=chosen).row_groups) == 2
     assert catalog.rows(topic_ids=[topics[3], topics[17]]).num_rows == 20
+
+
+def test_a_row_whose_timestamps_contradict_each_other_is_found_at_any_time(folder: Archive) -> None:
+    catalog = folder.create()
+    catalog.commit([segment(0, 9, min_timestamp=50, max_timestamp=20, min_timestamp_exact=True), run("run-1")])
+    for times in ((90, 99), (30, 40), (0, 10)):
+        assert catalog.rows(timestamps=times).num_rows == 1, times

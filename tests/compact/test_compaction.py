@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from native_logs import batches as drawn_batches
 from native_logs import data_batch, marker
 
+from catalog.examples import segment
 from compact.archives import (
     START_MS,
     TOPIC,
@@ -32,6 +33,7 @@ from maxbrod.catalog.commits import overtaken as overtaken_by
 from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
 from maxbrod.compact import job, run, task
 from maxbrod.compact.plan.groups import plan_groups
+from maxbrod.compact.plan.joining import Written, join
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import AbortedTransaction, Codec, PartitionId
@@ -444,3 +446,12 @@ def test_a_single_writer_store_and_topics_by_pattern(making: Making) -> None:
     assert [row.topic for row in segments(making.url)] == [TOPIC] * 3 + ["payments"]
     with pytest.raises(UsageError, match="no topic"):
         compact(making.url, topics=["nothing-*"])
+
+
+def test_rows_that_are_joined_have_a_highest_timestamp_only_if_it_is_known_of_each() -> None:
+    written = Written(path="segments/a/b/0/c.log", position=0, bytes=9, raw_bytes=9, digest="crc32c:00000000")
+    known = [segment(0, 5, max_timestamp=40, min_timestamp=1), segment(5, 6, min_timestamp=None, max_timestamp=None)]
+    assert join(known, written, level=1, run_id="run-2", now_ms=1).max_timestamp == 40
+    for times in ((50, 20), (50, None)):
+        odd = segment(6, 9, min_timestamp=times[0], max_timestamp=times[1])
+        assert join([*known, odd], written, level=1, run_id="run-2", now_ms=1).max_timestamp is None, times

@@ -11,7 +11,7 @@ from maxbrod.archive.holds import active_holds, add_hold, read_holds, release_ho
 from maxbrod.cli.main import run
 from maxbrod.errors import CorruptDataError, UnavailableError, UsageError
 from maxbrod.model import now_ms
-from prune.archives import DAY_MS, points, segments, years
+from prune.archives import DAY_MS, commit, data, part, points, segments, years
 from prune.test_native import prune
 
 if TYPE_CHECKING:
@@ -49,6 +49,19 @@ def test_a_time_range_holds_the_segments_that_may_have_it(local_place: Place) ->
     prune(archive, older_days=5)
     # Around it everything goes.
     assert segments(archive, "orders")[:3] == [(20, 30), (30, 40), (50, 60)]
+
+
+@pytest.mark.parametrize(("since_days", "until_days"), [(2.0, 1.0), (90.0, 80.0)])
+def test_a_time_range_holds_a_segment_whose_timestamps_contradict_each_other(
+    local_place: Place, since_days: float, until_days: float
+) -> None:
+    archive = local_place.create()
+    odd = data("orders", 0, 5, age_days=40, max_timestamp=-1)
+    commit(archive, "run-1", [odd, data("orders", 5, 9, age_days=0)], {part("orders"): 9})
+    since_ms, until_ms = (now_ms() - round(days * DAY_MS) for days in (since_days, until_days))
+    add_hold(archive, who="me", why="audit", topics=["orders"], since_ms=since_ms, until_ms=until_ms)
+    prune(archive, older_days=10)
+    assert segments(archive, "orders") == [(0, 5), (5, 9)]
 
 
 def test_a_held_run_stays_with_all_that_it_saw(local_place: Place) -> None:

@@ -284,3 +284,14 @@ def test_reading_names_object_offset_and_way_out() -> None:
     object.__setattr__(row, "digest", "sha999:00")
     with pytest.raises(UnsupportedFormatError, match="algorithm"):
         read_log(storage, row)
+
+
+@pytest.mark.parametrize("mode", ["source", "zstd"])
+def test_a_batch_that_misstates_its_highest_timestamp_leaves_that_of_its_slice_unknown(mode: str) -> None:
+    storage = new_storage()
+    odd = data_batch(5, 3, max_timestamp=-1)
+    (slice_,) = archive(storage, [data_batch(0, 5), odd, data_batch(8)], mode=mode, exact=False)
+    assert (slice_.min_timestamp, slice_.max_timestamp) == (1000, None)
+    assert verify_slice(storage, slice_) == []
+    (plain,) = archive(storage, [data_batch(0, 5), data_batch(5, 3, attributes=0x08, max_timestamp=-1)], mode=mode)
+    assert plain.max_timestamp == 1004, "with log-append time, all records have the highest"

@@ -109,6 +109,18 @@ def test_an_old_segment_behind_a_younger_one_stays(local_place: Place) -> None:
     assert report.items[1].reason == "behind a segment that stays"
 
 
+def test_by_age_a_segment_whose_timestamps_contradict_each_other_is_as_old_as_its_object(local_place: Place) -> None:
+    archive = local_place.create()
+    now = now_ms()
+    odd = data("orders", 0, 5, age_days=20, max_timestamp=-1, written_at=now - 5 * DAY_MS)
+    future = data("orders", 5, 9, age_days=1, max_timestamp=-1, written_at=now - 50 * DAY_MS)
+    commit(archive, "run-1", [odd, future, data("orders", 9, 12, age_days=0)], {part("orders"): 12})
+    prune(archive, older_days=10)
+    assert segments(archive, "orders") == [(0, 5), (5, 9), (9, 12)]
+    prune(archive, older_days=3)
+    assert segments(archive, "orders") == [(5, 9), (9, 12)]
+
+
 def test_by_size_the_oldest_of_a_topic_go_until_it_fits(local_place: Place) -> None:
     archive = years(local_place)
     report = prune(archive, topic_bytes_max=9_000)

@@ -196,7 +196,11 @@ def test_a_batch_has_no_more_bytes_than_it_may_or_one_segment() -> None:
 
 
 def test_with_a_limit_the_oldest_records_come_first_over_all_partitions() -> None:
-    rows = [data(base, base + 10, number, max_timestamp=base) for number in range(3) for base in range(0, 50, 10)]
+    rows = [
+        data(base, base + 10, number, min_timestamp=base, max_timestamp=base)
+        for number in range(3)
+        for base in range(0, 50, 10)
+    ]
     at = NOTHING
     for number in range(1, 6):
         at = step(rows, at, Limits(offsets=30))

@@ -25,6 +25,7 @@ from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshots import find_run, read_snapshot
 from maxbrod.batch.crc import crc32c
 from maxbrod.catalog.schema import Kind
+from maxbrod.catalog.times import newest_times
 from maxbrod.errors import (
     CorruptDataError,
     MaxbrodError,
@@ -114,9 +115,10 @@ class Holds:
             chosen = pa.array(select_topics(names, hold.topics, internal=True).chosen, pa.string())
             mask &= _numpy(pc.is_in(rows["topic"], value_set=chosen))
         if hold.since_ms is not None:
-            mask &= _numpy(pc.fill_null(pc.greater_equal(rows["max_timestamp"], hold.since_ms), True))
+            mask &= _numpy(pc.fill_null(pc.greater_equal(newest_times(rows), hold.since_ms), True))
         if hold.until_ms is not None:
             later = pc.and_kleene(rows["min_timestamp_exact"], pc.greater_equal(rows["min_timestamp"], hold.until_ms))
+            later = pc.and_kleene(later, pc.is_valid(newest_times(rows)))
             mask &= ~_numpy(pc.fill_null(later, False))
         snapshot = None if hold.run_id is None else self.snapshots.get(hold.run_id)
         if snapshot is not None:

@@ -136,6 +136,13 @@ class BatchHeaders:
     def delete_horizon(self) -> NDArray[np.bool_]:
         return self._flag(ATTRIBUTE_DELETE_HORIZON)
 
+    @property
+    def misstates_highest(self) -> NDArray[np.bool_]:
+        """Whether the highest timestamp in the header is below that of the first record. Some clients sent that."""
+        stated = (self["magic"] == NEWEST_MAGIC) & ~self.log_append & ~self.delete_horizon
+        found: NDArray[np.bool_] = stated & (self["base_timestamp"] > self["max_timestamp"])
+        return found
+
     def _flag(self, bit: int) -> NDArray[np.bool_]:
         # Bits 4 and up mean nothing in a message of magic 0 or 1.
         flag: NDArray[np.bool_] = ((self["attributes"] & np.int16(bit)) != 0) & (self["magic"] == NEWEST_MAGIC)

@@ -18,6 +18,7 @@ from maxbrod.catalog.portions import PORTION_ROWS, add_up, divide
 from maxbrod.catalog.replaced import REVISION_COLUMNS, as_it_was, count_revisions, revive
 from maxbrod.catalog.rows import RUN_COMMIT, Gap, Run, decode_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
+from maxbrod.catalog.times import may_have_since, may_have_until
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
@@ -316,9 +317,7 @@ def _may_overlap_time(first: int, last: int) -> ds.Expression:
     # `last`, unless its lowest timestamp is exact: it may be that of a batch's first record, and others may be older.
     if first > last:
         return pc.scalar(False)
-    unknown = pc.field("max_timestamp").is_null()
-    later = pc.field("min_timestamp_exact") & (pc.field("min_timestamp") > last)
-    return (unknown | (pc.field("max_timestamp") >= first)) & ~pc.coalesce(later, pc.scalar(False))
+    return may_have_since(first) & may_have_until(last)
 
 
 def _until(rows: pa.Table, ends: Mapping[PartitionId, int]) -> pa.Table:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.catalog.times import newest_times
 from maxbrod.prune.sizes import ARCHIVE_BYTES, TOPIC_BYTES, Oversize, SizedRows, running_sum
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 PLAN_COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "path"),
-    *("bytes", "raw_bytes", "records", "max_timestamp", "written_at"),
+    *("bytes", "raw_bytes", "records", "min_timestamp", "max_timestamp", "written_at"),
 )
 """The columns that planning reads. Holds need more."""
 _NEVER: Final = -(2**63)
@@ -352,7 +353,8 @@ def places_of(rows: pa.Table, live: int) -> tuple[list[str], NDArray[np.int64], 
 def _columns(rows: pa.Table, live: int) -> _Columns:
     count = rows.num_rows
     topic_ids, topic, partition = places_of(rows, live)
-    at = pc.coalesce(rows["max_timestamp"], rows["written_at"])
+    # Records are hardly newer than the object that has them, unless one says so.
+    at = pc.coalesce(newest_times(rows), pc.max_element_wise(rows["min_timestamp"], rows["written_at"]))
     return _Columns(
         rows=rows,
         topic_ids=topic_ids,

@@ -145,6 +145,13 @@ def test_rows_older_than_since_are_skipped_but_never_those_without_a_time() -> N
     assert read(mixed, RestoreRequest(since_ms=0)) == []
 
 
+def test_a_row_whose_timestamps_contradict_each_other_is_never_skipped() -> None:
+    rows = [segment(0, 10, min_timestamp=50, max_timestamp=20), segment(10, 11, min_timestamp=50, max_timestamp=20)]
+    assert read(rows, RestoreRequest(since_ms=41)) == [0, 10]
+    assert read(rows, RestoreRequest(until_ms=10)) == [0, 10]
+    assert measure(rows, RestoreRequest(until_ms=10)).records == 11, "unknown is not none"
+
+
 def test_as_of_a_run_nothing_beyond_its_ends_exists() -> None:
     rows = [segment(0, 10), segment(10, 20), segment(0, 5, partition=1)]
     source = measure(rows, ends={partition_id(0): 15}, as_of=True)
@@ -249,7 +256,7 @@ def test_rows_whose_objects_are_gone_are_left_out_and_keep_their_place() -> None
 
 
 def test_what_is_lost_and_not_asked_for_is_nobodys_trouble() -> None:
-    rows = [segment(0, 10, max_timestamp=5), segment(10, 20, max_timestamp=15), segment(20, 30, max_timestamp=25)]
+    rows = [segment(each, each + 10, min_timestamp=0, max_timestamp=each + 5) for each in (0, 10, 20)]
     gone = {partition_id(): [lost(0, 10), lost(10, 20)]}
     assert [each.first for each in measure(rows, RestoreRequest(since_ms=10), lost=gone).lost] == [10]
     ranged = RestoreRequest(ranges=(OffsetRange(where=ORDERS_0, first=15, end=25),))

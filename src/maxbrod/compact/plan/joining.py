@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.catalog.times import newest_time
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -70,7 +72,7 @@ def join(rows: Sequence[Segment], written: Written, *, level: int, run_id: str, 
         records=sum(row.records for row in rows),
         control_records=sum(counted) if len(counted) == len(rows) else None,
         min_timestamp=min((row.min_timestamp for row in rows if row.min_timestamp is not None), default=None),
-        max_timestamp=max((row.max_timestamp for row in rows if row.max_timestamp is not None), default=None),
+        max_timestamp=_newest(rows),
         # A row without records has no timestamp, and none of it can be older.
         min_timestamp_exact=any(row.records for row in rows)
         and all(row.min_timestamp_exact or not row.records for row in rows),
@@ -81,6 +83,16 @@ def join(rows: Sequence[Segment], written: Written, *, level: int, run_id: str, 
         run_id=run_id,
         written_at=now_ms,
     )
+
+
+def _newest(rows: Sequence[Segment]) -> int | None:
+    """None also if it is unknown of a row whose records have timestamps."""
+    times = [
+        newest_time(row.min_timestamp, row.max_timestamp)
+        for row in rows
+        if row.min_timestamp is not None or row.max_timestamp is not None
+    ]
+    return None if None in times else max((each for each in times if each is not None), default=None)
 
 
 def _aborted(transactions: Iterable[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:

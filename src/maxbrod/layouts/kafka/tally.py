@@ -26,7 +26,8 @@ class Tally:
         self.records = 0
         self.control_records = 0
         self.min_timestamp: int | None = None
-        self.max_timestamp: int | None = None
+        self._highest: int | None = None
+        self._misstated = False
         self._exact = True
         self._first_leader_epoch = -1
         self._last_leader_epoch = -1
@@ -51,7 +52,8 @@ class Tally:
         if facts.dated.any():
             lowest, highest = int(facts.lowest[facts.dated].min()), int(facts.highest[facts.dated].max())
             self.min_timestamp = lowest if self.min_timestamp is None else min(self.min_timestamp, lowest)
-            self.max_timestamp = highest if self.max_timestamp is None else max(self.max_timestamp, highest)
+            self._highest = highest if self._highest is None else max(self._highest, highest)
+            self._misstated |= bool((facts.dated & headers.misstates_highest).any())
 
     def _add_epochs(self, offsets: NDArray[np.int64], epochs: NDArray[np.int32]) -> None:
         before = np.append(np.int64(self._last_leader_epoch), epochs[:-1])
@@ -59,6 +61,11 @@ class Tally:
         new[0] |= not self.epochs
         if new.any():
             self.epochs += zip(offsets[new].tolist(), epochs[new].tolist(), strict=True)
+
+    @property
+    def max_timestamp(self) -> int | None:
+        """None also if a batch says of itself that its first record is newer: then nobody knows."""
+        return None if self._misstated else self._highest
 
     @property
     def codec(self) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.catalog.schema import Kind
+from maxbrod.catalog.times import newest_times
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId
 
@@ -41,7 +42,7 @@ class RowColumns:
     raw_bytes: NDArray[np.int64]
     records: NDArray[np.int64]
     dated: NDArray[np.bool_]
-    """Whether the row has both timestamps."""
+    """Whether the row has both timestamps, and they do not contradict each other."""
     lowest: NDArray[np.int64]
     highest: NDArray[np.int64]
     aborted: NDArray[np.int64]
@@ -65,7 +66,7 @@ def read_columns(rows: pa.Table) -> RowColumns:
         bytes=_numbers(rows["bytes"]),
         raw_bytes=_numbers(rows["raw_bytes"]),
         records=_numbers(rows["records"]),
-        dated=_flags(pc.and_(pc.is_valid(rows["min_timestamp"]), pc.is_valid(rows["max_timestamp"]))),
+        dated=_flags(pc.and_(pc.is_valid(rows["min_timestamp"]), pc.is_valid(newest_times(rows)))),
         lowest=_numbers(rows["min_timestamp"]),
         highest=_numbers(rows["max_timestamp"]),
         aborted=_aborted(rows["aborted"], base, end),

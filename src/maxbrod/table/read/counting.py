@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.compute as pc
 
 from maxbrod.catalog.schema import Kind
+from maxbrod.catalog.times import newest_time
 from maxbrod.table.read.scope import Scope
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def _all_in_time(stored: Slice, cut: Cut) -> bool:
     if cut.since_ms is None and cut.until_ms is None:
         return True
     # If the lowest timestamp is not exact, some records may have none.
-    if not stored.min_timestamp_exact or stored.min_timestamp is None or stored.max_timestamp is None:
+    newest = newest_time(stored.min_timestamp, stored.max_timestamp)
+    if not stored.min_timestamp_exact or stored.min_timestamp is None or newest is None:
         return False
     late_enough = cut.since_ms is None or stored.min_timestamp >= cut.since_ms
-    return late_enough and (cut.until_ms is None or stored.max_timestamp < cut.until_ms)
+    return late_enough and (cut.until_ms is None or newest < cut.until_ms)

@@ -17,6 +17,7 @@ from maxbrod.archive.snapshots import find_moment
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.catalog.times import newest_time
 from maxbrod.errors import LogTruncatedError
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.table.read.splits import group, open_table, slice_read
@@ -240,4 +241,5 @@ def _in_scope(row: Segment, scope: Scope) -> bool:
     high = _FOREVER if scope.end_offset is None else scope.end_offset
     if row.end_offset <= scope.first_offset or row.base_offset >= high:
         return False
-    return scope.since_ms is None or row.max_timestamp is None or row.max_timestamp >= scope.since_ms
+    newest = newest_time(row.min_timestamp, row.max_timestamp)
+    return scope.since_ms is None or newest is None or newest >= scope.since_ms

@@ -154,7 +154,7 @@ def _in_scope(view: View, rows: NDArray[np.int64], scope: Scope) -> NDArray[np.b
     if scope.end_offset is not None:
         wanted &= view.base[rows] < scope.end_offset
     if scope.since_ms is not None:
-        wanted &= view.timestamp[rows] >= scope.since_ms
+        wanted &= (view.timestamp[rows] >= scope.since_ms) | (view.timestamp[rows] == TIMELESS)
     return np.asarray(wanted)
 
 

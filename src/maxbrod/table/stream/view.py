@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from maxbrod.archive.selection import select_topics
 from maxbrod.batch.columns import number_column
 from maxbrod.catalog.schema import Kind
+from maxbrod.catalog.times import newest_times
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 TIMELESS: Final = -(2**63)
 _COLUMNS: Final = (
-    *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "reason", "bytes", "max_timestamp"),
+    *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "reason", "bytes"),
+    *("min_timestamp", "max_timestamp"),
     *("first_leader_epoch", "last_leader_epoch"),
 )
 
@@ -43,7 +45,7 @@ class View:
     end: NDArray[np.int64]
     bytes: NDArray[np.int64]
     timestamp: NDArray[np.int64]
-    """The highest timestamp; `TIMELESS` if there is none."""
+    """The highest timestamp; `TIMELESS` if it is unknown."""
     first_epoch: NDArray[np.int64]
     last_epoch: NDArray[np.int64]
     data: NDArray[np.bool_]
@@ -100,7 +102,7 @@ def _arrays(rows: pa.Table, topics: Mapping[str, str], known: frozenset[str], *,
         base=_numbers(rows["base_offset"], 0),
         end=_numbers(rows["end_offset"], 0),
         bytes=_numbers(rows["bytes"], 0),
-        timestamp=_numbers(rows["max_timestamp"], TIMELESS),
+        timestamp=_numbers(newest_times(rows), TIMELESS),
         first_epoch=_numbers(rows["first_leader_epoch"], -1),
         last_epoch=_numbers(rows["last_leader_epoch"], -1),
         data=_truths(pc.equal(rows["kind"], Kind.DATA)),
