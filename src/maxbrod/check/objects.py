@@ -61,7 +61,8 @@ class NeededObjects:
     def add(self, rows: pa.Table) -> None:
         slices = _slices(rows).group_by("path").aggregate([("slice_end", "max")])
         paths = slices["path"].to_pylist()
-        self._folders.update(_folder(path, narrow=self._narrow) for path in paths)
+        folders = {path.rpartition("/")[0] for path in paths}
+        self._folders |= {"/".join(each.split("/")[: 2 if self._narrow else 1]) for each in folders}
         self._hashes.append(hash_paths(paths))
         self._ends.append(slices["slice_end_max"].to_numpy())
 
@@ -94,11 +95,9 @@ class LackingObjects:
 
     def count(self, rows: pa.Table) -> Counter[ProblemKind]:
         """How many slices of these rows are missing, and how many are cut off."""
-        slices = _slices(rows)
-        found = self._sizes(slices["path"].to_pylist())
-        short = slices["slice_end"].to_numpy() > found
-        missing = int((found == _ABSENT).sum())
-        return +Counter({ProblemKind.MISSING: missing, ProblemKind.TRUNCATED: int(short.sum()) - missing})
+        _, sizes = self._short(_slices(rows))
+        missing = int((sizes == _ABSENT).sum())
+        return +Counter({ProblemKind.MISSING: missing, ProblemKind.TRUNCATED: len(sizes) - missing})
 
     def problems(self, storage: Storage, rows: pa.Table) -> Iterator[Problem]:
         """The slices of these rows that are not, or not completely, in their objects."""
@@ -108,15 +107,19 @@ class LackingObjects:
 
     def select(self, rows: pa.Table) -> Iterator[tuple[pa.Table, list[int | None]]]:
         """The same slices as rows, with `slice_end`, and the sizes of their objects; None: missing. A few at a time."""
-        slices = _slices(rows)
-        names = slices["path"].unique()
-        lacking = self._sizes(names.to_pylist()) < _WHOLE
-        slices = slices.filter(pc.is_in(slices["path"], value_set=names.filter(pa.array(lacking))))
-        for batch in slices.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            sizes = self._sizes(batch["path"].to_pylist())
-            short = batch["slice_end"].to_numpy() > sizes
-            found = pa.Table.from_batches([batch.filter(pa.array(short))])
-            yield found, [None if size == _ABSENT else size for size in sizes[short].tolist()]
+        slices, sizes = self._short(_slices(rows))
+        for start in range(0, slices.num_rows, _ROWS_AT_ONCE):
+            found = sizes[start : start + _ROWS_AT_ONCE].tolist()
+            yield slices.slice(start, _ROWS_AT_ONCE), [None if size == _ABSENT else size for size in found]
+
+    def _short(self, slices: pa.Table) -> tuple[pa.Table, NDArray[np.int64]]:
+        """The slices that are missing or cut off, and the sizes of their objects. Each object is looked up once."""
+        if not slices.num_rows:
+            return slices, np.empty(0, np.int64)
+        paths = pa.concat_arrays(slices["path"].chunks).dictionary_encode()
+        sizes = self._sizes(paths.dictionary.to_pylist())[paths.indices.to_numpy()]
+        short = slices["slice_end"].to_numpy() > sizes
+        return slices.filter(pa.array(short)), sizes[short]
 
     def _sizes(self, paths: Sequence[str]) -> NDArray[np.int64]:
         """The size of each object; `_WHOLE` for those that lack nothing."""
@@ -146,13 +149,11 @@ def _look_up(
     """The size of each wanted object among the sorted names; `otherwise` if it is not there."""
     if not len(names):
         return np.full(len(wanted), otherwise, np.int64)
-    places = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
+    # In order: a search among millions that jumps to and fro waits for memory most of the time.
+    order = np.argsort(wanted)
+    places = np.empty(len(wanted), np.int64)
+    places[order] = np.minimum(np.searchsorted(names, wanted[order]), len(names) - 1)
     return np.where(names[places] == wanted, sizes[places], otherwise)
-
-
-def _folder(path: str, *, narrow: bool) -> str:
-    parts = path.split("/")[:-1]
-    return "/".join(parts[: 2 if narrow else 1])
 
 
 def complaint(size: int | None, end: int) -> str:

@@ -26,7 +26,7 @@ from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
 from maxbrod.repair.rebuilding import rebuild_catalog
 from maxbrod.repair.report import Action
-from maxbrod.repair.taking_out import Notices, take_out
+from maxbrod.repair.taking_out import Notices, SliceSums, take_out
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_conditional_puts
 
@@ -58,7 +58,8 @@ def repair_archive(
     """
     options = config.repair
     storage = open_storage(_url(config), config.storage)
-    catalog, problem = diagnose(storage)
+    needed = SliceSums()
+    catalog, problem = diagnose(storage, needed)
     if options.rebuild and problem is None:
         problem = "it is rebuilt on request"
     if options.apply and not probe_conditional_puts(storage) and not options.single_writer:
@@ -99,6 +100,7 @@ def repair_archive(
                 catalog,
                 config.storage,
                 spark,
+                needed,
                 run_id=run_id,
                 parallelism=lambda: parallelism_of(config.spark.master, spark()),
                 deep=options.deep,
@@ -111,8 +113,8 @@ def repair_archive(
     return report
 
 
-def diagnose(storage: Storage) -> tuple[Catalog | None, str | None]:
-    """The catalog, and what is wrong with it. UsageError: there is no archive."""
+def diagnose(storage: Storage, needed: SliceSums) -> tuple[Catalog | None, str | None]:
+    """The catalog, and what is wrong with it; adds its rows to `needed`. UsageError: there is no archive."""
     try:
         catalog = Catalog.find(storage)
         if catalog is None:
@@ -127,7 +129,7 @@ def diagnose(storage: Storage) -> tuple[Catalog | None, str | None]:
                     hint="'maxbrod check --repair' repairs what that layout allows",
                 )
             raise error
-        runs, misfit = catalog.runs(), _misfit(catalog)
+        runs, misfit = catalog.runs(), _misfit(catalog, needed)
     except CorruptDataError as error:
         return None, str(error)
     if misfit is not None:
@@ -138,14 +140,15 @@ def diagnose(storage: Storage) -> tuple[Catalog | None, str | None]:
     return catalog, find_lost_end(storage, catalog.version, {run.snapshot for run in runs})
 
 
-def _misfit(catalog: Catalog) -> UncoveredRange | Overlap | None:
+def _misfit(catalog: Catalog, needed: SliceSums) -> UncoveredRange | Overlap | None:
     """The first offsets that rows do not cover exactly once.
 
-    Reads all rows and all columns, because reading refuses invalid rows.
+    Reads all rows and all columns, because reading refuses invalid rows. That takes most of the time of a repair, so
+    whoever looks for the objects of the rows gets them here.
     """
     found: UncoveredRange | Overlap | None = None
     for rows, replaced in catalog.portions_with_replaced(SCHEMA.names):
-        revive(replaced)
+        needed.add(rows, revive(replaced))
         faults = find_tiling_faults(rows.select(TILING_COLUMNS))
         found = found or next(iter(faults.holes), None) or next(iter(faults.overlaps), None)
     return found

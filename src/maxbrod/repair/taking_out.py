@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from maxbrod.notices import Notice
     from maxbrod.storage.interface import Storage
 
-_SLICE_COLUMNS: Final = ("kind", "details", "path", "position", "bytes")
+_COUNT_COLUMNS: Final = ("topic_id", "partition", "kind", "details", "path", "position", "bytes")
+"""What is needed to count lost slices, but not to name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,19 @@ class _Bad:
     """False: a replaced row, which only queries as of an older run return."""
     message: str
     exists: bool
+
+
+class SliceSums:
+    """What is looked for in the store: the objects of all slices, live or replaced."""
+
+    def __init__(self) -> None:
+        self.objects = NeededObjects(narrow=False)
+        self.live_bytes = 0
+
+    def add(self, live: pa.Table, replaced: pa.Table) -> None:
+        self.objects.add(live)
+        self.objects.add(replaced)
+        self.live_bytes += pc.sum(live["bytes"]).as_py() or 0
 
 
 class Notices:
@@ -76,6 +90,7 @@ def take_out(
     catalog: Catalog,
     options: StorageConfig,
     open_session: Callable[[], Session],
+    needed: SliceSums,
     *,
     run_id: str,
     parallelism: Callable[[], int],
@@ -87,22 +102,20 @@ def take_out(
     """Find bad objects, and with `apply` commit gaps in their place."""
     on_progress(Progress(phase="listing objects"))
     started_at = now_ms()
-    needed = NeededObjects(narrow=False)
-    size = 0
-    for live, table in _portions(catalog, _SLICE_COLUMNS):
-        needed.add(table)
-        size += (pc.sum(table["bytes"]).as_py() or 0) if live else 0
-    lacking = needed.lacking(storage)
+    lacking = needed.objects.lacking(storage)
     count = 0
     partitions: set[tuple[str, int]] = set()
     bad: list[_Bad] = []
-    for live, slices, sizes in _absent(catalog, lacking):
-        count += len(sizes)
-        partitions.update(zip(slices["topic_id"].to_pylist(), slices["partition"].to_pylist(), strict=True))
+    for live, slices, sizes in _absent(catalog, lacking, SCHEMA.names):
         # Whoever only looks needs no values, and there may be millions of rows.
         for each in _decoded(slices, sizes, live=live, count=None if apply or deep else notices.room):
             notices.add(_lost(each))
             bad += [each] if apply or deep else []
+        if not apply and not deep and notices.room == 0:
+            break
+    for _, slices, sizes in _absent(catalog, lacking, _COUNT_COLUMNS):
+        count += len(sizes)
+        partitions.update(zip(slices["topic_id"].to_pylist(), slices["partition"].to_pylist(), strict=True))
     if deep:
         known = {_identity(each.row, live=each.live) for each in bad}
         sound = [each for each in _segments(catalog) if _identity(each[0], live=each[1]) not in known]
@@ -123,7 +136,7 @@ def take_out(
         partitions=len(partitions),
         rows=count,
         objects=lacking.objects,
-        bytes=size if deep else 0,
+        bytes=needed.live_bytes if deep else 0,
         notices=tuple(notices.kept),
     )
     if not bad or not apply:
@@ -153,9 +166,11 @@ def _segments(catalog: Catalog) -> Iterator[tuple[Segment, bool]]:
         yield from ((row, live) for row in decode_rows(table) if isinstance(row, Segment))
 
 
-def _absent(catalog: Catalog, lacking: LackingObjects) -> Iterator[tuple[bool, pa.Table, list[int | None]]]:
+def _absent(
+    catalog: Catalog, lacking: LackingObjects, columns: Sequence[str]
+) -> Iterator[tuple[bool, pa.Table, list[int | None]]]:
     """Slices that are missing or cut, a few at a time, and the sizes of their objects; whether they are live."""
-    for live, table in _portions(catalog, SCHEMA.names) if lacking else ():
+    for live, table in _portions(catalog, columns) if lacking else ():
         for slices, sizes in lacking.select(table):
             yield live, slices, sizes
 
