@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from backup.plain import Record
 from maxbrod.model import Codec, topic_id_text
-from maxbrod.sandbox.bulk import produce_records
+from maxbrod.sandbox.bulk import encoded_batches, produce_batches
 from maxbrod.sandbox.topics import offsets, topic_id
 from maxbrod.sandbox.traffic import Message, produce, produce_transaction
 from maxbrod.sandbox.waiting import wait_for
@@ -69,18 +69,18 @@ class Ledger:
         value_bytes: int = 60,
         codec: Codec | None = None,
     ) -> None:
-        """Odd records in batches, each acknowledged. Codecs take turns, after `in_a_row` batches of one.
-
-        Nobody else may write meanwhile.
-        """
+        """Odd records in batches, each acknowledged. Codecs take turns, after `in_a_row` batches of one."""
         seed = self._seed() if seed is None else seed
         written = odd_records(count, seed=seed, value_bytes=value_bytes)
-        for turn, first in enumerate(range(0, count, batch)):
-            part = written[first : first + batch]
-            base = offsets(cluster, topic, partition)[1]
+        parts = [written[first : first + batch] for first in range(0, count, batch)]
+        encoded: list[bytes] = []
+        for turn, part in enumerate(parts):
             chosen = CODECS[turn // in_a_row % len(CODECS)] if codec is None else codec
-            produce_records(cluster, topic, _columns(part), partition=partition, codec=chosen)
-            self.note(cluster, topic, range(base, base + len(part)), part, partition=partition)
+            (one,) = encoded_batches(_columns(part), chosen)
+            encoded.append(one)
+        bases = produce_batches(cluster, topic, encoded, partition=partition)
+        acknowledged = [base + at for base, part in zip(bases, parts, strict=True) for at in range(len(part))]
+        self.note(cluster, topic, acknowledged, written, partition=partition)
 
     def produce(self, cluster: Cluster, topic: str, messages: Sequence[Message], *, partition: int = 0) -> list[int]:
         """Through Kafka's usual producer."""

@@ -25,13 +25,28 @@ if TYPE_CHECKING:
 # second, which every broker fetches and stores: half of what an idle cluster costs.
 _IDLE: Final = {"metadata.max.idle.interval.ms": "0"}
 
+_RETRY_MS: Final = 10
+
 
 def start_cluster(folder: Path | str, **options: Any) -> Cluster:
     """A cluster of brokers that live for minutes: the full compiler would take longer than what it makes faster."""
     from maxbrod.sandbox.cluster import DEFAULT_JVM_OPTIONS, Cluster
     from maxbrod.sandbox.jvm import QUICK_OPTIONS
 
+    _hurry_clients()
     return Cluster.start(folder, jvm_options=(*DEFAULT_JVM_OPTIONS, *QUICK_OPTIONS), **options)
+
+
+def _hurry_clients() -> None:
+    """By default a client of kafka-python that has just started waits for 100 ms before it asks for a topic, and again
+    before each step of a transaction. Tests start thousands of them.
+    """
+    from kafka import KafkaConsumer, KafkaProducer
+    from kafka.admin import KafkaAdminClient
+    from kafka.cluster import ClusterMetadata
+
+    for each in (ClusterMetadata, KafkaAdminClient, KafkaConsumer, KafkaProducer):
+        each.DEFAULT_CONFIG["retry_backoff_ms"] = _RETRY_MS
 
 
 @contextmanager

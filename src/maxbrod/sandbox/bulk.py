@@ -21,6 +21,8 @@ from maxbrod.sandbox.topics import replicas
 from maxbrod.sandbox.wire import ask
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from maxbrod.sandbox.cluster import Cluster
@@ -35,22 +37,32 @@ def produce_records(
     cluster: Cluster, topic: str, records: pa.RecordBatch, *, partition: int = 0, codec: Codec = Codec.LZ4
 ) -> int:
     """Append all records to a partition in batches of up to a megabyte, each acknowledged; returns how many."""
+    produce_batches(cluster, topic, encoded_batches(records, codec), partition=partition)
+    return int(records.num_rows)
+
+
+def encoded_batches(records: pa.RecordBatch, codec: Codec) -> list[bytes]:
+    """Records in batches of up to a megabyte, with base offset 0: the broker assigns offsets itself."""
     data = encode(records, codec=codec)
-    # A broker assigns offsets itself, and accepts only batches with base offset 0.
     headers = patch(data, walk(data, check_crc=False), base_offset=0)
+    spans = zip(headers.position.tolist(), headers.size.tolist(), strict=True)
+    return [data[start : start + size].tobytes() for start, size in spans]
+
+
+def produce_batches(cluster: Cluster, topic: str, batches: Sequence[bytes], *, partition: int = 0) -> list[int]:
+    """Append batches to a partition, one after another; returns the base offset that the broker gave to each."""
     deadline = time.monotonic() + _TIMEOUT_S
-    spans = list(zip(headers.position.tolist(), headers.size.tolist(), strict=True))
-    while spans:
+    offsets: list[int] = []
+    while len(offsets) < len(batches):
         with _leader(cluster, topic, partition) as connection:
-            while spans:
-                start, size = spans[0]
-                error = _produce(connection, topic, partition, data[start : start + size].tobytes())
+            for batch in batches[len(offsets) :]:
+                error, offset = _produce(connection, topic, partition, batch)
                 if error:
                     break
-                spans.pop(0)
-        if spans:
+                offsets.append(offset)
+        if error:
             _wait_for_another_leader(error, f"{topic}-{partition}", deadline)
-    return int(records.num_rows)
+    return offsets
 
 
 def _leader(cluster: Cluster, topic: str, partition: int) -> socket.socket:
@@ -69,8 +81,8 @@ def _wait_for_another_leader(error: int, object_name: str, deadline: float) -> N
     time.sleep(_PAUSE_S)
 
 
-def _produce(connection: socket.socket, topic: str, partition: int, batch: bytes) -> int:
-    """Send one batch; returns the broker's error code."""
+def _produce(connection: socket.socket, topic: str, partition: int, batch: bytes) -> tuple[int, int]:
+    """Send one batch; returns the broker's error code and the offset of its first record."""
     topic_class = ProduceRequest.TopicProduceData
     request = ProduceRequest(
         transactional_id=None,
@@ -82,4 +94,4 @@ def _produce(connection: socket.socket, topic: str, partition: int, batch: bytes
         version=_VERSION,
     )
     answer = ask(connection, request, ProduceResponse).responses[0].partition_responses[0]
-    return int(answer.error_code)
+    return int(answer.error_code), int(answer.base_offset)

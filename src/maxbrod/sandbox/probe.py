@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _TIMEOUT_S: Final = 5
-_LATEST: Final = -1
+_LIST_OFFSETS_VERSION: Final = 7
+_EARLIEST, _LATEST = -2, -1
+"""What Kafka calls the timestamps of the first and the last offset."""
 
 
 def known_brokers(port: int) -> frozenset[int]:
@@ -37,20 +39,10 @@ def known_topic(port: int, topic: str) -> Any | None:  # noqa: ANN401 - kafka-py
     return response.topics[0] if response else None
 
 
-def leads(port: int, topic: str, partitions: Sequence[int]) -> bool:
-    """Whether the broker on this port answers as the leader of all these partitions."""
-    asked = ListOffsetsRequest.ListOffsetsTopic(
-        name=topic,
-        partitions=[
-            ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
-                partition_index=number, current_leader_epoch=-1, timestamp=_LATEST
-            )
-            for number in partitions
-        ],
-    )
-    request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[asked], version=7)
-    response = _ask(port, request, ListOffsetsResponse)
-    return response is not None and not any(each.error_code for each in response.topics[0].partitions)
+def known_offsets(port: int, topic: str, partitions: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Where logs start and end for the broker on this port; None if it does not answer, or leads not all of them."""
+    starts, ends = (_listed_offsets(port, topic, partitions, timestamp) for timestamp in (_EARLIEST, _LATEST))
+    return None if starts is None or ends is None else list(zip(starts, ends, strict=True))
 
 
 def known_scram_users(port: int) -> frozenset[tuple[str, int]]:
@@ -59,6 +51,25 @@ def known_scram_users(port: int) -> frozenset[tuple[str, int]]:
     response = _ask(port, request, DescribeUserScramCredentialsResponse)
     results = response.results if response else ()
     return frozenset((result.user, info.mechanism) for result in results for info in result.credential_infos)
+
+
+def _listed_offsets(port: int, topic: str, partitions: Sequence[int], timestamp: int) -> list[int] | None:
+    topic_class = ListOffsetsRequest.ListOffsetsTopic
+    asked = [
+        topic_class.ListOffsetsPartition(partition_index=number, current_leader_epoch=-1, timestamp=timestamp)
+        for number in partitions
+    ]
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        topics=[topic_class(name=topic, partitions=asked)],
+        version=_LIST_OFFSETS_VERSION,
+    )
+    response = _ask(port, request, ListOffsetsResponse)
+    if response is None or any(each.error_code for each in response.topics[0].partitions):
+        return None
+    offsets = {each.partition_index: int(each.offset) for each in response.topics[0].partitions}
+    return [offsets[number] for number in partitions]
 
 
 def _ask(port: int, request: Any, response_class: Any) -> Any | None:  # noqa: ANN401 - kafka-python is untyped

@@ -6,12 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka import TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import UnknownTopicOrPartitionError
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.sandbox.probe import known_topic, leads
+from maxbrod.sandbox.probe import known_offsets, known_topic
 from maxbrod.sandbox.spec import PLAINTEXT
 from maxbrod.sandbox.waiting import wait_for
 
@@ -42,18 +41,15 @@ def create_topic(
     assignments: Mapping[int, Sequence[int]] | None = None,
     config: Mapping[str, str] | None = None,
 ) -> UUID:
-    """Create a topic, wait until the leader of every partition answers, and return the topic's id."""
+    """Create a topic, wait until every partition has a leader, and return the topic's id."""
     details: dict[str, Any] = {"configs": dict(config or {})}
     if assignments:
         details["assignments"] = {partition: list(brokers) for partition, brokers in assignments.items()}
     else:
         details |= {"num_partitions": partitions, "replication_factor": replication_factor}
     with cluster.admin() as admin:
-        admin.create_topics({topic: details}, wait_for_metadata=True)
-    # That asked one broker; others may learn of the topic later, and until then answer that it does not exist.
-    wait_until_known(cluster, topic)
-    wait_for(f"the leaders of {topic}", lambda: _is_led(cluster, topic), timeout_s=_TIMEOUT_S)
-    return topic_id(cluster, topic)
+        admin.create_topics({topic: details})
+    return wait_until_known(cluster, topic)
 
 
 def topic_id(cluster: Cluster, topic: str) -> UUID:
@@ -86,11 +82,13 @@ def set_topic_config(cluster: Cluster, topic: str, config: Mapping[str, str]) ->
 
 def offsets(cluster: Cluster, topic: str, partition: int = 0) -> tuple[int, int]:
     """The log start offset and the log end offset of a partition."""
-    where = TopicPartition(topic, partition)
-    with cluster.admin() as admin:
-        start = admin.list_partition_offsets({where: OffsetSpec.EARLIEST})[where]
-        end = admin.list_partition_offsets({where: OffsetSpec.LATEST})[where]
-    return start.offset, end.offset
+
+    def found() -> tuple[int, int] | None:
+        leader = replicas(cluster, topic, partition).leader
+        answer = None if leader is None else _offsets(cluster, leader, topic, [partition])
+        return None if answer is None else answer[0]
+
+    return wait_for(f"a leader of {topic}-{partition}", found, timeout_s=_TIMEOUT_S)
 
 
 def replicas(cluster: Cluster, topic: str, partition: int = 0) -> Replicas:
@@ -116,20 +114,19 @@ def wait_for_in_sync(cluster: Cluster, topic: str, brokers: Collection[int], *, 
     wait_for(f"{sorted(brokers)} in sync for {topic}-{partition}", known, timeout_s=_TIMEOUT_S)
 
 
-def wait_until_known(cluster: Cluster, topic: str) -> None:
-    """Wait until every running broker knows a new topic."""
-    wait_for(f"every broker to know {topic}", lambda: _known_to_all(cluster, topic), timeout_s=_TIMEOUT_S)
+def wait_until_known(cluster: Cluster, topic: str) -> UUID:
+    """Wait until every running broker knows a new topic and all leaders answer; returns the topic's id.
 
+    Until a broker has learnt of a topic, it answers that there is none. It may know from the metadata that it leads a
+    partition, and open the log a moment later.
+    """
 
-def _is_led(cluster: Cluster, topic: str) -> bool:
-    """A broker may know from the metadata that it leads a partition, and open the log a moment later."""
-    led = defaultdict[int, list[int]](list)
-    for each in _describe(cluster, topic).partitions:
-        led[each.leader_id].append(each.partition_index)
-    return all(
-        leader in cluster.running and leads(cluster.spec.broker(leader).ports[PLAINTEXT], topic, partitions)
-        for leader, partitions in led.items()
-    )
+    def known() -> UUID | None:
+        answers = [known_topic(cluster.spec.broker(broker).ports[PLAINTEXT], topic) for broker in cluster.running]
+        first: Any = answers[0] if answers and all(map(_is_known, answers)) else None
+        return first.topic_id if first is not None and _is_led(cluster, first) else None
+
+    return wait_for(f"every broker to know {topic}", known, timeout_s=_TIMEOUT_S)
 
 
 def _in_sync(answer: Any, partition: int) -> frozenset[int]:  # noqa: ANN401 - kafka-python is untyped
@@ -138,9 +135,21 @@ def _in_sync(answer: Any, partition: int) -> frozenset[int]:  # noqa: ANN401 - k
     )
 
 
-def _known_to_all(cluster: Cluster, topic: str) -> bool:
-    answers = [known_topic(cluster.spec.broker(broker).ports[PLAINTEXT], topic) for broker in cluster.running]
-    return all(answer is not None and not answer.error_code for answer in answers)
+def _is_known(answer: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
+    if answer is None or answer.error_code:
+        return False
+    return all(not each.error_code and each.leader_id >= 0 for each in answer.partitions)
+
+
+def _is_led(cluster: Cluster, answer: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
+    led = defaultdict[int, list[int]](list)
+    for each in answer.partitions:
+        led[each.leader_id].append(each.partition_index)
+    return all(_offsets(cluster, leader, answer.name, partitions) for leader, partitions in led.items())
+
+
+def _offsets(cluster: Cluster, leader: int, topic: str, partitions: Sequence[int]) -> list[tuple[int, int]] | None:
+    return known_offsets(cluster.spec.broker(leader).ports[PLAINTEXT], topic, partitions)
 
 
 def _describe(cluster: Cluster, topic: str) -> Any:  # noqa: ANN401 - kafka-python is untyped
