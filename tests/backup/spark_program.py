@@ -1,17 +1,14 @@
-"""Drivers for what cannot be done to the tests' session: `python -m backup.spark_program NAME CONFIG PLACE`
+"""Fates of a backup's tasks, and a driver that is killed when they are done and nothing is committed.
 
-`die` is killed when the tasks are done and nothing is committed. `cluster` runs on executors that are processes, one of
-which is killed.
+python -m backup.spark_program CONFIG
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -24,13 +21,14 @@ from maxbrod.engine.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from maxbrod.backup.plan.items import Outcome, Task
     from maxbrod.backup.task import TaskSettings
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 Fate = str
-"""What happens to a task's first attempt: `in the middle`, `at the end`, `executor`, `machine` (a Spark worker)."""
+"""What happens to a task's first attempt: `in the middle`, `at the end`, `machine` (with its executor)."""
 
 
 def one_item_each(tasks: Sequence[Task]) -> list[Task]:
@@ -87,9 +85,6 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
         mark("wrote")
         if doomed and fate == "at the end":
             os.kill(os.getpid(), signal.SIGKILL)
-        if doomed and fate == "executor":
-            next(each for each in psutil.Process().parents() if each.name() == "java").kill()
-            time.sleep(60)
         if doomed and fate == "machine":
             # The worker first: it would start another executor.
             for parent in reversed([each for each in psutil.Process().parents() if each.name() == "java"]):
@@ -100,7 +95,7 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
     return work
 
 
-def die(config: Config, _: Path) -> None:
+def die(config: Config) -> None:
     def job(*arguments: Any, **options: Any) -> None:
         run_backup_job(*arguments, **options)
         sys.stdout.write("{}\n")
@@ -111,17 +106,5 @@ def die(config: Config, _: Path) -> None:
         back_up_on(session, config)
 
 
-def cluster(config: Config, marks: Path) -> None:
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    with (
-        open_session(master="local-cluster[2,1,1024]", conf=LOOPBACK) as session,
-        patch.object(engine, "run_backup_job", fateful_job("executor", marks)),
-    ):
-        report = back_up_on(session, config)
-    said = {"exit_code": report.exit_code, "records": report.records, "notices": list(map(str, report.notices))}
-    sys.stdout.write(f"{json.dumps(said)}\n")
-
-
 if __name__ == "__main__":
-    name, settings, folder = sys.argv[1:]
-    {"die": die, "cluster": cluster}[name](Config.model_validate_json(settings), Path(folder))
+    die(Config.model_validate_json(sys.argv[1]))

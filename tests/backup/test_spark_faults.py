@@ -1,4 +1,7 @@
-"""Workers, an executor and the driver are killed under a backup: tasks run twice, and nothing is there twice."""
+"""Workers and the driver are killed under a backup: tasks run twice, and nothing is there twice.
+
+`cluster/test_standalone.py` kills executors, with the machine that they run on.
+"""
 
 from __future__ import annotations
 
@@ -65,46 +68,25 @@ def test_a_worker_that_is_killed_leaves_nothing_twice(
         assert len(list((tmp_path / "archive" / "packs").iterdir())) == report.objects + 1
 
 
-def run_program(name: str, config: dict[str, Any], place: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "backup.spark_program", name, json.dumps(config), str(place)],
+def test_a_driver_that_is_killed_before_its_commit_has_archived_nothing_and_the_next_completes(
+    cluster: Cluster, topic: str, tmp_path: Path, spark: Any, ledger: Ledger
+) -> None:
+    archive = tmp_path / "archive"
+    config = {"archive": str(archive), "kafka": {"bootstrap": cluster.bootstrap}, "backup": {"topics": [topic]}}
+    died = subprocess.run(
+        [sys.executable, "-m", "backup.spark_program", json.dumps(config)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
         timeout=300,
     )
-
-
-def plain(cluster: Cluster, archive: Path, topic: str) -> dict[str, Any]:
-    return {"archive": str(archive), "kafka": {"bootstrap": cluster.bootstrap}, "backup": {"topics": [topic]}}
-
-
-def test_a_driver_that_is_killed_before_its_commit_has_archived_nothing_and_the_next_completes(
-    cluster: Cluster, topic: str, tmp_path: Path, spark: Any, ledger: Ledger
-) -> None:
-    archive = tmp_path / "archive"
-    died = run_program("die", plain(cluster, archive, topic), tmp_path)
     assert (died.returncode, died.stdout) == (-signal.SIGKILL, "{}\n")
     assert list((archive / "packs").iterdir())
     assert not read_archive(str(archive)).rows
     report = back_up_on(spark, config_of(cluster, archive, topic))
     assert (report.exit_code, report.records) == (0, PARTITIONS * RECORDS)
     read_archive(str(archive)).assert_equals(ledger)
-
-
-def test_an_executor_that_is_killed_leaves_nothing_twice(
-    cluster: Cluster, topic: str, tmp_path: Path, ledger: Ledger
-) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    ended = run_program("cluster", plain(cluster, tmp_path / "archive", topic), marks)
-    assert ended.returncode == 0
-    report = json.loads(ended.stdout)
-    assert (report["exit_code"], report["records"]) == (0, PARTITIONS * RECORDS), report
-    # The first attempt had written everything when its executor died.
-    assert {"0-0-wrote", "0-1-wrote"} <= names(marks)
-    read_archive(str(tmp_path / "archive")).assert_equals(ledger)
 
 
 def test_two_attempts_of_every_task_at_once_leave_nothing_twice(
