@@ -9,11 +9,12 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from backup.engine import back_up, config_of
 from maxbrod.archive.opening import open_archive
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
@@ -48,13 +49,6 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def finished(*arguments: str) -> dict[str, Any]:
-    with started(*arguments, "--json") as process:
-        out, _ = process.communicate(timeout=300)
-    document: dict[str, Any] = json.loads(out)
-    return document
-
-
 def family_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
@@ -83,39 +77,22 @@ def test_ctrl_c_ends_a_run_with_what_is_being_read_committed(cluster: Cluster, t
     assert sum(open_archive(str(archive)).catalog.rows()["records"].to_pylist()) == report["records"]
     assert psutil.wait_procs(family, timeout=60)[1] == []
 
-    rest = finished(*arguments)
-    assert report["records"] + rest["records"] == PARTITIONS * 10
-    assert rest["complete"]
+    rest = back_up(config_of(cluster, archive, topic))
+    assert report["records"] + rest.records == PARTITIONS * 10
+    assert rest.complete
 
 
-def test_sigterm_ends_following_with_everything_committed(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_following_outlives_the_death_of_its_spark_and_sigterm_ends_it_with_everything_committed(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """One process for both: it starts Spark twice."""
     create_topic(cluster, topic)
     produce(cluster, topic, numbered(10))
-    arguments = ("--bootstrap", cluster.bootstrap, "-a", str(tmp_path / "archive"), "--topic", topic)
+    archive = tmp_path / "archive"
+    arguments = ("--bootstrap", cluster.bootstrap, "-a", str(archive), "--topic", topic)
     with started(*arguments, "--follow", "--every", "1s", "--json") as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
-        produce(cluster, topic, numbered(5))
-        second = json.loads(process.stdout.readline())
-        while second["report"]["records"] != 5:
-            assert second["exit_code"] == 0
-            second = json.loads(process.stdout.readline())
-        family = family_of(process)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    assert (first["report"]["records"], first["lag_offsets"]) == (10, 0)
-    assert second["recovery_point_ms"] > first["recovery_point_ms"]
-    assert psutil.wait_procs(family, timeout=60)[1] == []
-
-
-def test_following_outlives_the_death_of_its_spark(cluster: Cluster, topic: str, tmp_path: Path) -> None:
-    create_topic(cluster, topic)
-    produce(cluster, topic, numbered(10))
-    arguments = ("--bootstrap", cluster.bootstrap, "-a", str(tmp_path / "archive"), "--topic", topic)
-    with started(*arguments, "--follow", "--every", "1s", "--json") as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["report"]["records"] == 10
         (jvm,) = (child for child in family_of(process) if child.name() == "java")
         jvm.kill()
         produce(cluster, topic, numbered(5))
@@ -123,11 +100,16 @@ def test_following_outlives_the_death_of_its_spark(cluster: Cluster, topic: str,
         while failed["error"] is None:
             failed = json.loads(process.stdout.readline())
         again = json.loads(process.stdout.readline())
+        family = family_of(process)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=240)
+    assert (first["report"]["records"], first["lag_offsets"]) == (10, 0)
     assert failed["error"]["retryable"], failed
     assert (again["error"], again["report"]["records"]) == (None, 5)
+    assert again["recovery_point_ms"] > first["recovery_point_ms"]
     assert process.returncode == 0, err
+    assert sum(open_archive(str(archive)).catalog.rows()["records"].to_pylist()) == 15
+    assert psutil.wait_procs(family, timeout=60)[1] == []
 
 
 @pytest.fixture
