@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 from native_logs import data_batch
 
-from maxbrod.bench import backup, follow, logdir, restore, table
+from maxbrod.bench import backup, follow, logdir, restore, start, table
 from maxbrod.bench.bare import BareLoop, BareProducer
 from maxbrod.bench.groups import Group, TableGroup
 from maxbrod.bench.loads import BATCH_BYTES
@@ -26,6 +26,7 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.topics import delete_topic
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from maxbrod.engine.session import Session
@@ -71,6 +72,16 @@ def test_the_start_benchmark_reports_every_way(
 ) -> None:
     # The full compiler makes PySpark's own start twice as long, and no figure matters here.
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    measure, seconds = start._seconds, dict[str, float]()
+
+    def once(program: str, environment: Mapping[str, str]) -> float:
+        """Two ways are the same program, once without its archive of classes, which takes longer to start."""
+        if program not in seconds:
+            sooner = {name: value for name, value in environment.items() if name != "MAXBROD_CACHE"}
+            seconds[program] = measure(program, sooner)
+        return seconds[program]
+
+    monkeypatch.setattr(start, "_seconds", once)
     assert run(["bench", "start", "--rounds", "1"]) == 0
     shown = capsys.readouterr().out
 

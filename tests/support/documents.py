@@ -1,4 +1,6 @@
-"""Validates every document that a test prints with `--json` against the published schema of its command."""
+"""Validates every document that a test prints with `--json` against the published schema of its command. Commands that
+tests run in process are built once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer.main
 from jsonschema import Draft202012Validator
 
 from maxbrod.cli import main, output
@@ -44,6 +47,14 @@ def faults(arguments: Sequence[str], text: str) -> list[str]:
         return []
     nearest = min(found, key=lambda name: len(found[name]))
     return [f"{nearest}: {each}" for each in found[nearest]]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def commands_are_built_once() -> Iterator[None]:
+    """typer builds all commands again for each call, which takes longer than most of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
