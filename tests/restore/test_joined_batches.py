@@ -37,8 +37,7 @@ KEEP, AUTO, JOIN = BatchesMode.KEEP, BatchesMode.AUTO, BatchesMode.JOIN
 
 def small_batches(cluster: Cluster, topic: str, folder: Path, codec: str | None = None) -> Config:
     create_topic(cluster, topic, config={"retention.ms": "-1"})
-    for number in range(BATCHES):
-        produce(cluster, topic, numbered(RECORDS, first=RECORDS * number), compression_type=codec)
+    produce(cluster, topic, numbered(TOTAL), batch_records=RECORDS, compression_type=codec)
     config = config_of(cluster, folder / "archive", topic)
     assert back_up(config).complete
     return config

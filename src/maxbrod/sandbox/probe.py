@@ -10,7 +10,12 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka.protocol.admin import DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
+from kafka.protocol.admin import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
@@ -21,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _TIMEOUT_S: Final = 5
+_DESCRIBE_CONFIGS_VERSION: Final = 4
+_TOPIC: Final = 2
+"""What Kafka calls the kind of a resource."""
 _LIST_OFFSETS_VERSION: Final = 7
 _EARLIEST, _LATEST = -2, -1
 """What Kafka calls the timestamps of the first and the last offset."""
@@ -43,6 +51,18 @@ def known_offsets(port: int, topic: str, partitions: Sequence[int]) -> list[tupl
     """Where logs start and end for the broker on this port; None if it does not answer, or leads not all of them."""
     starts, ends = (_listed_offsets(port, topic, partitions, timestamp) for timestamp in (_EARLIEST, _LATEST))
     return None if starts is None or ends is None else list(zip(starts, ends, strict=True))
+
+
+def known_config(port: int, topic: str) -> dict[str, str]:
+    """The settings of a topic that the broker on this port knows; none if it does not answer."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=_TOPIC, resource_name=topic, configuration_keys=None
+    )
+    request = DescribeConfigsRequest(
+        resources=[resource], include_synonyms=False, include_documentation=False, version=_DESCRIBE_CONFIGS_VERSION
+    )
+    response = _ask(port, request, DescribeConfigsResponse)
+    return {each.name: each.value for each in response.results[0].configs} if response else {}
 
 
 def known_scram_users(port: int) -> frozenset[tuple[str, int]]:

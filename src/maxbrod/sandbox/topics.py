@@ -10,7 +10,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import UnknownTopicOrPartitionError
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.sandbox.probe import known_offsets, known_topic
+from maxbrod.sandbox.probe import known_config, known_offsets, known_topic
 from maxbrod.sandbox.spec import PLAINTEXT
 from maxbrod.sandbox.waiting import wait_for
 
@@ -74,10 +74,17 @@ def recreate_topic(
 
 
 def set_topic_config(cluster: Cluster, topic: str, config: Mapping[str, str]) -> None:
+    """Change settings of a topic, and wait until every running broker knows them."""
     with cluster.admin() as admin:
         answers = admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(config))])
     if (answer := answers["topic"][topic]) != "OK":
         raise UsageError(f"Kafka refused new settings: {answer}", object_name=topic)
+
+    def known() -> bool:
+        ports = [cluster.spec.broker(broker).ports[PLAINTEXT] for broker in cluster.running]
+        return all(config.items() <= known_config(port, topic).items() for port in ports)
+
+    wait_for(f"every broker to know the settings of {topic}", known, timeout_s=_TIMEOUT_S)
 
 
 def offsets(cluster: Cluster, topic: str, partition: int = 0) -> tuple[int, int]:

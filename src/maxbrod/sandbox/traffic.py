@@ -13,6 +13,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata
 
 from maxbrod.errors import UnavailableError
+from maxbrod.sandbox.topics import offsets
+from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +25,7 @@ LINGER_MS: Final = 60_000
 """A flush ends it sooner. With the timeout of a request it must stay below the delivery timeout, which is 120 s."""
 _POLL_MS: Final = 200
 _READ_TIMEOUT_S: Final = 120.0
+_MARKER_TIMEOUT_S: Final = 60.0
 
 
 class Message(NamedTuple):
@@ -43,15 +46,25 @@ def numbered(count: int, *, first: int = 0, keys: int | None = None) -> list[Mes
 
 
 def produce(
-    cluster: Cluster, topic: str, messages: Iterable[Message], *, partition: int = 0, **config: object
+    cluster: Cluster,
+    topic: str,
+    messages: Iterable[Message],
+    *,
+    partition: int = 0,
+    batch_records: int | None = None,
+    **config: object,
 ) -> list[int]:
     """Write messages, wait until all are acknowledged, and return their offsets. `config` is kafka-python's.
 
-    The messages of a call form one batch, unless `batch_size` (16 KiB) divides them: the producer lingers until the
-    flush, so that no batch depends on when the sender thread wakes up.
+    The messages of a call form one batch, or one for each `batch_records` of them, unless `batch_size` (16 KiB) divides
+    them: the producer lingers until the flush, so that no batch depends on when the sender thread wakes up.
     """
     with _producer(cluster, **config) as producer:
-        return _send(producer, topic, partition, messages)
+        if batch_records is None:
+            return _send(producer, topic, partition, messages)
+        given = list(messages)
+        parts = (given[first : first + batch_records] for first in range(0, len(given), batch_records))
+        return [offset for part in parts for offset in _send(producer, topic, partition, part)]
 
 
 def produce_transaction(
@@ -63,16 +76,21 @@ def produce_transaction(
     partition: int = 0,
     commit: bool = True,
 ) -> list[int]:
-    """Write messages in one transaction that is then committed or aborted, and return their offsets."""
+    """Write messages in one transaction that is then committed or aborted, and return their offsets.
+
+    Its marker is in the log when this returns: a broker answers before it writes one, and what is written next could
+    come before it.
+    """
     with _producer(cluster, transactional_id=transactional_id) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        offsets = _send(producer, topic, partition, messages)
+        written = _send(producer, topic, partition, messages)
         if commit:
             producer.commit_transaction()
         else:
             producer.abort_transaction()
-        return offsets
+    wait_for("the marker", lambda: offsets(cluster, topic, partition)[1] > written[-1] + 1, timeout_s=_MARKER_TIMEOUT_S)
+    return written
 
 
 @contextmanager
