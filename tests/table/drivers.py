@@ -71,8 +71,14 @@ def _twice(session: Any, whole: str) -> list[int]:
     return [*found, *maxbrod.query(whole, sql, session=session).to_pylist()[0].values()]
 
 
-def follow(archive: str, scratch: str, batch: str, point: str) -> None:
-    """Follow an archive to its end; be killed in one batch, before it is written or before it is committed."""
+def be_killed(archive: str, scratch: str, batch: str, point: str) -> None:
+    """Follow an archive, and be killed in one batch, before it is written or before it is committed."""
+    with open_session(master="local[1]") as session:
+        follow(session, archive, scratch, batch, point)
+
+
+def follow(session: Any, archive: str, scratch: str, batch: str = "", point: str = "") -> None:
+    """Follow an archive to its end, or until the kill."""
 
     def write(frame: Any, number: int) -> None:
         _kill_if(number, "planned")
@@ -86,17 +92,16 @@ def follow(archive: str, scratch: str, batch: str, point: str) -> None:
         if (str(number), here) == (batch, point):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with open_session(master="local[1]") as session:
-        stream = session.readStream.format("maxbrod").option("maxOffsetsPerTrigger", "20").load(archive)
-        query = (
-            stream.writeStream.foreachBatch(write)
-            .option("checkpointLocation", f"{scratch}/checkpoint")
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+    stream = session.readStream.format("maxbrod").option("maxOffsetsPerTrigger", "20").load(archive)
+    query = (
+        stream.writeStream.foreachBatch(write)
+        .option("checkpointLocation", f"{scratch}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
 
 
 if __name__ == "__main__":
-    programs: dict[str, Callable[..., None]] = {"serve": serve, "connect": connect, "follow": follow}
+    programs: dict[str, Callable[..., None]] = {"serve": serve, "connect": connect, "be_killed": be_killed}
     programs[sys.argv[1]](*sys.argv[2:])

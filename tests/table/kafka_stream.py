@@ -6,26 +6,26 @@ python kafka_stream.py BOOTSTRAP TOPIC INPUT CHECKPOINT
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import maxbrod
 from maxbrod.engine.session import open_session
 
 
-def main() -> None:
-    bootstrap, topic, folder, checkpoint = sys.argv[1:]
-    with open_session(master="local[2]") as session:
-        maxbrod.register(session)
-        lines = session.readStream.schema("value string").option("maxFilesPerTrigger", "1").text(folder)
-        query = (
-            lines.writeStream.format("maxbrod")
-            .option("kafka.bootstrap.servers", bootstrap)
-            .option("topic", topic)
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+def stream(session: Any, bootstrap: str, topic: str, folder: str, checkpoint: str) -> None:
+    maxbrod.register(session)
+    lines = session.readStream.schema("value string").option("maxFilesPerTrigger", "1").text(folder)
+    query = (
+        lines.writeStream.format("maxbrod")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", topic)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
 
 
 if __name__ == "__main__":
-    main()
+    with open_session(master="local[2]") as opened:
+        stream(opened, *sys.argv[1:])

@@ -18,6 +18,7 @@ from backup.ledger import Ledger
 from backup.test_runs import KEEP
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.sandbox.topics import create_topic
+from table import drivers
 from table.archives import compact, write
 from table.test_spark import records
 
@@ -34,10 +35,9 @@ def grow(archive: Path, first: int, end: int) -> None:
     write(archive, batches, run_id=f"run-{first}", limits=SegmentLimits(records_max=10), written_at=end)
 
 
-def follow(archive: Path, scratch: Path, *killed: str) -> int:
-    """How a driver ended that followed an archive until its end, or until it was killed."""
-    program = [sys.executable, "-m", "table.drivers", "follow", str(archive), str(scratch), *(killed or ("", ""))]
-    return subprocess.run(program, env=ENVIRONMENT, check=False).returncode
+def follow_until_killed(archive: Path, scratch: Path, *where: str) -> None:
+    program = [sys.executable, "-m", "table.drivers", "be_killed", str(archive), str(scratch), *where]
+    assert subprocess.run(program, env=ENVIRONMENT, check=False).returncode == -signal.SIGKILL
 
 
 def attempts_at(scratch: Path) -> dict[int, list[list[int]]]:
@@ -48,15 +48,17 @@ def attempts_at(scratch: Path) -> dict[int, list[list[int]]]:
     return found
 
 
-def test_every_record_is_in_one_batch_although_the_driver_is_killed_between_any_two_steps(tmp_path: Path) -> None:
+def test_every_record_is_in_one_batch_although_the_driver_is_killed_between_any_two_steps(
+    spark: Any, tmp_path: Path
+) -> None:
     archive, scratch = tmp_path / "archive", tmp_path / "scratch"
     grow(archive, 0, 50)
-    assert follow(archive, scratch, "1", "planned") == -signal.SIGKILL
+    follow_until_killed(archive, scratch, "1", "planned")
     grow(archive, 50, 60)
     compact(archive)
-    assert follow(archive, scratch, "1", "written") == -signal.SIGKILL
+    follow_until_killed(archive, scratch, "1", "written")
     grow(archive, 60, 70)
-    assert follow(archive, scratch) == 0
+    drivers.follow(spark, str(archive), str(scratch))
     attempts = attempts_at(scratch)
     assert [len(each) for _, each in sorted(attempts.items())] == [1, 2, 1, 1]
     assert attempts[1] == [[*range(20, 40)]] * 2
