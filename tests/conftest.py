@@ -84,6 +84,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             setattr(test, _OWN_SETTINGS, settings(own, max_examples=min(own.max_examples, _QUICK_EXAMPLES)))
         if _STARTS_A_JVM.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("full")
+        if "cluster3" in getattr(item, "fixturenames", ()) and _name(item.path) not in _THREE_BROKERS:
+            raise pytest.UsageError(f"{_name(item.path)} uses cluster3: add it to _THREE_BROKERS in {__file__}")
     full = {item.path for item in items if item.get_closest_marker("full") is not None}
     # The longest files, then those that start a JVM, then the rest, which fill the last seconds of both workers.
     items.sort(key=lambda item: (_turn(item.path), item.path not in full, _name(item.path) in _THREE_BROKERS))

@@ -132,7 +132,7 @@ def test_partitions_of_a_broker_that_stays_away_are_named_and_all_others_archive
         assert checked.unfinished_runs[-1].run_id == again.run_id
     finally:
         mend(cluster3, topic, first)
-    last = back_up(config)
+    last = back_up(config.model_copy(update={"patience": 120.0}))
     assert (last.exit_code, last.recovery_point_ms, last.waiting) == (0, last.started_at_ms, 0)
     assert list_topics(open_archive(str(config.archive))).recovery_point == last.started_at_ms
     read_archive(str(tmp_path / "archive")).assert_equals(ledger)

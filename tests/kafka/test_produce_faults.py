@@ -29,7 +29,7 @@ from maxbrod.sandbox.proxy import (
     Throttle,
     TruncateAnswer,
 )
-from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync
+from maxbrod.sandbox.topics import create_topic, wait_for_in_sync
 from support.clusters import proxied_broker
 
 if TYPE_CHECKING:
@@ -206,5 +206,5 @@ def test_too_few_replicas_are_waited_for_and_named_if_they_do_not_come(cluster3:
                 restarting.start()
             restarting.join()
             cluster3.wait_until_settled()
-    assert replicas(cluster3, topic).in_sync == {2, 3}
+            wait_for_in_sync(cluster3, topic, {2, 3})
     assert_stored(cluster3, topic, records, broker=2)

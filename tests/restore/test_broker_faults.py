@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
 
+PATIENCE_S = 120.0
+"""For what must end well, however slow the machine is."""
+
 
 def replicated(cluster: Cluster, topic: str, place: Path, *, min_in_sync: int) -> tuple[Config, dict[int, Record]]:
     """A topic on all brokers, its group at 250, backed up."""
@@ -149,7 +152,7 @@ def test_partitions_of_a_broker_that_stays_away_are_told_and_restored_when_it_is
     finally:
         cluster3.restart(first)
         cluster3.wait_until_settled()
-    report = restore(config, renamed("append"))
+    report = restore(config.model_copy(update={"patience": PATIENCE_S}), renamed("append"))
     assert report.exit_code == 0, report.partitions
     for partition, broker in enumerate((first, second, third)):
         assert_restored(cluster3, target, wanted[partition], partition=partition, base=0, broker=broker)

@@ -106,7 +106,7 @@ def test_the_command_prints_a_report_and_its_exit_code(
 
 
 def test_a_lost_segment_is_given_up_and_reported(cluster: Cluster, topic: str, tmp_path: Path) -> None:
-    link = Link(cluster, topic, tmp_path, lost_segment_timeout=0.7, late_segment_retries=3).created()
+    link = Link(cluster, topic, tmp_path, lost_segment_timeout=3600.0).created()
     link.add(0, 10)
     gone = link.add(10, 10)
     link.add(20, 10)
@@ -114,7 +114,8 @@ def test_a_lost_segment_is_given_up_and_reported(cluster: Cluster, topic: str, t
     waiting = link.run()
     assert (waiting.exit_code, waiting.partitions[0].state) == (EXIT_INCOMPLETE, "late segment")
     assert link.numbers() == list(range(10))
-    with TreeIngress(link.config) as ingress:
+    hasty = Link(cluster, topic, tmp_path, lost_segment_timeout=0.7, late_segment_retries=3)
+    with TreeIngress(hasty.config) as ingress:
         while not ingress.statuses() or ingress.statuses()[0].checkpoint != 29:
             ingress.tick()
             ingress.rest()
