@@ -17,30 +17,35 @@ settings.load_profile("maxbrod")
 
 _OWN_SETTINGS = "_hypothesis_internal_use_settings"
 _STARTS_A_JVM = frozenset({"cluster", "cluster3", "fenced", "java", "spark"})
-# The files that take longest, each more than 20 s of a processor. They are handed out first: by default xdist begins
+# The files that take longest, each about 20 s or more. They are handed out first: by default xdist begins
 # with the files of most tests, so that one of two workers would be left alone with these at the end.
 _LONGEST = (
-    "restore/test_kill_sweep.py",
-    "cluster/test_standalone.py",
     "test_bench.py",
-    "table/test_stream_spark.py",
-    "table/test_kafka_sink_kill.py",
     "table/test_spark_connect.py",
-    "backup/test_spark_faults.py",
-    "restore/test_spark_faults.py",
-    "test_install.py",
-    "backup/test_signals.py",
-    "restore/test_signals.py",
-    "table/test_sink_spark.py",
-    "backup/test_storage_faults.py",
+    "restore/test_kill_sweep.py",
+    "lifecycle/test_store_faults.py",
     "backup/test_kill_sweep.py",
+    "repair/test_faults.py",
     "restore/test_transform.py",
-    "restore/cold/test_real.py",
+    "cluster/test_standalone.py",
+    "table/test_kafka_sink_kill.py",
+    "table/test_scans.py",
+    "compact/test_by_key.py",
+    "backup/test_storage_faults.py",
+    "catalog/test_queries.py",
+    "backup/test_signals.py",
+    "replicate/test_exactly_once.py",
+    "test_install.py",
+    "repair/test_rebuild.py",
+    "transform/test_staging.py",
+    "sandbox/test_cluster_faults.py",
+    "table/test_decoding.py",
     "engine/test_session.py",
-    "convert/test_logdir.py",
+    "restore/cold/test_real.py",
+    "table/test_sink_spark.py",
+    "table/test_stream_spark.py",
+    "restore/test_signals.py",
     "drill/test_real.py",
-    "catalog/test_upkeep.py",
-    "test_demo.py",
 )
 # The files that use `cluster3`. One worker gets all of them, so that one run starts one such cluster; and late, as its
 # four processes cost a tenth of a processor even when nobody uses them, until the run ends.
