@@ -9,17 +9,22 @@ from dataclasses import replace
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from kafka import KafkaConsumer
 from kafka import TopicPartition as Place
 
 from maxbrod.batch.provenance import ORIGIN
+from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
+from maxbrod.replicate import promote as promote_module
 from maxbrod.replicate.ingress import append_job, append_source, append_task, workers
+from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.positions import put_mark, take_position
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
 from maxbrod.replicate.link import Link, State
+from maxbrod.replicate.promote import promote
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, carry, link_config, only, take_in
@@ -31,8 +36,6 @@ from support.sparkless import no_session, run_tasks_here
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from maxbrod.config import Config
     from maxbrod.replicate.link import Mark
@@ -91,6 +94,57 @@ def test_both_directions_between_two_shared_topics_never_loop(cluster: Cluster, 
     assert sorted(_numbers(cluster, topic)) == sorted(_numbers(cluster, other)) == [*range(10), 500, 501]
     named = [name for each in log_of(cluster, topic).values() for name, _ in each.headers]
     assert named.count(ORIGIN.encode()) == 2, "only those from the other side"
+
+
+def test_a_chain_of_links_that_append_has_every_record_once_and_in_order(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    """Each topic has a producer of its own, and what comes through the chain stands among its records."""
+    first, second, third = topic, topic + SUFFIX, topic + SUFFIX + SUFFIX
+    create_topic(cluster, first)
+    one = link_config(cluster, tmp_path / "one", first, offsets="append")
+    two = link_config(cluster, tmp_path / "two", second, offsets="append")
+    back = link_config(cluster, tmp_path / "back", third, offsets="append", rename=(f"{third}={first}",))
+    for number in range(2):
+        produce(cluster, first, numbered(10, first=100 * number))
+        produce_transaction(cluster, first, numbered(5), transactional_id=topic, commit=False)
+        carry(one)
+        produce(cluster, second, numbered(1, first=1000 + number))
+        carry(two)
+        assert take_in(one).appended == take_in(two).appended == 0
+    wanted = [*range(10), 1000, *range(100, 110), 1001]
+    assert committed(cluster, second) == committed(cluster, third) == wanted
+    assert carry(back).appended == 2, "only what the first topic has not had"
+    assert [each for each in committed(cluster, first) if each >= 1000] == [1000, 1001]
+    assert carry(one).appended == carry(two).appended == 0, "it never circles"
+
+
+def test_promoting_a_partition_that_a_running_ingress_takes_back_ends_it_all_the_same(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append")
+    produce(cluster, topic, numbered(10))
+    carry(config)
+    times_left = promote_module._ATTEMPTS
+
+    def take_back(client: KafkaClient, where: TopicPartition, **more: Any) -> tuple[int, int]:
+        """As an ingress does that has read its orders before the one to promote was given."""
+        nonlocal times_left
+        if times_left > 0:
+            times_left -= 1
+            take_position(client, Link(name=f"link-{topic}"), (topic, where), joined=False, patience_s=60)
+        return stable_extent(client, where, **more)
+
+    monkeypatch.setattr(promote_module, "stable_extent", take_back)
+    with pytest.raises(UnavailableError, match="again and again") as refused:
+        promote(config)
+    assert "run the same command again" in (refused.value.hint or "")
+    times_left = 2
+    report = promote(config)
+    assert (report.fenced, report.missing, report.partitions[0].end) == (True, 0, 10)
+    assert mark_of(config, topic).state is State.PROMOTED
+    assert only(take_in(config)).state is State.PROMOTED
 
 
 def test_two_racing_instances_append_every_record_once(

@@ -288,6 +288,26 @@ def test_an_egress_stands_by_for_one_partition_and_takes_over(cluster: Cluster, 
             wait_for("twenty records", lambda: _archived(config) == 20, timeout_s=60)
 
 
+def test_a_topic_with_limits_of_its_own_does_not_wait_for_those_of_all(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    slow, fast = f"{topic}-slow", f"{topic}-fast"
+    for each in (slow, fast):
+        create_topic(cluster, each)
+        produce(cluster, each, numbered(5))
+    limits = {"roll_age": 3600.0, "topic_limits": (f"{fast}:records=5,age=2h",)}
+    config = link_config(cluster, tmp_path / "archive", slow, fast, once=True, **limits)
+    read: list[list[str]] = []
+
+    def note(interval: Interval) -> None:
+        assert interval.report is not None
+        read.append([each.topic for each in interval.report.topics if each.records])
+
+    with without_spark():
+        follow_source(config, stop=threading.Event(), on_interval=note)
+    assert read == [[fast], [slow]], "the last one as a stop does"
+
+
 def test_two_egresses_archive_their_shares_and_together_all_of_the_source(
     cluster: Cluster, tmp_path: Path, topic: str
 ) -> None:

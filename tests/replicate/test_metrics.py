@@ -13,12 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from maxbrod.cli.metrics import exporting
 from maxbrod.errors import UnavailableError
+from maxbrod.model import GapReason
 from maxbrod.replicate.egress import EgressShare
 from maxbrod.replicate.ingress.follow import Interval
 from maxbrod.replicate.link import State
 from maxbrod.replicate.metrics import BeatMetrics, IngressMetrics, problem_of
 from maxbrod.replicate.options import ReplicateOptions
-from maxbrod.replicate.report import IngressReport, PartitionStatus
+from maxbrod.replicate.report import IngressReport, Lacking, PartitionStatus
 from maxbrod.sandbox.ports import free_ports
 
 if TYPE_CHECKING:
@@ -73,6 +74,15 @@ def test_the_lag_of_a_topic_is_that_of_all_its_partitions() -> None:
     assert value(metrics.registry, "replicate_lag_records", **of) == 7
     assert value(metrics.registry, "replicate_lag_bytes", **of) == 41
     assert value(metrics.registry, "replicate_lag_seconds", **of) == 9.0
+
+
+def test_offsets_that_were_never_archived_are_counted_as_long_as_the_catalog_names_them() -> None:
+    metrics = IngressMetrics()
+    lost = Lacking(first_offset=10, end_offset=15, reason=GapReason.RETENTION)
+    metrics.observe(interval(partition(0, lacking=(lost,)), partition(1, lacking=(lost, lost))))
+    assert value(metrics.registry, "replicate_never_archived_offsets", topic="eu.orders") == 15
+    metrics.observe(interval())
+    assert value(metrics.registry, "replicate_never_archived_offsets", topic="eu.orders") is None
 
 
 def test_an_unknown_lag_is_never_a_number() -> None:

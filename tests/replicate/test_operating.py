@@ -5,23 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import pytest
+
 from compare.engine import without_spark as comparing_without_spark
 from maxbrod.compare import job
+from maxbrod.config import KafkaConfig
+from maxbrod.kafka.admin.topics import delete_records
+from maxbrod.kafka.state.cluster_state import TopicState
+from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.model import GapReason, PartitionId, TopicPartition
 from maxbrod.replicate.fail_back import fail_back
+from maxbrod.replicate.ingress.plan import Extent, Mirror
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.promote import promote
+from maxbrod.replicate.report import Lacking, status_of
+from maxbrod.replicate.view import LinkView, MirroredPartition
 from maxbrod.sandbox.topics import create_topic, offsets
-from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
-from restore.engine import Command, configs_of, put, stand
+from restore.engine import Command, configs_of, put, read_all, stand
 from restore.oracle import log_of
 from support.sparkless import run_tasks_here
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from maxbrod.sandbox.cluster import Cluster
 
@@ -58,6 +66,49 @@ def test_status_tells_the_lag_without_the_source(
     assert (found["state"], found["lag_records"]) == ("catching up", 5)
     assert found["lag_ms"] >= in_step_ms, "counted from the heartbeat whose records it has"
     assert "in step" not in command("replicate", "status")
+
+
+@pytest.mark.parametrize("how", ["exact", "append"])
+def test_offsets_that_were_never_archived_are_named_in_every_report(
+    cluster: Cluster, tmp_path: Path, topic: str, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets=how)
+    command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
+    command.place += ["--offsets", how]
+    produce(cluster, topic, numbered(10))
+    assert only(carry(config)).lacking == ()
+    produce(cluster, topic, numbered(10, first=10))
+    with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+        _, failed = delete_records(client, {TopicPartition(topic=topic, partition=0): 15})
+    assert not failed
+    archive(config)
+    wanted = [{"first_offset": 10, "end_offset": 15, "reason": "retention"}]
+    for number in range(2):
+        (found,) = command.json("replicate", "ingress", "--once")["report"]["partitions"]
+        assert (found["lacking"], found["state"], found["lag_records"]) == (wanted, "in step", 0), number
+    assert command.json("replicate", "status")["partitions"][0]["lacking"] == wanted
+    line = f"{topic}-0  offsets 10 to 14 never arrive: the source removed them before egress read them (retention)"
+    command("replicate", "ingress", "--once")
+    assert line in command.said
+    assert line in command("replicate", "status")
+    assert line in command("replicate", "promote")
+    arrived = [value for _, value in read_all(cluster, topic + SUFFIX)]
+    assert arrived[-5:] == [value for _, value in read_all(cluster, topic)]
+
+
+def test_a_range_that_a_later_run_may_mend_is_lacking_once_it_was_passed() -> None:
+    gap = Lacking(first_offset=10, end_offset=15, reason=GapReason.CORRUPT)
+    source = TopicState(name="a", topic_id="A", internal=False, replicas=((1,),), configs=None, effective=None)
+    each = MirroredPartition(
+        id=PartitionId(topic_id="A", partition=0),
+        where=TopicPartition(topic="a", partition=0),
+        mirror=Mirror(source=source, name="a"),
+        extent=Extent(first=0, end=20, start=0),
+        lacking=(gap,),
+    )
+    assert status_of(each, 10, [], 0).lacking == ()
+    assert status_of(each, 20, [], 0).lacking == (gap,)
 
 
 def test_a_paused_topic_stands_still_until_it_is_resumed(
@@ -185,6 +236,30 @@ def test_records_are_never_mirrored_back_to_where_they_come_from(cluster: Cluste
     assert only(report).state is State.OWN
     assert report.appended == 0
     assert report.exit_code == 0
+
+
+def test_a_chain_of_exact_links_has_every_record_once_at_the_first_sources_offsets(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    """Three clusters in one: only their ids, which tell where records have been, are those of three."""
+    create_topic(cluster, topic)
+    first, second = (topic, f"{topic}{SUFFIX}")
+    one, two = link_config(cluster, tmp_path / "one", first), link_config(cluster, tmp_path / "two", second)
+    back = link_config(cluster, tmp_path / "back", second + SUFFIX)
+    for number in range(3):
+        produce(cluster, topic, numbered(30, first=100 * number), batch_size=200)
+        produce_transaction(cluster, topic, numbered(5), transactional_id=topic, commit=number == 1)
+        carry(one)
+        with patch.object(LinkView, "here", lambda _: "cluster C"):
+            assert only(carry(two)).state is State.IN_STEP
+            # The last link brings nothing twice, whoever repeats it.
+            assert take_in(two).appended == 0
+    assert offsets(cluster, second + SUFFIX) == offsets(cluster, topic) == (0, 108)
+    aborted = {*range(30, 35), *range(102, 107)}
+    wanted = {at: each for at, each in log_of(cluster, topic).items() if at not in aborted}
+    assert log_of(cluster, second + SUFFIX) == wanted
+    archive(back)
+    assert only(take_in(back)).state is State.OWN, "the circle ends at the cluster that it began with"
 
 
 def test_failing_back_continues_the_old_source_at_the_same_offsets(

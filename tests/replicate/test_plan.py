@@ -89,6 +89,19 @@ def test_nothing_behind_a_lost_range_is_appended_unless_gaps_are_accepted(reason
     assert (accepted.end, accepted.lost, len(accepted.slices)) == (30, None, 2)
 
 
+@pytest.mark.parametrize(("position", "pruned"), [(0, ((10, 20),)), (15, ((15, 20),)), (20, ())])
+def test_pruned_offsets_are_named_by_the_interval_that_makes_holes_of_them(
+    position: int, pruned: tuple[tuple[int, int], ...]
+) -> None:
+    rows = encode_rows([_data(0, 10), _gap(10, 20, GapReason.PRUNED), _data(20, 30)])
+    assert plan_portions(rows, {ONE: (position, 30)}, accept_gaps=False)[ONE].pruned == pruned
+
+
+def test_pruned_offsets_behind_a_lost_range_are_not_named_yet() -> None:
+    rows = encode_rows([_gap(0, 10, GapReason.CORRUPT), _gap(10, 20, GapReason.PRUNED), _data(20, 30)])
+    assert plan_portions(rows, {ONE: (0, 30)}, accept_gaps=False)[ONE].pruned == ()
+
+
 @pytest.mark.parametrize("position", [0, 5, 10, 20, 25])
 def test_status_counts_the_bytes_that_ingress_would_append(position: int) -> None:
     rows = encode_rows([_data(0, 10), _gap(10, 20, GapReason.CORRUPT), _data(20, 30)])

@@ -33,7 +33,7 @@ app = typer.Typer(no_args_is_help=True, help="Mirror topics to another cluster t
 _FAR: Final = (ClusterOptions, *PLACE)
 _LONG: Final = (SparkOptions, QuietOption, JsonOption)
 _MIRROR: Final = ("link", "rename", "prefix", "offsets", "configs", "groups", "accept_gaps")
-_ROLL: Final = ("roll_bytes", "roll_records", "roll_age")
+_ROLL: Final = ("roll_bytes", "roll_records", "roll_age", "topic_limits")
 _METRICS: Final = ("metrics_port", "metrics_host", "metrics_file")
 _LOOK: Final = ("every", "once", "takeover", "rate_bytes_per_s", *_ROLL, *_METRICS)
 

@@ -15,6 +15,7 @@ from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.generations import policy_of
 from maxbrod.backup.observing import choose_topics
 from maxbrod.backup.part import Part
+from maxbrod.backup.plan.rolling import Waiting
 from maxbrod.catalog.opening import open_writable
 from maxbrod.engine.progress import silent
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
@@ -26,6 +27,7 @@ from maxbrod.model import PartitionId, TopicPartition, now_ms, topic_id_text
 from maxbrod.replicate.archive_lease import ArchiveLease
 from maxbrod.replicate.heartbeat import Heartbeat, write_heartbeat
 from maxbrod.replicate.lease import RENEWALS
+from maxbrod.replicate.limits import limits_of
 from maxbrod.replicate.members import ArchiveMembers
 from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.view import places_of
@@ -62,6 +64,7 @@ def follow_source(
     another one.
     """
     config = backup_config(config)
+    limits_of(config.replicate)  # a wrong one is refused before anything is written
     if config.replicate.takeover <= 0:
         raise UsageError("--takeover must be above 0: an instance that works would be taken for lost at once")
     # With one writer the user promises what the store cannot keep; archives of other tools have no place for a lease.
@@ -256,9 +259,10 @@ def _follow(
         if config.replicate.once:
             stop.set()
 
+    waiting = Waiting(*limits_of(config.replicate)) if config.replicate.topic_limits else None
     take_part = None if sharing is None else sharing.take_part
     opened = open_backup(config, session=session, on_progress=on_progress, stop=ending, take_part=take_part)
-    return follow(config, stop=ending, on_interval=after, on_progress=on_progress, opened=opened)
+    return follow(config, stop=ending, on_interval=after, on_progress=on_progress, opened=opened, waiting=waiting)
 
 
 def backup_config(config: Config) -> Config:

@@ -1,4 +1,4 @@
-"""When a segment of a tree is complete: limits of all topics, and those of topics that have their own. Pure."""
+"""When egress archives a partition: limits of all topics, and those of topics that have their own. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from maxbrod.options import parse_bytes, parse_seconds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from maxbrod.replicate.options import ReplicateOptions
     from maxbrod.replicate.seed.options import EgressTreeOptions
 
 _FORM: Final = "give TOPIC:records=N,bytes=SIZE,age=TIME, or some of the three"
 
 
-def limits_of(options: EgressTreeOptions) -> tuple[RollLimits, Mapping[str, RollLimits]]:
+def limits_of(options: ReplicateOptions | EgressTreeOptions) -> tuple[RollLimits, Mapping[str, RollLimits]]:
     """The limits of all topics, and of those that are named. UsageError: one is wrong, or a topic is named twice."""
     common = RollLimits(bytes=options.roll_bytes, records=options.roll_records, age_ms=round(options.roll_age * 1000))
     found: dict[str, RollLimits] = {}
@@ -41,7 +42,8 @@ def _with(limits: RollLimits, word: str, given: str) -> RollLimits:
                 case "bytes":
                     limits = replace(limits, bytes=_positive(int(str(parse_bytes(value)))))
                 case "age":
-                    limits = replace(limits, age_ms=_positive(round(float(str(parse_seconds(value))) * 1000)))
+                    # 0: at every interval, as for all topics.
+                    limits = replace(limits, age_ms=round(float(str(parse_seconds(value))) * 1000))
                 case _:
                     raise ValueError(f"there is no limit {name!r}")
         except ValueError as error:

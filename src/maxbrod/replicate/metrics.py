@@ -61,6 +61,12 @@ class IngressMetrics:
                 registry=here,
             ),
         }
+        self._lacking = Gauge(
+            "maxbrod_replicate_never_archived_offsets",
+            "Offsets of the source that the archive does not have, so that they never arrive.",
+            ["topic"],
+            registry=here,
+        )
         self._partitions = Gauge(
             "maxbrod_replicate_partitions", "Partitions of this instance by state.", ["state"], registry=here
         )
@@ -118,9 +124,10 @@ class IngressMetrics:
         by_topic: dict[str, list[PartitionStatus]] = {}
         for each in report.partitions:
             by_topic.setdefault(each.topic, []).append(each)
-        for gauge in self._lags.values():
+        for gauge in (*self._lags.values(), self._lacking):
             gauge.clear()
         for topic, partitions in by_topic.items():
+            self._lacking.labels(topic).set(sum(gap.offsets for each in partitions for gap in each.lacking))
             self._lags["bytes"].labels(topic).set(sum(each.lag_bytes for each in partitions))
             self._lags["records"].labels(topic).set(_known([each.lag_records for each in partitions], sum))
             self._lags["seconds"].labels(topic).set(_known([each.lag_ms for each in partitions], max) / 1000)

@@ -100,6 +100,14 @@ class ReplicateOptions(Options):
         Seconds,
         Option("Archive a partition once a record has waited this long. 0: at every interval.", FOLLOWING, "TIME"),
     ] = 300.0
+    topic_limits: Annotated[
+        Words,
+        Option(
+            "Limits of one topic, instead of those above, such as orders:age=30s,records=5000. May be repeated.",
+            FOLLOWING,
+            "TOPIC:records=N,bytes=SIZE,age=TIME",
+        ),
+    ] = ()
     ranges: Annotated[
         Words,
         Option(

@@ -12,7 +12,7 @@ from maxbrod.cli.output import table as new_table
 from maxbrod.notices import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from maxbrod.model import TopicPartition
     from maxbrod.replicate.fail_back_report import FailBackReport
@@ -24,6 +24,24 @@ if TYPE_CHECKING:
 _RUNBOOKS: Final = (
     "runbooks: docs/howto/fail-over.md, docs/howto/fail-back.md; docs/replication.md says what to do about each state"
 )
+_LACKING_SHOWN: Final = 20
+
+
+def lacking_lines(partitions: Sequence[PartitionStatus]) -> list[str]:
+    """A line for each range of offsets that never arrives, with the names at the source."""
+    return [
+        f"{each.source}-{each.partition}  offsets {gap.first_offset:,} to {gap.end_offset - 1:,} never arrive: {gap.why}"
+        f" ({gap.reason})"
+        for each in partitions
+        for gap in each.lacking
+    ]
+
+
+def _print_lacking(lines: Sequence[str], print_one: Callable[[str], None] = print_line) -> None:
+    for line in lines[:_LACKING_SHOWN]:
+        print_one(line)
+    if len(lines) > _LACKING_SHOWN:
+        print_one(f"and {len(lines) - _LACKING_SHOWN:,} more such ranges: --json has all of them")
 
 
 def print_ways_back(report: FailBackReport) -> None:
@@ -46,6 +64,7 @@ def print_ways_back(report: FailBackReport) -> None:
 def print_status(status: LinkStatus) -> None:
     if status.partitions:
         out.print(_partitions_table(f"Link {status.link}", status.partitions))
+    _print_lacking(lacking_lines(status.partitions))
     print_line(f"the source's log ends are known as of {human_time(status.heartbeat_ms) or 'never: no heartbeat'}")
     for each in status.egress:
         has = "all partitions" if each.partitions is None else f"{_ranges(each.partitions) or 'nothing'}"
@@ -100,6 +119,7 @@ def print_promotion(report: PromoteReport) -> None:
     known = human_time(report.heartbeat_ms) or "no heartbeat"
     missing = "it is unknown what" if report.missing is None else counted(report.missing, "record")
     print_line(f"{missing} had not arrived, as of the source's last heartbeat ({known})")
+    _print_lacking(lacking_lines(report.partitions))
     print_line(f"{counted(report.groups, 'offset')} of groups had to be moved; ingress has carried the others before")
     if not report.fenced:
         print_line("brokers do not refuse an ingress that still runs: stop every one of this link")
@@ -115,6 +135,7 @@ class IngressPrinter:
     def __init__(self, *, quiet: bool, as_json: bool) -> None:
         self._quiet, self._as_json = quiet, as_json
         self._told: set[tuple[str, int, str]] = set()
+        self._told_lacking: set[str] = set()
 
     def __call__(self, interval: Interval) -> None:
         if self._as_json:
@@ -134,6 +155,9 @@ class IngressPrinter:
         for topic, partition, what in sorted(troubles - self._told):
             print_line_to_err(f"{topic}-{partition}  {what}")
         self._told = troubles
+        lacking = [line for line in lacking_lines(report.partitions) if line not in self._told_lacking]
+        self._told_lacking.update(lacking)
+        _print_lacking(lacking, print_line_to_err)
         if self._quiet:
             return
         if report.standby_for is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
-from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UnavailableError, UsageError
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.rights import may_write_markers
 from maxbrod.kafka.admin.topics import alter_configs
@@ -27,7 +27,7 @@ from maxbrod.replicate.heartbeat import read_heartbeats
 from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.groups import carry_appended_groups, carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
-from maxbrod.replicate.ingress.positions import put_mark, take_position
+from maxbrod.replicate.ingress.positions import is_over, put_mark, take_position
 from maxbrod.replicate.link import AppendPlace, Mark, Offsets, Order, State, order_of
 from maxbrod.replicate.report import PartitionStatus, status_of
 from maxbrod.replicate.status import existing
@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 _OPERATION: Final = "promote"
 _FENCING_EPOCH: Final = 1
 """Ingress writes with epoch 0."""
+_ATTEMPTS: Final = 10
+"""Each interval of an ingress that has not seen the order yet may take a partition back, but only a few times."""
+_REPEAT: Final = "the link is not ended yet; run the same command again"
+_AGAIN: Final = "an ingress of this link was still appending: stop it, and run the same command again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +169,7 @@ def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> Pr
     put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
     marks: dict[PositionKey, Mark] = {}
     for _, same in groupby(sorted(chosen, key=lambda each: each.where), key=lambda each: each.where):
-        marks |= _end_partition(client, view, list(same), known)
+        marks |= _end_partition_surely(client, view, list(same), known)
     groups = carry_appended_groups(
         client,
         link,
@@ -185,6 +189,21 @@ def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> Pr
     )
 
 
+def _end_partition_surely(
+    client: KafkaClient, view: LinkView, sources: Sequence[MirroredPartition], known: Collection[PositionKey]
+) -> dict[PositionKey, Mark]:
+    """End the link in one destination partition, also if an ingress takes its transactional id back meanwhile."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return _end_partition(client, view, sources, known)
+        except MaxbrodError as error:
+            if not is_over(error):
+                raise
+    where = str(sources[0].where)
+    message = "the link could not be ended: another instance takes the partition back again and again"
+    raise UnavailableError(message, operation=_OPERATION, object_name=where, hint=_AGAIN)
+
+
 def _end_partition(
     client: KafkaClient, view: LinkView, sources: Sequence[MirroredPartition], known: Collection[PositionKey]
 ) -> dict[PositionKey, Mark]:
@@ -201,7 +220,8 @@ def _end_partition(
     marks = {}
     for each, position in zip(sources, positions, strict=True):
         if position.mark is None and each.key in known:
-            raise UnavailableError("the mark of the link is gone", operation=_OPERATION, object_name=str(each.where))
+            message = "the mark of the link is gone"
+            raise UnavailableError(message, operation=_OPERATION, object_name=str(each.where), hint=_REPEAT)
         mark = position.mark or _nothing_appended(client, view, each)
         place = mark.append
         if place is not None and place.promoted is None:
@@ -255,7 +275,8 @@ def _fence_once(
     for where, extent in log_extents(client, unfenced, view.patience_s).items():
         at = find_fence(client, link, where, extents[where].end, extent.end)
         if at is None:
-            raise UnavailableError("the marker that ends the mirror is not there yet", object_name=str(where))
+            message = "the marker that ends the mirror is not there yet"
+            raise UnavailableError(message, operation=_OPERATION, object_name=str(where), hint=_REPEAT)
         found[where] = at
     return found
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED
+from maxbrod.model import MENDABLE, GapReason
 from maxbrod.replicate.heartbeat import proven_at_ms
 from maxbrod.replicate.link import State
 
@@ -17,6 +18,43 @@ if TYPE_CHECKING:
     from maxbrod.replicate.view import MirroredPartition
 
 WELL: Final = frozenset({State.IN_STEP, State.CATCHING_UP, State.PAUSED, State.PROMOTED, State.OWN, State.SOURCE_GONE})
+NEVER_ARCHIVED: Final = frozenset(GapReason) - {GapReason.COMPACTED, GapReason.PRUNED}
+"""Why records that the source had may never have been in the archive. Those that were pruned have been there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """Source offsets [first_offset, end_offset) that the archive does not have, so that no destination gets them."""
+
+    first_offset: int
+    end_offset: int
+    reason: GapReason
+
+    @property
+    def offsets(self) -> int:
+        return self.end_offset - self.first_offset
+
+    @property
+    def why(self) -> str:
+        match self.reason:
+            case GapReason.RETENTION:
+                return "the source removed them before egress read them"
+            case GapReason.DELETED:
+                return "the source topic was deleted before egress read them"
+            case GapReason.TRUNCATED:
+                return "the source's log was truncated before egress read them"
+            case GapReason.COMPACTED:
+                return "compaction removed them at the source"
+            case GapReason.PRUNED:
+                return "they were pruned from the archive before they arrived here"
+            case GapReason.UNRECORDED:
+                return "the archive was converted from one that does not say why"
+            case GapReason.CORRUPT:
+                return "they were damaged at the source"
+            case GapReason.UNEXPLAINED:
+                return "the source's log had no batch for them, and nothing says why"
+            case _:
+                assert_never(self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +75,8 @@ class PartitionStatus:
     """Archived bytes that the destination lacks."""
     lag_ms: int | None
     """How long ago the destination had everything that the source had; None: unknown."""
+    lacking: tuple[Lacking, ...] = ()
+    """Offsets that never arrive, because the archive does not have them. They do not count as lag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,4 +157,6 @@ def status_of(each: MirroredPartition, end: int, beats: Sequence[Heartbeat], now
         lag_records=None if source_end is None else max(source_end, archive_end, end) - end,
         lag_bytes=each.bytes if end < archive_end else 0,
         lag_ms=None if proven_ms is None else max(now_ms - proven_ms, 0),
+        # A later run may still mend what the destination has not passed: until then its state tells it.
+        lacking=tuple(gap for gap in each.lacking if gap.reason not in MENDABLE or gap.end_offset <= end),
     )

@@ -14,7 +14,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.model import PartitionId, TopicPartition
+from maxbrod.model import GapReason, PartitionId, TopicPartition
 from maxbrod.replicate.ingress.plan import Extent, choose_mirrors
 from maxbrod.replicate.link import (
     Link,
@@ -27,6 +27,7 @@ from maxbrod.replicate.link import (
     read_marks,
     read_orders,
 )
+from maxbrod.replicate.report import NEVER_ARCHIVED, Lacking
 from maxbrod.restore.plan.rename import parse_rename
 
 if TYPE_CHECKING:
@@ -61,10 +62,17 @@ class MirroredPartition:
     why: str | None = None
     bytes: int = 0
     """Archived bytes that the destination lacks."""
+    lacking: tuple[Lacking, ...] = ()
+    """Offsets that the archive does not have."""
 
     @property
     def key(self) -> PositionKey:
         return self.mirror.source.name, self.where
+
+    def lacks_pruned(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Only the interval that makes holes of them knows that the destination did not have them before."""
+        pruned = (Lacking(first_offset=first, end_offset=end, reason=GapReason.PRUNED) for first, end in ranges)
+        self.lacking = tuple(sorted((*self.lacking, *pruned), key=lambda each: each.first_offset))
 
     @property
     def source_where(self) -> TopicPartition:
@@ -80,6 +88,8 @@ class Newest:
     snapshot: Snapshot
     cluster: ClusterState
     run_id: str
+    gaps: Mapping[PartitionId, tuple[Lacking, ...]]
+    """Offsets that the source had, and that were never archived."""
 
     @property
     def version(self) -> int:
@@ -111,6 +121,7 @@ class LinkView:
             archive = open_archive(self._url, self._config.storage, layout="kafka")
             self.refuse_stale(archive.catalog.version)
             moment = find_moment(archive.storage, archive.catalog.runs(), None)
+            gaps = _gaps_of(archive)
         except (MaxbrodError, OSError) as error:
             if isinstance(error, MaxbrodError) and (error.retryable or isinstance(error, UsageError)):
                 raise
@@ -134,6 +145,7 @@ class LinkView:
             snapshot=moment.snapshot,
             cluster=moment.cluster,
             run_id=moment.run.run_id,
+            gaps=gaps,
         )
         self.version = archive.catalog.version
         return self._newest
@@ -230,6 +242,7 @@ class LinkView:
                     mirror=mirror,
                     extent=Extent(first=first, end=last, start=start),
                     origins=origins,
+                    lacking=newest.gaps.get(partition, ()),
                 )
                 order, _ = orders.get(TopicPartition(topic=mirror.name, partition=0), (Order.RUN, None))
                 each.state, each.why = _ordered_state(mirror, order)
@@ -274,6 +287,18 @@ def _ordered_state(mirror: Mirror, order: Order) -> tuple[State, str | None]:
     if mirror.gone:
         return State.SOURCE_GONE, "the source topic was deleted; its mirror stays"
     return (State.PAUSED, None) if order is Order.PAUSE else (State.IN_STEP, None)
+
+
+def _gaps_of(archive: Archive) -> dict[PartitionId, tuple[Lacking, ...]]:
+    """By partition, in the order of offsets; what several runs have found side by side is one range."""
+    found: dict[PartitionId, list[Lacking]] = {}
+    for gap in archive.catalog.gaps(NEVER_ARCHIVED):
+        ranges = found.setdefault(PartitionId(topic_id=gap.topic_id, partition=gap.partition), [])
+        first = gap.base_offset
+        if ranges and (ranges[-1].end_offset, ranges[-1].reason) == (first, gap.reason):
+            first = ranges.pop().first_offset
+        ranges.append(Lacking(first_offset=first, end_offset=gap.end_offset, reason=gap.reason))
+    return {partition: tuple(ranges) for partition, ranges in found.items()}
 
 
 def _is_newest(archive: Archive) -> bool:

@@ -32,9 +32,10 @@ from maxbrod.layouts.parquet import writing
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.parquet.names import parse_name
 from maxbrod.model import TopicPartition
+from maxbrod.replicate.limits import limits_of
+from maxbrod.replicate.options import ReplicateOptions
 from maxbrod.replicate.seed.egress import TreeEgress
 from maxbrod.replicate.seed.egress_group import EgressGroup
-from maxbrod.replicate.seed.limits import limits_of
 from maxbrod.replicate.seed.metrics import EgressCollector, serving
 from maxbrod.replicate.seed.options import EgressTreeOptions
 from maxbrod.sandbox.topics import create_topic
@@ -111,6 +112,12 @@ def test_limits_of_a_topic_replace_those_of_all() -> None:
     assert (common.records, common.bytes, common.age_ms) == (1_000_000, 100 << 20, 300_000)
     assert (own["a"].records, own["a"].bytes, own["a"].age_ms) == (1_000_000, 1 << 20, 300_000)
     assert (own["b"].records, own["b"].bytes, own["b"].age_ms) == (7, 100 << 20, 30_000)
+
+
+def test_the_native_egress_and_that_of_trees_have_the_same_limits() -> None:
+    words = ("a:bytes=1MiB", "b:records=7,age=0")
+    assert limits_of(ReplicateOptions(topic_limits=words)) == limits_of(EgressTreeOptions(topic_limits=words))
+    assert limits_of(ReplicateOptions(topic_limits=words))[1]["b"].age_ms == 0, "at every interval"
 
 
 @pytest.mark.parametrize("words", [("a",), ("a:",), (":records=1",), ("a:size=1",), ("a:records=0",), ("a:age=x",)])

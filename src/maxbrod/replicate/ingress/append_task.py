@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.coalescing import AUTO, Batches, Coalescer
-from maxbrod.errors import MaxbrodError, ProducerFencedError, UnavailableError
+from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.produce.transactions import Transaction, add_partitions, end
@@ -29,7 +29,7 @@ from maxbrod.model import now_ms, topic_id_of
 from maxbrod.replicate.ingress.append_items import Appended
 from maxbrod.replicate.ingress.append_source import OPERATION, AppendSource, refused
 from maxbrod.replicate.ingress.brought import look_for_brought
-from maxbrod.replicate.ingress.positions import put_mark, take_position
+from maxbrod.replicate.ingress.positions import is_over, put_mark, take_position
 from maxbrod.replicate.link import AppendPlace, Link, Mark, State
 from maxbrod.storage.opening import open_storage
 
@@ -44,14 +44,6 @@ _SEE: Final = "see 'maxbrod replicate status'"
 _TRANSACTION_BYTES: Final = 32 << 20
 _TRANSACTION_S: Final = 20.0
 _PARTITIONS_AT_ONCE: Final = 8
-# Other answers to a producer whose transaction has ended by a timeout.
-_OVER: Final = (
-    "INVALID_TXN_STATE",
-    "INVALID_PRODUCER_ID_MAPPING",
-    "OUT_OF_ORDER_SEQUENCE_NUMBER",
-    "UNKNOWN_PRODUCER_ID",
-    "TRANSACTION_ABORTABLE",
-)
 
 
 def run_append_task(settings: AppendSettings, items: Sequence[AppendItem]) -> list[Appended]:
@@ -243,7 +235,7 @@ class Appender:
 
 def _judged(error: MaxbrodError) -> MaxbrodError:
     """What another instance has ended, or a timeout, may be tried again: nothing of it is committed."""
-    if not isinstance(error, ProducerFencedError) and not any(code in error.message for code in _OVER):
+    if not is_over(error):
         return error
     return UnavailableError(
         f"the transaction has ended: another instance has taken over, or it was open for too long ({error.message})",

@@ -89,6 +89,7 @@ class Appending:
         for each in lacking:
             portion = portions[each.id]
             each.bytes, each.state = portion.bytes, State.CATCHING_UP
+            each.lacks_pruned(portion.pruned)
             if portion.lost is not None:
                 each.state, each.why = State.LOST_RANGE, portion.why_lost
             if portion.end > behind[each.key]:

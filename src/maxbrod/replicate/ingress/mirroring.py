@@ -83,6 +83,7 @@ class Mirroring:
         for each in behind:
             portion = portions[each.id]
             each.bytes = portion.bytes
+            each.lacks_pruned(portion.pruned)
             each.state = State.CATCHING_UP
             if portion.lost is not None:
                 each.state, each.why = State.LOST_RANGE, portion.why_lost

@@ -17,7 +17,7 @@ from maxbrod.catalog.rows import Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import SORT_ORDER, Kind
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import CorruptDataError, UsageError
-from maxbrod.model import MENDABLE, PartitionId
+from maxbrod.model import MENDABLE, GapReason, PartitionId
 from maxbrod.restore.plan.columns import read_columns
 from maxbrod.restore.plan.configs import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT, ConfigChange, plan_new_configs
 
@@ -83,6 +83,8 @@ class Portion:
     records: int
     lost: tuple[int, int, str] | None = None
     """The first range of offsets that the archive has lost, and why. Nothing behind it is appended."""
+    pruned: tuple[tuple[int, int], ...] = ()
+    """Ranges that were pruned from the archive. They become holes."""
 
     def bytes_between(self, position: int, end: int) -> int:
         """The archived bytes of slices that end behind `position` and not behind `end`."""
@@ -202,6 +204,7 @@ def plan_portions(
     for hole in faults.holes:
         lost.setdefault(hole.partition, []).append((hole.first_offset, hole.end_offset, "no row covers it"))
     slices: dict[PartitionId, list[Slice]] = {}
+    pruned: dict[PartitionId, list[tuple[int, int]]] = {}
     for row in decode_rows(_from_positions(rows, wanted)):
         if isinstance(row, Run):
             continue
@@ -210,10 +213,17 @@ def plan_portions(
             slices.setdefault(partition, []).append(slice_of(row))
         if row.reason in MENDABLE and row.end_offset > wanted[partition][0]:
             lost.setdefault(partition, []).append((row.base_offset, row.end_offset, str(row.reason)))
-    return {
+        if row.reason is GapReason.PRUNED:
+            pruned.setdefault(partition, []).append((row.base_offset, row.end_offset))
+    portions = {
         each: _portion(extent, slices.get(each, []), sorted(lost.get(each, [])), accept_gaps=accept_gaps)
         for each, extent in wanted.items()
     }
+    for each, ranges in pruned.items():
+        first, end = wanted[each][0], portions[each].end
+        cut = ((max(base, first), min(until, end)) for base, until in ranges)
+        portions[each] = replace(portions[each], pruned=tuple(part for part in cut if part[0] < part[1]))
+    return portions
 
 
 def measure_portions(rows: pa.Table, wanted: Mapping[PartitionId, tuple[int, int]]) -> dict[PartitionId, int]:

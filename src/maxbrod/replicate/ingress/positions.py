@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import UsageError
+from maxbrod.errors import MaxbrodError, ProducerFencedError, UsageError
 from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
 from maxbrod.kafka.produce.transactions import Transaction, begin, commit_offsets_in, end
 from maxbrod.kafka.state.groups import read_settled_offsets
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 """Brokers allow 15 minutes by default. A transaction is longer than the limits of a task if the source's own are."""
+# Other answers to a producer whose transaction has ended by a timeout.
+_OVER: Final = (
+    "INVALID_TXN_STATE",
+    "INVALID_PRODUCER_ID_MAPPING",
+    "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    "UNKNOWN_PRODUCER_ID",
+    "TRANSACTION_ABORTABLE",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +44,11 @@ class Position:
     """The group that has the mark, or gets it."""
     mark: Mark | None
     """None: the link has not begun, or brokers have forgotten it."""
+
+
+def is_over(error: MaxbrodError) -> bool:
+    """Whether another instance, or a timeout, has ended a transaction. Nothing of it is committed."""
+    return isinstance(error, ProducerFencedError) or any(code in error.message for code in _OVER)
 
 
 def take_position(client: KafkaClient, link: Link, key: PositionKey, *, joined: bool, patience_s: float) -> Position:

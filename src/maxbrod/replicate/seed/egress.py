@@ -18,8 +18,8 @@ from maxbrod.backup.foreign import FAILED, ForeignBackup
 from maxbrod.backup.plan.rolling import Waiting
 from maxbrod.engine.progress import silent
 from maxbrod.errors import UsageError
+from maxbrod.replicate.limits import limits_of
 from maxbrod.replicate.seed.egress_group import EgressGroup
-from maxbrod.replicate.seed.limits import limits_of
 
 if TYPE_CHECKING:
     import threading
