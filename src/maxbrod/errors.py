@@ -2,6 +2,7 @@
 
     MaxbrodError                    1  failed
     ├── UsageError                  2  the command, the configuration or an argument is wrong
+    │   └── NoArchiveError          2  nothing is at the archive's URL
     ├── IncompleteError             3  something is neither archived nor explained
     ├── CorruptDataError            4  bytes are not what they claim to be
     │   └── TruncatedDataError      4  bytes end before they should
@@ -138,6 +139,10 @@ class UsageError(MaxbrodError):
     """The command line, the configuration file or an argument is wrong."""
 
     exit_code = EXIT_USAGE
+
+
+class NoArchiveError(UsageError):
+    """Nothing is at the archive's URL. Objects of a copy may still arrive there."""
 
 
 class IncompleteError(MaxbrodError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -9,18 +10,23 @@ import pytest
 
 from compare.engine import without_spark as comparing_without_spark
 from maxbrod.compare import job
-from maxbrod.config import KafkaConfig
+from maxbrod.config import Config, KafkaConfig
+from maxbrod.errors import MaxbrodError, NoArchiveError
 from maxbrod.kafka.admin.topics import delete_records
 from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import GapReason, PartitionId, TopicPartition
 from maxbrod.replicate.fail_back import fail_back
+from maxbrod.replicate.ingress.follow import Interval, follow_archive
 from maxbrod.replicate.ingress.plan import Extent, Mirror
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import Link, State
+from maxbrod.replicate.options import ReplicateOptions
 from maxbrod.replicate.promote import promote
 from maxbrod.replicate.report import Lacking, status_of
-from maxbrod.replicate.view import LinkView, MirroredPartition
+from maxbrod.replicate.verify import find_uncompared
+from maxbrod.replicate.view import LinkView, MirroredPartition, _unreadable
+from maxbrod.restore.plan.request import OffsetRange
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
@@ -109,6 +115,72 @@ def test_a_range_that_a_later_run_may_mend_is_lacking_once_it_was_passed() -> No
     )
     assert status_of(each, 10, [], 0).lacking == ()
     assert status_of(each, 20, [], 0).lacking == (gap,)
+
+
+def test_what_is_named_and_not_there_is_never_done(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another link's mirror, a topic that is not archived, offsets that no side has."""
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(10))
+    carry(link_config(cluster, tmp_path / "archive", topic))
+    command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
+    command("replicate", "verify", "--range", f"{topic}:0:10..20", exits=3)
+    assert "offsets 10 to 20 (exclusive) are not on both sides" in command.said
+    assert command.json("replicate", "verify", "--range", f"{topic}:0:15..20", exits=3)["uncompared"] == [
+        {"topic": topic, "partition": 0, "first": 15, "end": 20}
+    ]
+    command("replicate", "verify", "--range", f"{topic}:0:0..2", "--range", f"{topic}:0:5..7", exits=2)
+    right = list(command.place)
+    command.place += ["--topic", "nosuch"]
+    assert command.json("replicate", "status", exits=3)["unmatched"] == ["nosuch"]
+    assert command.json("replicate", "ingress", "--once", exits=3)["report"]["unmatched"] == ["nosuch"]
+    command("replicate", "ingress", "--once", exits=3)
+    assert "the archive has no topic nosuch yet" in command.said
+    assert "the archive has no topic nosuch yet" in command("replicate", "status", exits=3)
+    command.place = [*right, "--link", "wrong"]
+    (found,) = command.json("replicate", "status", exits=5)["partitions"]
+    assert (found["state"], found["why"]) == (
+        "faulted",
+        "the destination topic has records that the link wrong has not written",
+    )
+    for order in ("pause", "resume", "promote"):
+        command("replicate", order, exits=2)
+        assert "the link wrong has no marks" in command.said
+        assert f"link-{topic}" in command.said, "the links that are there"
+
+
+def test_the_given_ranges_that_were_not_compared_are_named() -> None:
+    where = TopicPartition(topic="a", partition=0)
+    asked = [OffsetRange(where=where, first=5, end=30)]
+    compared = [OffsetRange(where=where, first=10, end=20)]
+    assert [(each.first, each.end) for each in find_uncompared(asked, compared)] == [(5, 10), (20, 30)]
+    assert [(each.first, each.end) for each in find_uncompared(asked, [])] == [(5, 30)]
+    assert not list(find_uncompared([OffsetRange(where=where)], compared)), "as far as both reach"
+
+
+def test_an_ingress_waits_for_an_archive_that_has_not_arrived(tmp_path: Path) -> None:
+    options = ReplicateOptions(every=0.01)
+    config = Config(kafka=KafkaConfig(bootstrap="127.0.0.1:1"), archive=str(tmp_path / "none"), replicate=options)
+    stop, errors = threading.Event(), list[MaxbrodError | None]()
+
+    def note(interval: Interval) -> None:
+        errors.append(interval.error)
+        if interval.number == 2:
+            stop.set()
+
+    assert follow_archive(config, stop=stop, on_interval=note).exit_code == 2
+    assert [type(each) for each in errors] == [NoArchiveError, NoArchiveError]
+    once = config.model_copy(update={"replicate": ReplicateOptions(once=True)})
+    with pytest.raises(NoArchiveError):
+        follow_archive(once, stop=threading.Event(), on_interval=note)
+
+
+def test_a_right_that_is_missing_to_read_marks_is_named() -> None:
+    error = _unreadable("maxbrod.replicate.eu", "GROUP_AUTHORIZATION_FAILED")
+    assert (error.exit_code, error.retryable) == (2, False)
+    assert "Describe the groups that begin with maxbrod.replicate.eu" in (error.hint or "")
+    assert _unreadable("maxbrod.replicate.eu", "COORDINATOR_NOT_AVAILABLE").retryable
 
 
 def test_a_paused_topic_stands_still_until_it_is_resumed(

@@ -21,7 +21,7 @@ from maxbrod.catalog.log import (
     read_log,
 )
 from maxbrod.catalog.schema import TABLE_PROPERTIES, check_format
-from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectExistsError, RefusedError, UsageError
+from maxbrod.errors import CorruptDataError, MaxbrodError, NoArchiveError, ObjectExistsError, RefusedError
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -81,7 +81,7 @@ def no_archive(storage: Storage) -> MaxbrodError:
     """The error for a missing catalog: nothing was ever backed up here, or the catalog was lost."""
     found = next((each for folder in _OBJECTS for each in storage.list(folder) if not is_leftover(each.path)), None)
     if found is None:
-        return UsageError(
+        return NoArchiveError(
             "there is no archive",
             operation="open the catalog",
             object_name=storage.url,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -305,14 +306,18 @@ def verify(call: Call[ReplicateOptions]) -> None:
     with showing_log(quiet=call.quiet), progress_bar(shown=not (call.quiet or call.as_json)) as on_progress:
         found = compare_mirrors(_settings(call), on_progress=on_progress)
     if call.as_json:
-        print_json({"partitions": []} if found.report is None else found.report.as_dict())
+        compared = {"partitions": []} if found.report is None else found.report.as_dict()
+        uncompared = [{**asdict(each.where), "first": each.first, "end": each.end} for each in found.uncompared]
+        print_json({**compared, "uncompared": uncompared, "exit_code": found.exit_code})
     elif found.report is None:
         print_line("the selected mirrors have no records that the archive has")
     elif call.quiet:
         print_differences(found.report, err)
     else:
         print_comparison(found.report)
-    raise typer.Exit(EXIT_DONE if found.report is None else found.report.exit_code)
+    for each in found.uncompared:
+        print_line_to_err(f"{each.where}  offsets {each.first} to {each.end} (exclusive) are not on both sides: not compared")
+    raise typer.Exit(found.exit_code)
 
 
 app.command(name="egress-tree")(egress_tree)

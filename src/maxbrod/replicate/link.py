@@ -305,5 +305,12 @@ def origins_of(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def links_in(group_ids: Iterable[str]) -> list[str]:
+    """The names of the links whose marks are in these groups of a destination."""
+    own = (each.removeprefix(GROUP_PREFIX) for each in group_ids if each.startswith(GROUP_PREFIX))
+    others = (_CONTROL_SUFFIX, _LEASE_SUFFIX, _MEMBERS_SUFFIX)
+    return sorted({name.partition(_SOURCE_SIGN)[0] for name in own if not name.endswith(others)})
+
+
 def _is_control(group: Group) -> bool:
     return group.group_id.endswith(_CONTROL_SUFFIX) and _SOURCE_SIGN not in group.group_id

@@ -192,7 +192,9 @@ def problem_of(interval: Interval) -> str | None:
         return str(interval.error)
     if interval.report is None or interval.report.standby_for is not None or interval.exit_code == EXIT_DONE:
         return None
-    bad = next(each for each in interval.report.partitions if each.state not in WELL)
+    bad = next((each for each in interval.report.partitions if each.state not in WELL), None)
+    if bad is None:
+        return f"the archive has no topic {interval.report.unmatched[0]}"
     return f"{bad.topic}-{bad.partition}: {bad.state}" + (f": {bad.why}" if bad.why else "")
 
 

@@ -44,6 +44,10 @@ def _print_lacking(lines: Sequence[str], print_one: Callable[[str], None] = prin
         print_one(f"and {len(lines) - _LACKING_SHOWN:,} more such ranges: --json has all of them")
 
 
+def unmatched_line(word: str) -> str:
+    return f"the archive has no topic {word} yet: nothing of it is mirrored"
+
+
 def print_ways_back(report: FailBackReport) -> None:
     headings = ("*topic", "partition", "end", "to come", "diverged", "why not")
     shown = new_table(f"The way back: link {report.link}", *headings)
@@ -65,10 +69,12 @@ def print_status(status: LinkStatus) -> None:
     if status.partitions:
         out.print(_partitions_table(f"Link {status.link}", status.partitions))
     _print_lacking(lacking_lines(status.partitions))
+    for each in status.unmatched:
+        print_line(unmatched_line(each))
     print_line(f"the source's log ends are known as of {human_time(status.heartbeat_ms) or 'never: no heartbeat'}")
-    for each in status.egress:
-        has = "all partitions" if each.partitions is None else f"{_ranges(each.partitions) or 'nothing'}"
-        print_line(f"egress {each.instance}{' leads, and' if each.leads else ''} archives {has}")
+    for one in status.egress:
+        has = "all partitions" if one.partitions is None else f"{_ranges(one.partitions) or 'nothing'}"
+        print_line(f"egress {one.instance}{' leads, and' if one.leads else ''} archives {has}")
     print_line(f"ingress last reported at {human_time(status.ingress_ms) or 'no time that is known'}")
     print_line(_RUNBOOKS)
 
@@ -135,7 +141,7 @@ class IngressPrinter:
     def __init__(self, *, quiet: bool, as_json: bool) -> None:
         self._quiet, self._as_json = quiet, as_json
         self._told: set[tuple[str, int, str]] = set()
-        self._told_lacking: set[str] = set()
+        self._told_once: set[str] = set()
 
     def __call__(self, interval: Interval) -> None:
         if self._as_json:
@@ -155,8 +161,9 @@ class IngressPrinter:
         for topic, partition, what in sorted(troubles - self._told):
             print_line_to_err(f"{topic}-{partition}  {what}")
         self._told = troubles
-        lacking = [line for line in lacking_lines(report.partitions) if line not in self._told_lacking]
-        self._told_lacking.update(lacking)
+        lacking = [line for line in lacking_lines(report.partitions) if line not in self._told_once]
+        lacking += [line for line in map(unmatched_line, report.unmatched) if line not in self._told_once]
+        self._told_once.update(lacking)
         _print_lacking(lacking, print_line_to_err)
         if self._quiet:
             return

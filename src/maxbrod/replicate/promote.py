@@ -20,6 +20,7 @@ from maxbrod.kafka.admin.rights import may_write_markers
 from maxbrod.kafka.admin.topics import alter_configs
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.state.groups import list_groups
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.partitions import by_topic
 from maxbrod.model import TopicPartition, now_ms, topic_id_text
@@ -28,7 +29,7 @@ from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.groups import carry_appended_groups, carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
 from maxbrod.replicate.ingress.positions import is_over, put_mark, take_position
-from maxbrod.replicate.link import AppendPlace, Mark, Offsets, Order, State, order_of
+from maxbrod.replicate.link import AppendPlace, Mark, Offsets, Order, State, links_in, order_of
 from maxbrod.replicate.report import PartitionStatus, status_of
 from maxbrod.replicate.status import existing
 from maxbrod.replicate.view import LinkView, places_of
@@ -99,13 +100,30 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
                 object_name=promoted[0],
                 hint="to mirror it again, delete the destination topic first",
             )
+        positions = view.positions(partitions) if appends else {}
+        # Only a link that appends is told to begin before it has marks.
+        if not ({where.topic for _, where in positions} or {where.topic for where in marks} & set(topics)) and not (
+            appends and order is Order.RUN
+        ):
+            raise _never_here(client, view, topics, order)
         put_orders(client, view.link(), _for_topics(topics, order), view)
-        known = {(source, where.topic) for source, where in view.positions(partitions)} if appends else set()
+        known = {(source, where.topic) for source, where in positions}
         sources = {(each.key[0], each.where.topic) for each in partitions if each.where in present}
         unknown = {topic for _, topic in sources - known}
         if order is Order.RUN and unknown and appends:
             put_orders(client, view.link(), _for_topics(unknown, Order.BEGIN), view)
     return tuple(topics)
+
+
+def _never_here(client: KafkaClient, view: LinkView, topics: Sequence[str], order: Order) -> UsageError:
+    listed, _ = list_groups(client, deadline=view.deadline())
+    links = ", ".join(links_in(listed)) or "none"
+    return UsageError(
+        f"the link {view.link().name} has no marks of {', '.join(topics)}: no ingress of it has worked here",
+        operation=order.value,
+        object_name=view.link().group_id,
+        hint=f"give the --link, --rename and --prefix of the ingress; links that have marks here: {links}",
+    )
 
 
 def promote(config: Config) -> PromoteReport:
@@ -119,7 +137,8 @@ def promote(config: Config) -> PromoteReport:
         # A topic without marks was never a mirror of this link, whatever its name.
         chosen = [each for each in view.partitions(orders) if each.where in known]
         if not chosen:
-            raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
+            asked = sorted({each.mirror.name for each in view.partitions(orders)})
+            raise _never_here(client, view, asked or ["these topics"], Order.PROMOTE)
         can_fence = may_write_markers(client, deadline=view.deadline())
         if not can_fence and not config.replicate.force:
             raise RefusedError(

@@ -100,10 +100,14 @@ class IngressReport:
     """How many instances this one has known to be lost, whose work was taken over."""
     standby_for: str | None = None
     """The instance that leads, if it has given nothing to this one: nothing was done."""
+    unmatched: tuple[str, ...] = ()
+    """Names and patterns that no archived topic matches."""
 
     @property
     def exit_code(self) -> int:
-        return EXIT_INCOMPLETE if self.standby_for is not None else exit_code_of(self.partitions)
+        if self.standby_for is not None:
+            return EXIT_INCOMPLETE
+        return exit_code_of(self.partitions, self.unmatched)
 
     @property
     def states(self) -> dict[str, int]:
@@ -131,9 +135,12 @@ def count_states(partitions: Iterable[PartitionStatus]) -> dict[str, int]:
     return dict(Counter(str(each.state) for each in partitions))
 
 
-def exit_code_of(partitions: Sequence[PartitionStatus]) -> int:
+def exit_code_of(partitions: Sequence[PartitionStatus], unmatched: Sequence[str] = ()) -> int:
+    """`unmatched`: what was asked for and is not there."""
     if any(each.state is State.FAULTED for each in partitions):
         return EXIT_REFUSED
+    if unmatched:
+        return EXIT_INCOMPLETE
     return EXIT_DONE if all(each.state in WELL for each in partitions) else EXIT_INCOMPLETE
 
 

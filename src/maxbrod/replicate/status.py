@@ -6,11 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import ObjectNotFoundError, UnavailableError
+from maxbrod.kafka.fetch.log_tails import read_tail
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.archive_lease import read_division, read_note
 from maxbrod.replicate.heartbeat import read_heartbeats
 from maxbrod.replicate.ingress.plan import measure_portions, why_longer, why_not_append
+from maxbrod.replicate.ingress.topics import filler_id
 from maxbrod.replicate.link import Offsets, State
 from maxbrod.replicate.report import PartitionStatus, count_states, exit_code_of, status_of
 from maxbrod.replicate.view import LinkView, places_of
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import Config
     from maxbrod.model import PartitionId
-    from maxbrod.replicate.link import Mark, PositionKey
+    from maxbrod.replicate.link import Link, Mark, PositionKey
     from maxbrod.replicate.view import MirroredPartition, Newest
     from maxbrod.storage.interface import Storage
 
@@ -53,10 +55,12 @@ class LinkStatus:
     partitions: tuple[PartitionStatus, ...]
     egress: tuple[EgressInstance, ...] = ()
     """The instances of egress, as far as that has arrived here; none: none works, or it is unknown."""
+    unmatched: tuple[str, ...] = ()
+    """Names and patterns that no archived topic matches."""
 
     @property
     def exit_code(self) -> int:
-        return exit_code_of(self.partitions)
+        return exit_code_of(self.partitions, self.unmatched)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "states": count_states(self.partitions), "exit_code": self.exit_code}
@@ -73,6 +77,7 @@ def link_status(config: Config) -> LinkStatus:
             ends = {key: mark.next_offset for key, mark in known.items() if mark.append is not None}
         else:
             logs = destination_ends(client, partitions, patience_s=config.patience)
+            tell_foreign(client, link, partitions, logs, marks)
             known = {each.key: marks[each.where] for each in partitions if each.where in marks}
             ends = {each.key: logs[each.where] for each in partitions if each.where in logs}
     _measure(newest, partitions, ends)
@@ -88,6 +93,7 @@ def link_status(config: Config) -> LinkStatus:
         ingress_ms=max((each.at_ms for each in known.values()), default=None),
         partitions=tuple(status_of(each, ends.get(each.key, 0), beats, at_ms) for each in partitions),
         egress=egress_instances(newest.archive.storage),
+        unmatched=view.unmatched,
     )
 
 
@@ -114,6 +120,24 @@ def destination_ends(
     """Where the logs of mirrors that exist end."""
     known = existing(client, partitions)
     return {where: extent.end for where, extent in log_extents(client, known, patience_s).items()}
+
+
+def tell_foreign(
+    client: KafkaClient,
+    link: Link,
+    partitions: Sequence[MirroredPartition],
+    ends: Mapping[TopicPartition, int],
+    marks: Mapping[TopicPartition, Mark],
+) -> None:
+    """Find the topics that others have written, as ingress does: those without a mark whose last batch is not ours."""
+    unknown = [each for each in partitions if each.state is State.IN_STEP and each.adopted_end is None]
+    unknown = [each for each in unknown if each.where not in marks and ends.get(each.where)]
+    present = client.metadata(sorted({each.where.topic for each in unknown})).topics if unknown else {}
+    for each in unknown:
+        tail = read_tail(client, each.where, ends[each.where], topic_id=present[each.where.topic].topic_id)
+        if tail is not None and not tail.control and tail.producer_id not in {link.producer_id, filler_id(link)}:
+            each.state = State.FAULTED
+            each.why = f"the destination topic has records that the link {link.name} has not written"
 
 
 def existing(client: KafkaClient, partitions: Sequence[MirroredPartition]) -> list[TopicPartition]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.compare.plan.pairs import CompareRequest, Match
 from maxbrod.compare.run import Comparison
 from maxbrod.engine.progress import silent
-from maxbrod.errors import UsageError
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.replicate.link import Offsets
 from maxbrod.replicate.verify_appended import appended_logs, begun_partitions
@@ -22,7 +22,7 @@ from maxbrod.restore.plan.request import OffsetRange, RestoreRequest, parse_rang
 from maxbrod.restore.target import log_extents
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from maxbrod.compare.report import CompareReport
     from maxbrod.config import Config
@@ -41,6 +41,13 @@ class Verification:
     report: CompareReport | None
     ranges: tuple[OffsetRange, ...]
     """Offsets of the source."""
+    uncompared: tuple[OffsetRange, ...] = ()
+    """What was asked for, and the mirror or the archive does not have."""
+
+    @property
+    def exit_code(self) -> int:
+        code = EXIT_DONE if self.report is None else self.report.exit_code
+        return code or (EXIT_INCOMPLETE if self.uncompared else EXIT_DONE)
 
 
 def verify(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> Verification:
@@ -62,8 +69,9 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
         else:
             extents = log_extents(client, [each.where for each in there], config.patience)
             ranges = ranges_to_verify([(each, extents[each.where]) for each in there], asked)
+    uncompared = tuple(find_uncompared(asked, ranges))
     if not ranges:
-        return Verification(report=None, ranges=())
+        return Verification(report=None, ranges=(), uncompared=uncompared)
     request = CompareRequest(
         selection=RestoreRequest(
             topics=tuple(sorted({each.where.topic for each in ranges})),
@@ -73,7 +81,7 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
         match=Match.EXACT if logs is None else Match.AUTO,
     )
     with Comparison(config, request, brought=logs, session=session, on_progress=on_progress) as work:
-        return Verification(report=work.run(), ranges=tuple(ranges))
+        return Verification(report=work.run(), ranges=tuple(ranges), uncompared=uncompared)
 
 
 def ranges_to_verify(
@@ -88,9 +96,14 @@ def ranges_to_verify(
         each.source_where: (max(extent.start, each.extent.first), min(extent.end, each.extent.end))
         for each, extent in partitions
     }
+    seen = set()
     for wanted in asked:
         if wanted.where not in found:
             raise UsageError(f"{wanted.where} is not mirrored", operation=_OPERATION, hint="see 'replicate status'")
+        if wanted.where in seen:
+            message, hint = f"two ranges are given for {wanted.where}", "verify them one after the other"
+            raise UsageError(message, operation=_OPERATION, hint=hint)
+        seen.add(wanted.where)
         first, end = found[wanted.where]
         first = first if wanted.first is None else max(first, wanted.first)
         found[wanted.where] = (first, end if wanted.end is None else min(end, wanted.end))
@@ -100,3 +113,14 @@ def ranges_to_verify(
         for where, (first, end) in sorted(found.items())
         if where in named and first < end
     ]
+
+
+def find_uncompared(asked: Sequence[OffsetRange], compared: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
+    """The parts of the given ranges that are not among the compared ones."""
+    done = {each.where: (each.first or 0, each.end or 0) for each in compared}
+    for each in asked:
+        first, end = done.get(each.where, (each.first or 0, each.first or 0))
+        if each.first is not None and each.first < first:
+            yield OffsetRange(where=each.where, first=each.first, end=first)
+        if each.end is not None and max(end, each.first or 0) < each.end:
+            yield OffsetRange(where=each.where, first=max(end, each.first or 0), end=each.end)

@@ -15,7 +15,7 @@ from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageEr
 from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import GapReason, PartitionId, TopicPartition
-from maxbrod.replicate.ingress.plan import Extent, choose_mirrors
+from maxbrod.replicate.ingress.plan import Extent, choose_mirrors, find_unmatched
 from maxbrod.replicate.link import (
     Link,
     Offsets,
@@ -108,6 +108,8 @@ class LinkView:
         self._link: Link | None = None
         self.version = -1
         """The highest version of the catalog that is known to exist."""
+        self.unmatched: tuple[str, ...] = ()
+        """Names and patterns of topics that `partitions` has found nothing for."""
 
     def look(self) -> Newest:
         """The newest version of the archive that is here.
@@ -199,7 +201,7 @@ class LinkView:
             listed = [ListedGroup(group_id=each, type=CLASSIC, state="", protocol_type="") for each in others]
             answers = read_offsets(self._client, listed, {}, deadline=self.deadline())
             for group_id, why in answers.refused.items():
-                raise UnavailableError(f"the marks of the link cannot be read: {why}", object_name=group_id)
+                raise _unreadable(group_id, why)
             for group_id, offsets in answers.found.items():
                 for where, mark in read_marks(offsets).items():
                     found[others[group_id], where] = mark
@@ -214,12 +216,15 @@ class LinkView:
         newest = self.look()
         positions = newest.archive.catalog.positions()
         ends = newest.snapshot.ends
+        archived = {each.topic_id for each in positions} | {each.topic_id for each in ends}
+        include, exclude = self._options.topics, self._options.exclude
+        self.unmatched = find_unmatched(newest.cluster.topics, archived, include=include, exclude=exclude)
         mirrors = choose_mirrors(
             newest.cluster.topics,
             newest.moment.lost.keys(),
-            {each.topic_id for each in positions} | {each.topic_id for each in ends},
-            include=self._options.topics,
-            exclude=self._options.exclude,
+            archived,
+            include=include,
+            exclude=exclude,
             rename=self._rename,
             join=parse_offsets(self._options.offsets) is Offsets.APPEND,
         )
@@ -269,7 +274,7 @@ class LinkView:
         listed = ListedGroup(group_id=group_id, type=CLASSIC, state="", protocol_type="")
         answers = read_offsets(self._client, [listed], {}, deadline=self.deadline())
         for why in answers.refused.values():
-            raise UnavailableError(f"the marks of the link cannot be read: {why}", object_name=group_id)
+            raise _unreadable(group_id, why)
         return answers.found.get(group_id, ())
 
 
@@ -287,6 +292,14 @@ def _ordered_state(mirror: Mirror, order: Order) -> tuple[State, str | None]:
     if mirror.gone:
         return State.SOURCE_GONE, "the source topic was deleted; its mirror stays"
     return (State.PAUSED, None) if order is Order.PAUSE else (State.IN_STEP, None)
+
+
+def _unreadable(group_id: str, why: str) -> MaxbrodError:
+    message = f"the marks of the link cannot be read: {why}"
+    if "AUTHORIZATION" not in why:
+        return UnavailableError(message, operation=_OPERATION, object_name=group_id)
+    hint = f"this user needs an ACL that allows it to Describe the groups that begin with {group_id}"
+    return UsageError(message, operation=_OPERATION, object_name=group_id, hint=hint)
 
 
 def _gaps_of(archive: Archive) -> dict[PartitionId, tuple[Lacking, ...]]:

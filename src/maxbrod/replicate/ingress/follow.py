@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.engine.progress import silent
-from maxbrod.errors import EXIT_DONE, CorruptDataError, MaxbrodError, ObjectNotFoundError
+from maxbrod.errors import EXIT_DONE, CorruptDataError, MaxbrodError, NoArchiveError, ObjectNotFoundError
 from maxbrod.replicate.ingress.run import Ingress
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def follow_archive(
             try:
                 report = ingress.run()
             except MaxbrodError as failure:
-                # While a bucket is copied here, parts of the catalog may be missing or cut off for a while.
-                if not failure.retryable and not isinstance(failure, (CorruptDataError, ObjectNotFoundError)):
+                if not _may_come(failure, once=config.replicate.once):
                     raise
                 error = failure
             failures = 0 if error is None else 1 + (0 if last is None else last.failures)
@@ -81,6 +80,13 @@ def follow_archive(
                 pause_s = max(pause_s, min(config.replicate.every * 2 ** min(failures - 1, 10), _BACKOFF_MAX_S))
             if not _wait(pause_s, stop):
                 return last
+
+
+def _may_come(failure: MaxbrodError, *, once: bool) -> bool:
+    """While a bucket is copied here, parts of the catalog, or all of it, may be missing or cut off for a while."""
+    if isinstance(failure, NoArchiveError):
+        return not once
+    return failure.retryable or isinstance(failure, (CorruptDataError, ObjectNotFoundError))
 
 
 def _wait(seconds: float, stop: threading.Event) -> bool:

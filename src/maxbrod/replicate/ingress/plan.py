@@ -132,6 +132,18 @@ def choose_mirrors(
     return tuple(replace(each, joined=len(same) > 1) for same in found.values() for each in same)
 
 
+def find_unmatched(
+    topics: Iterable[TopicState], archived: Collection[str], *, include: Sequence[str], exclude: Sequence[str]
+) -> tuple[str, ...]:
+    """The names that no archived topic has, and if nothing is selected the patterns. `archived` are topic ids.
+
+    A pattern may be given for topics to come.
+    """
+    known = {each.name: each.internal for each in topics if each.topic_id in archived}
+    selection = select_topics(known, include, exclude)
+    return selection.missing if selection.chosen else (*selection.missing, *selection.unmatched)
+
+
 def plan_mirror_configs(topic: TopicState, overrides: Mapping[str, str], *, replication_factor: int) -> MirrorConfigs:
     """The source's configuration, with what keeps the destination's brokers from changing or deleting records.
 

@@ -233,6 +233,7 @@ class Ingress:
             heartbeat_ms=beats[0].at_ms if beats else None,
             leads=self._shares is not None and self._shares.leads,
             takeovers=0 if self._shares is None else self._shares.takeovers,
+            unmatched=self._view.unmatched,
         )
 
     def _carry_groups(
