@@ -271,7 +271,7 @@ def test_partitions_of_an_instance_are_shown_as_ranges() -> None:
 
 def test_an_egress_stands_by_for_one_partition_and_takes_over(cluster: Cluster, tmp_path: Path, topic: str) -> None:
     create_topic(cluster, topic)
-    config = link_config(cluster, tmp_path / "archive", topic, every=0.2, roll_age=0, takeover=3600)
+    config = link_config(cluster, tmp_path / "archive", topic, every=0.2, roll_age=0, takeover=20)
     produce(cluster, topic, numbered(10))
     with without_spark(), _egress(config) as first:
         wait_for("ten records", lambda: _archived(config) == 10, timeout_s=60)
@@ -279,7 +279,7 @@ def test_an_egress_stands_by_for_one_partition_and_takes_over(cluster: Cluster, 
             wait_for("an instance that stands by", lambda: second.shares and not second.shares[-1].any, timeout_s=60)
             with pytest.raises(UnavailableError, match="another instance archives here"):
                 follow_source(
-                    link_config(cluster, tmp_path / "archive", topic, once=True, takeover=3600),
+                    link_config(cluster, tmp_path / "archive", topic, once=True, every=0.2, takeover=3600),
                     stop=threading.Event(),
                     on_interval=lambda _: None,
                 )

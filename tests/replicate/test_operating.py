@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
 
 from compare.engine import without_spark as comparing_without_spark
+from maxbrod.cli.main import run
 from maxbrod.compare import job
 from maxbrod.config import Config, KafkaConfig
-from maxbrod.errors import MaxbrodError, NoArchiveError
+from maxbrod.errors import CorruptDataError, MaxbrodError, NoArchiveError, UnavailableError, UsageError
 from maxbrod.kafka.admin.topics import delete_records
 from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import GapReason, PartitionId, TopicPartition
+from maxbrod.replicate import status as status_module
+from maxbrod.replicate.egress import _wait_for_share
 from maxbrod.replicate.fail_back import fail_back
+from maxbrod.replicate.ingress import follow as follow_module
 from maxbrod.replicate.ingress.follow import Interval, follow_archive
 from maxbrod.replicate.ingress.plan import Extent, Mirror
 from maxbrod.replicate.ingress.run import Ingress
+from maxbrod.replicate.lease import Posted
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.options import ReplicateOptions
 from maxbrod.replicate.promote import promote
-from maxbrod.replicate.report import Lacking, status_of
+from maxbrod.replicate.report import IngressReport, Lacking, PartitionStatus, standing_by, status_of
+from maxbrod.replicate.status import LinkStatus
 from maxbrod.replicate.verify import find_uncompared
 from maxbrod.replicate.view import LinkView, MirroredPartition, _unreadable
 from maxbrod.restore.plan.request import OffsetRange
@@ -176,11 +185,105 @@ def test_an_ingress_waits_for_an_archive_that_has_not_arrived(tmp_path: Path) ->
         follow_archive(once, stop=threading.Event(), on_interval=note)
 
 
+_FIRST, _RENEWED = Posted(instance="other", count=1), Posted(instance="other", count=2)
+
+
+class _Standing:
+    """An ingress that stands by while another instance leads, as it sees the lease; None: it has taken it."""
+
+    def __init__(self, *seen: Posted | None) -> None:
+        self._seen = iter(seen)
+        self.leader_seen: Posted | None = None
+
+    def __call__(self, *_: Any, **__: Any) -> AbstractContextManager[_Standing]:
+        return nullcontext(self)
+
+    def run(self) -> IngressReport:
+        now = next(self._seen)
+        self.leader_seen = now or self.leader_seen
+        waits = standing_by("eu", "other", 1, 0, takeovers=0)
+        return waits if now is not None else replace(waits, standby_for=None)
+
+
+@pytest.mark.parametrize(
+    ("seen", "exit_code"),
+    [((_FIRST, _FIRST, None), 0), ((_FIRST, _RENEWED), 3), ((None,), 0)],
+    ids=["it was killed", "it lives", "nobody leads"],
+)
+def test_an_ingress_that_runs_once_takes_over_from_one_that_was_killed(
+    seen: tuple[Posted | None, ...], exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "Ingress", _Standing(*seen))
+    config = Config(archive=str(tmp_path), replicate=ReplicateOptions(once=True, every=0.001))
+    told = list[Interval]()
+    assert follow_archive(config, stop=threading.Event(), on_interval=told.append).exit_code == exit_code
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(("seen", "lives"), [((_FIRST, _FIRST, None), False), ((_FIRST, _RENEWED), True)])
+def test_an_egress_that_runs_once_takes_over_from_one_that_was_killed(
+    seen: tuple[Posted | None, ...], lives: bool
+) -> None:
+    answers, shares = iter(seen), SimpleNamespace(leads=False, seen=_FIRST, leader="other")
+
+    def look() -> bool:
+        now = next(answers)
+        shares.leads, shares.seen = now is None, now or shares.seen
+        return True
+
+    sharing: Any = SimpleNamespace(look=look, shares=shares)
+    with pytest.raises(UnavailableError, match="another instance") if lives else nullcontext():
+        assert _wait_for_share(sharing, threading.Event(), ReplicateOptions(once=True, every=0.001))
+
+
 def test_a_right_that_is_missing_to_read_marks_is_named() -> None:
     error = _unreadable("maxbrod.replicate.eu", "GROUP_AUTHORIZATION_FAILED")
     assert (error.exit_code, error.retryable) == (2, False)
     assert "Describe the groups that begin with maxbrod.replicate.eu" in (error.hint or "")
     assert _unreadable("maxbrod.replicate.eu", "COORDINATOR_NOT_AVAILABLE").retryable
+
+
+def test_records_that_nobody_appends_are_not_well() -> None:
+    behind = PartitionStatus(
+        source="a",
+        topic="a",
+        partition=0,
+        state=State.CATCHING_UP,
+        why=None,
+        end=5,
+        archive_end=10,
+        source_end=10,
+        lag_records=5,
+        lag_bytes=100,
+        lag_ms=400_000,
+    )
+    now = 10_000_000
+    status = LinkStatus(
+        link="eu", archive="a", version=1, at_ms=now, heartbeat_ms=now, ingress_ms=now - 400_000, partitions=(behind,)
+    )
+    assert (status.silent_ms, status.exit_code) == (400_000, 3)
+    assert replace(status, ingress_ms=now - 60_000).exit_code == 0
+    assert replace(status, ingress_ms=None).exit_code == 0, "it has not begun"
+    assert replace(status, partitions=(replace(behind, state=State.IN_STEP),)).exit_code == 0
+
+
+def test_watching_goes_on_while_the_cluster_or_the_archive_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([UnavailableError("the cluster restarts"), CorruptDataError("half-copied"), UsageError("the end")])
+
+    def failing(_: Config) -> LinkStatus:
+        raise next(answers)
+
+    monkeypatch.setattr(status_module, "link_status", failing)
+    words = ["replicate", "status", "--bootstrap", "127.0.0.1:1", "--archive", str(tmp_path), "--watch", "10ms"]
+    assert run(words) == 2
+    said = capsys.readouterr().err
+    assert [word for word in ("the cluster restarts", "half-copied", "the end") if word in said] == [
+        "the cluster restarts",
+        "half-copied",
+        "the end",
+    ]
 
 
 def test_a_paused_topic_stands_still_until_it_is_resumed(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import err, out, print_json, print_json_line, print_line
-from maxbrod.errors import EXIT_DONE
+from maxbrod.cli.output import err, out, print_error, print_json, print_json_line, print_line
+from maxbrod.errors import EXIT_DONE, MaxbrodError
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
 from maxbrod.replicate.options import ReplicateOptions
 from maxbrod.replicate.printing import (
@@ -26,7 +26,6 @@ from maxbrod.replicate.seed.cli import egress_tree, ingress_tree
 if TYPE_CHECKING:
     from maxbrod.backup.follow import Interval as EgressInterval
     from maxbrod.config import Config
-    from maxbrod.errors import MaxbrodError
     from maxbrod.replicate.egress import EgressShare
     from maxbrod.replicate.ingress.follow import Interval
 
@@ -167,7 +166,9 @@ def status(call: Call[ReplicateOptions]) -> None:
     """At the destination: the state and the lag of every mirrored partition. The source is not asked.
 
     States: in step, catching up, late segment, lost range, paused, promoted, source gone, faulted. The exit code is 5
-    if a partition is faulted, 3 if one waits for a segment or has lost a range.
+    if a partition is faulted; 3 if one waits for a segment or has lost a range, if a named topic is not archived, or if
+    records wait and no ingress has reported for five minutes. With --watch, a cluster or an archive that cannot be read
+    for a while is told, and looked at again.
 
     For example:
 
@@ -177,15 +178,26 @@ def status(call: Call[ReplicateOptions]) -> None:
     if options.watch is None:
         raise typer.Exit(_show_status(call))
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415 - only to watch
+    from maxbrod.replicate.ingress.follow import may_come, wait_unless  # noqa: PLC0415
 
     stop = threading.Event()
-    code = EXIT_DONE
-    with stopping_by_signals(stop):
-        while not stop.is_set():
+    code, going_on = EXIT_DONE, True
+    with stopping_by_signals(stop, what="the last look ends first"):
+        while going_on:
             if out.is_terminal and not call.as_json:
                 out.clear()
-            code = _show_status(call)
-            stop.wait(options.watch)
+            try:
+                code = _show_status(call)
+            except MaxbrodError as error:
+                # While it watches, a cluster may restart, and a bucket may be copied.
+                if not may_come(error, once=False):
+                    raise
+                if call.as_json:
+                    print_json_line(error.as_dict())
+                else:
+                    print_error(error, as_json=False)
+                code = error.exit_code
+            going_on = wait_unless(options.watch, stop)
     raise typer.Exit(code)
 
 
@@ -292,7 +304,7 @@ def verify(call: Call[ReplicateOptions]) -> None:
     """At the destination: compare mirrors with the archive, every record, while both go on.
 
     What both have when it begins is compared: all of it, or the given ranges. In topics that the link appends to, its
-    records are found by their headers. The exit code is 3 if anything differs.
+    records are found by their headers. The exit code is 3 if anything differs, or if a given range is not on both sides.
 
     For example:
 
@@ -316,7 +328,9 @@ def verify(call: Call[ReplicateOptions]) -> None:
     else:
         print_comparison(found.report)
     for each in found.uncompared:
-        print_line_to_err(f"{each.where}  offsets {each.first} to {each.end} (exclusive) are not on both sides: not compared")
+        print_line_to_err(
+            f"{each.where}  offsets {each.first} to {each.end} (exclusive) are not on both sides: not compared"
+        )
     raise typer.Exit(found.exit_code)
 
 

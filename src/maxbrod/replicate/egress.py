@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
+    from maxbrod.replicate.lease import Posted
     from maxbrod.replicate.options import ReplicateOptions
 
 _BEAT_EVERY_MS: Final = 5_000
@@ -192,17 +193,22 @@ class _Sharing:
 
 
 def _wait_for_share(sharing: _Sharing, stop: threading.Event, options: ReplicateOptions) -> bool:
-    """Wait until this instance has something to do. False: `stop` was set. UnavailableError: it would wait, once."""
-    looked = False
+    """Wait until this instance has something to do. False: `stop` was set.
+
+    UnavailableError: with `once`, another instance leads, and is seen to live. If it was killed, this one waits until
+    it is lost: nobody else may be there to take over.
+    """
+    seen: Posted | None = None
     while not stop.is_set():
+        lives = False
         try:
-            if sharing.look():
+            if sharing.look() and (sharing.shares.leads or not options.once):
                 return True
+            lives, seen = seen not in {None, sharing.shares.seen}, sharing.shares.seen
         except UnavailableError:
-            if not looked:
+            if seen is None:
                 raise  # later, one that stands by waits until the store or the cluster answers again
-        looked = True
-        if options.once:
+        if options.once and lives:
             raise UnavailableError(
                 f"another instance archives here: {sharing.shares.leader}",
                 operation="replicate",

@@ -30,8 +30,8 @@ _LACKING_SHOWN: Final = 20
 def lacking_lines(partitions: Sequence[PartitionStatus]) -> list[str]:
     """A line for each range of offsets that never arrives, with the names at the source."""
     return [
-        f"{each.source}-{each.partition}  offsets {gap.first_offset:,} to {gap.end_offset - 1:,} never arrive: {gap.why}"
-        f" ({gap.reason})"
+        f"{each.source}-{each.partition}  offsets {gap.first_offset:,} to {gap.end_offset - 1:,} never arrive: "
+        f"{gap.why} ({gap.reason})"
         for each in partitions
         for gap in each.lacking
     ]
@@ -76,6 +76,10 @@ def print_status(status: LinkStatus) -> None:
         has = "all partitions" if one.partitions is None else f"{_ranges(one.partitions) or 'nothing'}"
         print_line(f"egress {one.instance}{' leads, and' if one.leads else ''} archives {has}")
     print_line(f"ingress last reported at {human_time(status.ingress_ms) or 'no time that is known'}")
+    if status.silent_ms is not None:
+        print_line(
+            f"no ingress has reported for {status.silent_ms // 60_000:,} minutes, and records wait: is it running?"
+        )
     print_line(_RUNBOOKS)
 
 

@@ -106,6 +106,11 @@ class Shares:
         return None if self.leads else self._lease.seen.instance
 
     @property
+    def seen(self) -> Posted:
+        """The lease as last read. It changes while the one that leads lives."""
+        return self._lease.seen
+
+    @property
     def instances(self) -> int:
         """How many live, as far as this one knows. Only the leader knows all of them."""
         return 1 + len(self._members.living())

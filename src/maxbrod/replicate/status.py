@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import ObjectNotFoundError, UnavailableError
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, ObjectNotFoundError, UnavailableError
 from maxbrod.kafka.fetch.log_tails import read_tail
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _TOLD_BY_INGRESS: Final = frozenset({State.FAULTED, State.LATE_SEGMENT, State.LOST_RANGE})
 """States that only an attempt to append finds out."""
+
+
+_SILENT_MS: Final = 300_000
+"""An ingress that works marks something every minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +63,20 @@ class LinkStatus:
     """Names and patterns that no archived topic matches."""
 
     @property
+    def silent_ms(self) -> int | None:
+        """For how long nobody has reported, although something is to be done; None: somebody has, or nobody yet."""
+        waits = any(each.state is State.CATCHING_UP for each in self.partitions)
+        silent_ms = 0 if self.ingress_ms is None else self.at_ms - self.ingress_ms
+        return silent_ms if waits and silent_ms > _SILENT_MS else None
+
+    @property
     def exit_code(self) -> int:
-        return exit_code_of(self.partitions, self.unmatched)
+        code = exit_code_of(self.partitions, self.unmatched)
+        return code or (EXIT_DONE if self.silent_ms is None else EXIT_INCOMPLETE)
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "states": count_states(self.partitions), "exit_code": self.exit_code}
+        more = {"states": count_states(self.partitions), "silent_ms": self.silent_ms, "exit_code": self.exit_code}
+        return {**asdict(self), **more}
 
 
 def link_status(config: Config) -> LinkStatus:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.engine.progress import silent
 from maxbrod.errors import EXIT_DONE, CorruptDataError, MaxbrodError, NoArchiveError, ObjectNotFoundError
 from maxbrod.replicate.ingress.run import Ingress
+from maxbrod.replicate.lease import RENEWALS
 
 if TYPE_CHECKING:
     import threading
@@ -59,6 +60,7 @@ def follow_archive(
 ) -> Interval:
     """Run until `stop` is set, and return the last interval. Errors that a retry cannot fix are raised."""
     last: Interval | None = None
+    options, seen = config.replicate, None
     with Ingress(config, session=session, on_progress=on_progress, stop=stop) as ingress:
         while True:
             began = time.monotonic()
@@ -66,30 +68,36 @@ def follow_archive(
             try:
                 report = ingress.run()
             except MaxbrodError as failure:
-                if not _may_come(failure, once=config.replicate.once):
+                if not may_come(failure, once=options.once):
                     raise
                 error = failure
+            stands_by = report is not None and report.standby_for is not None
+            if options.once and stands_by and seen in {None, ingress.leader_seen}:
+                # Whoever leads may have been killed: it is lost after a while, and nobody else may be there to notice.
+                seen = ingress.leader_seen
+                if wait_unless(min(options.every, options.takeover / RENEWALS), stop):
+                    continue
             failures = 0 if error is None else 1 + (0 if last is None else last.failures)
             number = 1 if last is None else last.number + 1
             last = Interval(number=number, report=report, error=error, failures=failures)
             on_interval(last)
-            if config.replicate.once:
+            if options.once:
                 return last
-            pause_s = config.replicate.every - (time.monotonic() - began)
+            pause_s = options.every - (time.monotonic() - began)
             if failures > 1:
-                pause_s = max(pause_s, min(config.replicate.every * 2 ** min(failures - 1, 10), _BACKOFF_MAX_S))
-            if not _wait(pause_s, stop):
+                pause_s = max(pause_s, min(options.every * 2 ** min(failures - 1, 10), _BACKOFF_MAX_S))
+            if not wait_unless(pause_s, stop):
                 return last
 
 
-def _may_come(failure: MaxbrodError, *, once: bool) -> bool:
+def may_come(failure: MaxbrodError, *, once: bool) -> bool:
     """While a bucket is copied here, parts of the catalog, or all of it, may be missing or cut off for a while."""
     if isinstance(failure, NoArchiveError):
         return not once
     return failure.retryable or isinstance(failure, (CorruptDataError, ObjectNotFoundError))
 
 
-def _wait(seconds: float, stop: threading.Event) -> bool:
+def wait_unless(seconds: float, stop: threading.Event) -> bool:
     """False if `stop` was set. It polls: waiting on the event would hold its lock when a signal handler sets it."""
     until = time.monotonic() + seconds
     while not stop.is_set():

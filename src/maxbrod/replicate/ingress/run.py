@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from maxbrod.errors import MaxbrodError
     from maxbrod.model import TopicPartition
     from maxbrod.replicate.ingress.plan import Mirror
+    from maxbrod.replicate.lease import Posted
     from maxbrod.replicate.link import Link, Mark, PositionKey
     from maxbrod.replicate.view import MirroredPartition, Newest, Orders
 
@@ -90,6 +91,11 @@ class Ingress:
             if self._shares is not None:
                 self._shares.leave()
 
+    @property
+    def leader_seen(self) -> Posted | None:
+        """The lease as last read. It changes while the instance that leads lives."""
+        return None if self._shares is None else self._shares.seen
+
     def run(self) -> IngressReport:
         """One interval. Errors of single partitions are in the report, those of archive and cluster are raised."""
         started_at_ms = now_ms()
@@ -101,7 +107,8 @@ class Ingress:
             )
         shares = self._shares
         shares.look()
-        if not shares.any:
+        # Once, it does all of the work or nothing: no part of it that another instance gives to it.
+        if not (shares.leads if self._options.once else shares.any):
             # What it knew may be out of date when it takes over.
             self._topics = self._groups_of = self._looked = None
             return standing_by(link.name, shares.leader, newest.version, started_at_ms, takeovers=shares.takeovers)
