@@ -29,6 +29,7 @@ def test_exit_codes_are_the_documented_ones() -> None:
     assert {kind.__name__: kind.exit_code for kind in CLASSES} == {
         "MaxbrodError": 1,
         "UsageError": 2,
+        "NoArchiveError": 2,
         "IncompleteError": 3,
         "CorruptDataError": 4,
         "TruncatedDataError": 4,

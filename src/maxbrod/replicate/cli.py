@@ -304,7 +304,7 @@ def verify(call: Call[ReplicateOptions]) -> None:
     """At the destination: compare mirrors with the archive, every record, while both go on.
 
     What both have when it begins is compared: all of it, or the given ranges. In topics that the link appends to, its
-    records are found by their headers. The exit code is 3 if anything differs, or if a given range is not on both sides.
+    records are found by their headers. The exit code is 3 if anything differs, or if not both sides have a given range.
 
     For example:
 
