@@ -39,6 +39,24 @@ def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixt
     assert capsys.readouterr().err
 
 
+def test_no_help_has_line_ends_of_its_own() -> None:
+    """typer keeps them, and they fit the width of no terminal."""
+    commands = [get_command(main.app)]
+    for each in commands:
+        commands += getattr(each, "commands", {}).values()
+        lines = [paragraph for paragraph in (each.help or "").split("\n\n") if "\n" in paragraph]
+        assert not lines, each.name
+    assert len(commands) > 30
+
+
+def test_a_switch_does_not_seem_to_take_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.partition("│ --json")[2].split()[0] == "Print"
+    assert "[ARCHIVE]..." in shown
+    assert "[[" not in shown
+
+
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_tells_the_exit_codes_and_verbs(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([flag]) == 0

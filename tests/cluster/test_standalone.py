@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +18,8 @@ from maxbrod.sandbox.topics import create_topic
 from support.spark_cluster import folders_of_tests, spark_cluster
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import maxbrod
-from compact.archives import ANY, Making
+from compact.archives import Making
 from compact.keyed_archives import Keyed, batch
 from maxbrod.config import Config
 from maxbrod.drill.plan import DrillRequest
@@ -43,7 +43,7 @@ def upkeep(session: Any, bootstrap: str, topic: str, archive: str, folder: Path)
 
 def compactions(session: Any, folder: Path) -> dict[str, Any]:
     Making(str(folder / "small")).many(3, partitions=2)
-    merged = maxbrod.compact(archive=folder / "small", session=session, **ANY)
+    merged = maxbrod.compact(archive=folder / "small", session=session, min_segment_count=2, min_segment_size=1)
     keyed = Keyed(Making(str(folder / "keyed")))
     for number in range(2):
         keyed.backup({0: [batch(2 * number, (b"a", b"1"), (b"b", b"2"))]}, commit=True)

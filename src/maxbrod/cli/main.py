@@ -81,8 +81,8 @@ def _version(wanted: bool) -> None:
 @app.callback(
     help="Backup and restore for Apache Kafka.\n\n"
     "Exit codes: 0 done and complete, 1 failed, 2 bad usage or configuration, 3 incomplete, 4 corrupt data found, 5 "
-    "refused for safety, or not confirmed (no, Ctrl-C, end of input). A signal stops the work in an orderly way, usually "
-    "with 3; a second one ends it at once (130, 143)."
+    "refused for safety, or not confirmed (no, Ctrl-C, end of input). A signal stops the work in an orderly way, "
+    "usually with 3; a second one ends it at once (130, 143)."
 )
 def root(
     _show_version: Annotated[

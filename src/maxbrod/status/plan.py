@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.cli.output import human_bytes
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.notices import counted
 
@@ -118,11 +119,11 @@ def judge(facts: Facts, targets: Targets) -> list[Promise]:
     """One line for each promise, in a fixed order."""
     judges = (_backup, _recovery_point) if facts.own_layout else ()
     return [
-        *(each(facts, targets) for each in judges),
+        *(_unless_too_early(each(facts, targets), facts) for each in judges),
         _offsets(facts),
         _objects(facts),
-        _deep_check(facts, targets),
-        _drill(facts, targets),
+        _unless_too_early(_deep_check(facts, targets), facts),
+        _unless_too_early(_drill(facts, targets), facts),
         *_recovery_time(facts, targets),
         _size(facts, targets),
         *_compaction(facts),
@@ -289,7 +290,7 @@ def _room(facts: Facts) -> Iterator[Promise]:
     """A full disk leaves no trace in the archive: the run that met it could not write any."""
     if facts.free_bytes is None:
         return
-    text = f"{facts.free_bytes / _GB:,.2f} GB free"
+    text = f"{human_bytes(facts.free_bytes)} free"
     hint = "make room, or move the archive; 'maxbrod prune' and 'maxbrod gc' free some"
     if facts.free_bytes < _ROOM_MIN:
         yield _failed("room", f"{text}: the disk is full", hint, exit_code=EXIT_FAILED)
@@ -302,10 +303,10 @@ def _room(facts: Facts) -> Iterator[Promise]:
 
 
 def _size(facts: Facts, targets: Targets) -> Promise:
-    words = [f"{facts.bytes / _GB:,.2f} GB in {counted(facts.segments, 'segment')}"]
+    words = [f"{human_bytes(facts.bytes)} in {counted(facts.segments, 'segment')}"]
     growth = _daily_growth(facts)
     if growth is not None:
-        words.append(f"{growth / _GB:,.2f} GB a day added lately")
+        words.append(f"{human_bytes(growth)} a day added lately")
     if targets.price is not None:
         words.append(f"about {facts.bytes / _GB * targets.price:,.2f} a month")
     return _ok("size", ", ".join(words))
@@ -342,15 +343,29 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
+def _ahead_ms(facts: Facts) -> int | None:
+    """How far this machine's clock is behind the newest run, check or drill; negative if it is not behind."""
+    proofs = (None if each is None else each.finished_at_ms for each in (facts.deep_check, facts.drill))
+    known = [at for at in (facts.newest_run_ms, *proofs) if at is not None]
+    return max(known) - facts.now_ms if known else None
+
+
+def _unless_too_early(promise: Promise, facts: Facts) -> Promise:
+    """A clock that is behind makes everything look younger: no age proves anything then."""
+    if promise.state is not State.OK or (_ahead_ms(facts) or 0) <= _CLOCK_SLACK_MS:
+        return promise
+    return _warn(promise.name, f"{promise.text}; by a clock that is behind, so it may be older")
+
+
 def _clock(facts: Facts) -> Iterator[Promise]:
-    if facts.newest_run_ms is None:
+    ahead_ms = _ahead_ms(facts)
+    if ahead_ms is None:
         return
-    ahead_ms = facts.newest_run_ms - facts.now_ms
     if ahead_ms > _CLOCK_SLACK_MS:
         yield _warn(
             "clock",
-            f"this machine is {human_age(ahead_ms)} behind the newest run: ages on this page are too low",
+            f"this machine is {human_age(ahead_ms)} behind the newest run, check or drill: ages here are too low",
             "set the clock of this machine, or of the one that runs backups",
         )
     else:
-        yield _ok("clock", "not behind the newest run")
+        yield _ok("clock", "not behind the newest run, check or drill")
