@@ -16,6 +16,7 @@ from maxbrod.backup.plan.states import PartitionBackup, PartitionState
 from maxbrod.backup.quiet import quiet_run
 from maxbrod.backup.run import Backup
 from maxbrod.backup.run_state import BackupRun
+from maxbrod.errors import UnavailableError
 from maxbrod.model import PartitionId
 from maxbrod.notices import Notice
 from maxbrod.sandbox.topics import create_topic, set_topic_config
@@ -81,6 +82,22 @@ def test_an_interval_without_news_builds_nothing_for_a_partition(
     assert (report.exit_code, report.records, report.topics[0].partitions) == (0, 0, PARTITIONS)
     assert report.run_id == backup._run.run_id
     assert backup.lags == {topic: 0}
+
+
+def test_an_archive_that_vanished_is_missed_though_nothing_is_new(
+    backup: Backup, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    produce(cluster, topic, numbered(3), partition=1)
+    settle(backup)
+    (tmp_path / "archive").rename(tmp_path / "elsewhere")
+    point = backup.recovery_point_ms
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="the archive is gone"):
+            backup.run()
+        assert backup.recovery_point_ms == point
+    assert not (tmp_path / "archive/catalog").exists(), "no other one is begun in its place"
+    (tmp_path / "elsewhere").rename(tmp_path / "archive")
+    assert backup.run().complete
 
 
 def test_whatever_changes_after_quiet_intervals_is_archived(

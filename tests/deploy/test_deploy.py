@@ -90,12 +90,12 @@ def test_kubernetes_accepts_the_manifests(manifest: dict[str, Any]) -> None:
     kubernetes_validate.validate(manifest, "1.31", strict=True)
 
 
-def containers() -> list[list[str]]:
-    found = []
+def containers() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
     for manifest in MANIFESTS:
         spec = manifest.get("spec", {})
         spec = spec.get("jobTemplate", {}).get("spec", spec)
-        found += [each["args"] for each in spec.get("template", {}).get("spec", {}).get("containers", [])]
+        found += spec.get("template", {}).get("spec", {}).get("containers", [])
     return found
 
 
@@ -104,7 +104,7 @@ def started() -> list[list[str]]:
     return [shlex.split(line.removeprefix("ExecStart="))[1:] for line in lines]
 
 
-@pytest.mark.parametrize("words", [*containers(), *started()], ids=lambda each: each[0])
+@pytest.mark.parametrize("words", [*(each["args"] for each in containers()), *started()], ids=lambda each: each[0])
 def test_the_commands_of_units_and_manifests_are_ones_that_maxbrod_takes(words: list[str]) -> None:
     verb = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
     verb.make_context(words[0], list(words[1:]))
@@ -118,6 +118,14 @@ def test_there_are_commands_to_try() -> None:
 def test_the_configuration_of_the_manifests_is_valid() -> None:
     (text,) = (each["data"]["maxbrod.yaml"] for each in MANIFESTS if each["kind"] == "ConfigMap")
     assert Config.model_validate(yaml.safe_load(text)).log.format == "json"
+
+
+def test_what_the_image_writes_to_is_mounted_where_the_root_file_system_is_read_only() -> None:
+    image = (DEPLOY.parent / "Containerfile").read_text()
+    written = {"/tmp", *re.findall(r"MAXBROD_CACHE=(\S+)", image)}
+    for container in containers():
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert written <= {each["mountPath"] for each in container["volumeMounts"]}
 
 
 def test_probes_ask_the_paths_that_answer() -> None:

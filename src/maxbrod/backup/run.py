@@ -102,6 +102,8 @@ class Backup(JointBackup):
         select_topics({}, self._request.topics, self._request.exclude, internal=True)  # refuses an invalid pattern
         self._compression = Compression.parse(self._request.compression)
         self._opened: Archive | None = None
+        self._last: Archive | None = None
+        """As it was opened last, also if it has to be read again."""
         self._policy = policy_of(self._request)
         self._observations = Observations()
         self._observed: Observed | None = None
@@ -212,10 +214,13 @@ class Backup(JointBackup):
     def _archive(self) -> Archive:
         if self._opened is None:
             options = self._config.storage
+            if self._last is not None:
+                # Not created again: what has vanished may come back, and what was archived is not archived now.
+                own_catalog(self._last).demand_presence()
             opened = open_for_writing(self._archive_url, options, single_writer=self._request.single_writer)
             self._known = read_archive_state(opened, before=self._known)
             self._generations = KnownGenerations() if self._policy is None else read_generations(opened)
-            self._opened = opened
+            self._opened = self._last = opened
             if self.recovery_point_ms is None:
                 self.recovery_point_ms = oldest(self._known.recovery_points_of(self._choose_names))
         return self._opened
@@ -396,6 +401,9 @@ class Backup(JointBackup):
             self._note(stopped())
         self._note(*not_captured(cluster))
         quiet, news = self._quiet, self._has_news(archive, cluster)
+        if not news:
+            # Nothing will be written, which would fail if the archive were gone: "complete" is about what it holds.
+            own_catalog(archive).demand_presence()
         if quiet is not None and not worst_exit_code(self._run.notices) and not news:
             return self._finish_quietly(archive, quiet)
         self._quiet = None

@@ -23,7 +23,7 @@ from maxbrod.catalog.rows import Run, encode_rows
 from maxbrod.catalog.schema import FORMAT_PROPERTY
 from maxbrod.catalog.table import create_table, keep_short, load_table, no_archive
 from maxbrod.catalog.validity import check_rows
-from maxbrod.errors import MaxbrodError
+from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
@@ -109,6 +109,17 @@ class Catalog(Queries):
             return True
         newest = read_log(self._storage)
         return newest is not None and newest.version == self.version
+
+    def demand_presence(self) -> None:
+        """UnavailableError: the catalog that was read is gone. Costs one request if it is not."""
+        # Entries are cleaned up if others have committed for long.
+        if not has_entry(self._storage, self.version) and read_log(self._storage) is None:
+            raise UnavailableError(
+                "the archive is gone: its catalog was here, and is not any more",
+                operation="look at the catalog",
+                object_name=self._storage.url,
+                hint="mount or bring back what is stored there; to begin a new archive, start the command again",
+            )
 
     @property
     def fence(self) -> int:
