@@ -7,6 +7,7 @@ a newer one. After an error it may be ahead of the catalog, or behind a commit w
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +19,10 @@ from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snap
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.replaced import after_replacing
 from maxbrod.catalog.rows import Gap
-from maxbrod.model import MENDABLE
+from maxbrod.model import MENDABLE, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from maxbrod.archive.carried import Carried, RunKnowledge
     from maxbrod.archive.opening import Archive
@@ -29,11 +30,36 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.states import PartitionBackup, PartitionState
     from maxbrod.catalog.rows import Row, Run
     from maxbrod.kafka.state.cluster_state import ClusterState
-    from maxbrod.model import PartitionId
 
 
 _SHARED_MS: Final = 60_000
 _CHANGES_BYTES_MAX: Final = 8192
+
+
+class SnapshotRanges(Mapping[PartitionId, ArchivedRange]):
+    """How far each partition is archived, by a snapshot. A run makes values of its own partitions, not of all.
+
+    `exact`: the snapshot says all that the rows would say; else where partitions end, and nothing about their rows.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, exact: bool) -> None:
+        self.ends: Final = snapshot.ends
+        self._snapshot, self._exact = snapshot, exact
+
+    def __getitem__(self, partition: PartitionId) -> ArchivedRange:
+        snapshot, end = self._snapshot, self.ends[partition]
+        return ArchivedRange(
+            topic=snapshot.topics.get(partition.topic_id, ""),
+            first_offset=snapshot.firsts[partition] if self._exact else end,
+            end_offset=end,
+            last_leader_epoch=snapshot.leader_epochs[partition] if self._exact else None,
+        )
+
+    def __iter__(self) -> Iterator[PartitionId]:
+        return iter(self.ends)
+
+    def __len__(self) -> int:
+        return len(self.ends)
 
 
 class StoredDocument:
@@ -111,7 +137,9 @@ class ArchiveState:
     """The last snapshot that is an object of its own."""
 
     @property
-    def ends(self) -> dict[PartitionId, int]:
+    def ends(self) -> Mapping[PartitionId, int]:
+        if isinstance(self.held, SnapshotRanges):
+            return self.held.ends
         return {partition: held.end_offset for partition, held in self.held.items()}
 
     @property
@@ -200,7 +228,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
     state = before or ArchiveState()
     runs = archive.catalog.runs()
     last = last_snapshot_run(runs)
-    held: dict[PartitionId, ArchivedRange] = {}
+    held: Mapping[PartitionId, ArchivedRange] = {}
     names: dict[str, str] = {}
     knowledge = snapshot = None
     exact = False
@@ -211,15 +239,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
         knowledge = knowledge_at(archive.storage, runs, last, snapshot)
         names.update(snapshot.topics)
         exact = _describes_rows(snapshot, last, version=archive.catalog.version)
-        held = {
-            partition: ArchivedRange(
-                topic=snapshot.topics.get(partition.topic_id, ""),
-                first_offset=snapshot.firsts[partition] if exact else end,
-                end_offset=end,
-                last_leader_epoch=snapshot.leader_epochs[partition] if exact else None,
-            )
-            for partition, end in snapshot.ends.items()
-        }
+        held = SnapshotRanges(snapshot, exact=exact)
         confirmed_at_ms = state.confirmed_at_ms
         if confirmed_at_ms is None:
             # A DataFrame that was written since has recorded a snapshot too, without looking at a cluster.
@@ -238,7 +258,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
     found = {} if exact else archive.catalog.positions()
     return replace(
         state,
-        held={**held, **found},
+        held={**held, **found} if found else held,
         names={**state.names, **{each.topic_id: row.topic for each, row in found.items()}, **names},
         newest_run=runs[-1] if runs else None,
         knowledge=knowledge,

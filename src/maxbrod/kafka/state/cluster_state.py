@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping  # noqa: TC003 - the fields' types are looked at
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from maxbrod import strict_json
@@ -142,7 +143,7 @@ class Group:
 
     def __post_init__(self) -> None:
         if self.offsets is not None:
-            object.__setattr__(self, "offsets", _ordered(self.offsets, lambda each: each.where))
+            object.__setattr__(self, "offsets", _ordered(self.offsets, attrgetter("topic", "partition")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
