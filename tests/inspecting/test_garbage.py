@@ -16,7 +16,7 @@ from catalog.examples import gap, run, segment
 from maxbrod.archive.opening import open_for_writing, open_native
 from maxbrod.catalog.late import LATE_MS
 from maxbrod.check.run import check_archive
-from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UsageError
+from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, StorageFullError, UsageError
 from maxbrod.inspect import garbage
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.model import AbortedTransaction, GapReason
@@ -166,6 +166,24 @@ def test_a_clock_that_is_ahead_makes_nothing_garbage(
     monkeypatch.setattr(garbage, clock, lambda *_: int((time.time() + 9 * DAY_S) * 1000))
     assert collect_garbage(archive, delete=True).objects == ()
     assert set(ORPHANS) <= paths_of(archive)
+
+
+def test_a_full_store_can_be_relieved_of_garbage(local_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = fill(local_place)
+    put_old(local_place, archive, ORPHANS)
+    put_old(local_place, archive, ["packs/run-8-ff.log"], age_s=DAY_S / 2)
+
+    def full(path: str, *_: object, **__: object) -> None:
+        raise StorageFullError("no space left", object_name=path)
+
+    monkeypatch.setattr(archive.storage, "put", full)
+    assert {found.path for found in collect_garbage(archive, delete=True).objects} == set(ORPHANS)
+    assert not paths_of(archive).intersection(ORPHANS)
+    # Nothing was written for long: the clock of the store is at least where its newest object is, and may be no later.
+    put = type(archive.storage).put
+    put(archive.storage, ORPHANS[0], b"garbage")
+    age_all(local_place, archive)
+    assert collect_garbage(archive, delete=True).objects == ()
 
 
 def test_what_a_commit_put_out_of_use_stays_for_the_grace_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

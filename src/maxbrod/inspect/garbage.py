@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.rebuilding import find_lost_end, rebuild_under_way
 from maxbrod.archive.undo import PRUNES, named_by_undo
-from maxbrod.errors import RefusedError, UsageError
+from maxbrod.errors import RefusedError, StorageFullError, UsageError
 from maxbrod.restore.staged_objects import stagings_left
 
 if TYPE_CHECKING:
@@ -139,11 +139,16 @@ def _own_clock_ms() -> int:
 
 
 def _store_clock_ms(storage: Storage) -> int:
-    """The time with which the store stamps an object written now."""
+    """The time with which the store stamps an object written now.
+
+    A full store takes no object, and must be able to get rid of some: then it is at least as late as its newest object.
+    """
     name = f"probes/{uuid.uuid4().hex}"
     try:
         storage.put(name, b"what time is it?")
         return storage.head(name).modified_ms
+    except StorageFullError:
+        return max((found.modified_ms for folder in FOLDERS for found in storage.list(folder)), default=0)
     finally:
         storage.delete([name])
 
