@@ -339,3 +339,13 @@ def test_a_run_that_only_the_catalog_recorded_is_missed_by_name(history: History
     assert (report.exit_code, notice.kind) == (3, "run")
     assert f"run {history.run_id} is lost" in notice.message
     assert [row[:2] for row in history.holding()[f"orders-{IDS['orders']}-0"]] == [(0, 10), (10, 20)]
+
+
+def test_a_run_whose_entry_of_the_log_is_damaged_is_missed_by_name(history: History) -> None:
+    history.run({("orders", 0): [records(0, 10)]})
+    assert command(["hold", "add", "-a", history.url, "--topic", "orders", "--why", "audit"]) == 0
+    run = history.open().catalog.runs()[-1]
+    max((Path(history.url) / "catalog/segments/_delta_log").glob("*.json")).write_bytes(b"{")
+    report = repaired(history.url)
+    assert any(f"whether run {run.run_id} was committed" in each for each in report.unknown)
+    assert run.run_id not in {each.run_id for each in history.open().catalog.runs()}

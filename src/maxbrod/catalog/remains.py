@@ -41,6 +41,8 @@ class CatalogRemains:
     """Objects of the catalog that cannot be read."""
     named: set[str] = field(default_factory=set)
     """Data files that some readable object of the log names. Others may be of a commit that never was."""
+    doubtful_runs: set[str] = field(default_factory=set)
+    """Runs without a snapshot that only such other files name. They are not among the rows."""
 
 
 def read_remains(storage: Storage) -> CatalogRemains:
@@ -58,14 +60,17 @@ def read_remains(storage: Storage) -> CatalogRemains:
             else:
                 tables[info.path.removeprefix(f"{TABLE_FOLDER}/")] = table
     if found.named:
-        tables = {name: each if name in found.named else _without_runs(each) for name, each in tables.items()}
+        for name in tables.keys() - found.named:
+            by_commit = _is_known_by_commit(tables[name])
+            found.doubtful_runs.update(tables[name].filter(by_commit)["run_id"].to_pylist())
+            tables[name] = tables[name].filter(pc.invert(by_commit))
     found.rows = pa.concat_tables([found.rows, *tables.values()])
     return found
 
 
-def _without_runs(table: pa.Table) -> pa.Table:
-    """Rows that hold whether they were committed or not. A run without a snapshot is known by its commit alone."""
-    return table.filter(pc.or_(pc.not_equal(table["kind"], Kind.RUN), pc.is_valid(table["path"])))
+def _is_known_by_commit(table: pa.Table) -> pa.ChunkedArray:
+    """Runs without a snapshot. All other rows hold whether they were committed or not."""
+    return pc.and_(pc.equal(table["kind"], Kind.RUN), pc.is_null(table["path"]))
 
 
 def _read_log_object(storage: Storage, path: str, found: CatalogRemains) -> None:

@@ -251,6 +251,12 @@ def _unknown(found: Gathered) -> list[str]:
     if found.remains.rows.num_rows == 0:
         unknown.append("runs that recorded no snapshot, such as compactions: they are not listed any more")
         unknown.append("what was compacted by key and not yet deleted: its objects exist, so it is in the new catalog")
+    known = {each.run.run_id for each in found.runs} | {each.run_id for each in found.other_runs}
+    unknown += [
+        f"whether run {run_id} was committed, because no entry of the log that can be read says so: it is not listed, "
+        "and what it merged or compacted may be as it was before"
+        for run_id in sorted(found.remains.doubtful_runs - known)
+    ]
     if any(each.run.commit is None for each in found.runs):
         unknown.append("the order of runs of older releases: they are ordered by their clocks")
     return unknown
