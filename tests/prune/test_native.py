@@ -249,6 +249,17 @@ def test_an_undo_brings_everything_back_also_after_a_backup(place: Place, apart:
         undo_prune(archive, apply=True)
 
 
+def test_an_undo_is_listed_as_what_it_is(local_place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = years(local_place)
+    prune(archive, older_days=5)
+    assert main(["prune", "-a", archive.url, "--undo", "--apply"]) == 0
+    commands = [each.statistics["command"] for each in local_place.open().catalog.runs()[-2:]]
+    assert commands == ["prune", "prune --undo"]
+    capsys.readouterr()
+    assert main(["ls", "-a", archive.url, "--runs"]) == 0
+    assert "prune --undo" in capsys.readouterr().out
+
+
 def test_prunes_can_be_undone_in_any_order(local_place: Place) -> None:
     archive = years(local_place)
     before = everything(archive)

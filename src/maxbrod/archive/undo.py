@@ -169,7 +169,7 @@ def undo_prune(archive: Archive, run_id: str | None = None, *, apply: bool = Fal
             added=pa.concat_tables([swap.added, runs]),
             removed=swap.removed,
             # What is lost may be put back from a copy: then the undo can be repeated.
-            statistics={"command": "prune", (_PARTLY if lost else UNDOES): prune.run_id},
+            statistics={"command": "prune --undo", (_PARTLY if lost else UNDOES): prune.run_id},
         )
 
     if not apply:
