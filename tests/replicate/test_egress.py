@@ -15,7 +15,7 @@ from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.config import StorageConfig
-from maxbrod.errors import UnavailableError
+from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.archive_lease import FOLDER, ArchiveLease, Note, read_note
 from maxbrod.replicate.egress import follow_source
@@ -306,6 +306,15 @@ def test_a_topic_with_limits_of_its_own_does_not_wait_for_those_of_all(
     with without_spark():
         follow_source(config, stop=threading.Event(), on_interval=note)
     assert read == [[fast], [slow]], "the last one as a stop does"
+
+
+def test_an_egress_that_runs_once_refuses_a_name_that_the_source_does_not_have(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    create_topic(cluster, topic)
+    misspelt = link_config(cluster, tmp_path / "archive", topic, f"{topic}s", once=True)
+    with without_spark(), pytest.raises(UsageError, match="no such topic"):
+        follow_source(misspelt, stop=threading.Event(), on_interval=lambda _: None)
 
 
 def test_two_egresses_archive_their_shares_and_together_all_of_the_source(

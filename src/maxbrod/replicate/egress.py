@@ -247,6 +247,9 @@ def _follow(
 ) -> Interval:
     """Back up until `ending` is set."""
     beat_ms = 0
+    if config.replicate.once:
+        # A topic that is named may come later, but not in the only interval.
+        choose_topics(client, config.backup, patience_s=config.patience, demand=True)
 
     def after(interval: Interval) -> None:
         nonlocal beat_ms
