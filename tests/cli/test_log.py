@@ -43,7 +43,7 @@ def test_a_file_has_the_beginning_the_error_and_the_end_each_with_the_id_of_the_
     assert [each["event"] for each in found] == ["begin", "error", "end"] * 2
     assert {each["verb"] for each in found} == {"ls"}
     assert found[1]["level"] == "error"
-    assert (found[1]["error"], found[1]["exit_code"]) == ("UsageError", 2)
+    assert (found[1]["error"], found[1]["exit_code"]) == ("NoArchiveError", 2)
     assert found[2]["exit_code"] == 2
     assert [len({each["run"] for each in found[:3]}), len({each["run"] for each in found})] == [1, 2]
 
@@ -81,7 +81,7 @@ def test_the_document_of_json_stays_alone_on_standard_output(
 ) -> None:
     assert run(["ls", "-a", str(tmp_path / "none"), "--json", "--verbose", "--log-format", "json"]) == 2
     printed = capsys.readouterr()
-    assert json.loads(printed.out)["error"] == "UsageError"
+    assert json.loads(printed.out)["error"] == "NoArchiveError"
     assert printed.err == ""
 
 
