@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup.logdir import logdir_request
 from maxbrod.bench.figures import speed
-from maxbrod.bench.race import race_laps
+from maxbrod.bench.race import race_laps, time_lap
 from maxbrod.config import SparkConfig, StorageConfig
 from maxbrod.convert.run import Convert
 from maxbrod.errors import MaxbrodError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maxbrod.bench.figures import Figure
+    from maxbrod.bench.race import Lap
     from maxbrod.engine.session import Session
 
 _READERS: Final = 2
@@ -68,14 +69,21 @@ def race_logdir(session: Session, source: LogDirectory, disk: Path, *, rounds: i
     return found
 
 
-def _back_up(session: Session, source: LogDirectory, target: Path) -> None:
+def _back_up(session: Session, source: LogDirectory, target: Path) -> Lap:
+    """Into a new archive. What the last round wrote is removed before: that is as much work for the file system."""
     shutil.rmtree(target, ignore_errors=True)
     to = TargetRequest(layout="kafka")
     request = logdir_request(str(source.path), str(target), StorageConfig(), to, topics=(source.topic,))
-    with Convert(request, SparkConfig(), session=session) as work:
-        report = work.run()
-    if report.exit_code:
-        raise MaxbrodError("the log directory was not backed up whole", operation="bench", object_name=str(source.path))
+
+    def work() -> None:
+        with Convert(request, SparkConfig(), session=session) as convert:
+            report = convert.run()
+        if report.exit_code:
+            raise MaxbrodError(
+                "the log directory was not backed up whole", operation="bench", object_name=str(source.path)
+            )
+
+    return time_lap(work)
 
 
 def _read_direct(logs: Sequence[str]) -> None:
@@ -94,11 +102,17 @@ def _read(logs: Sequence[str]) -> None:
     _cat(logs, ["/dev/null"] * _READERS)
 
 
-def copy_files(logs: Sequence[str], folder: Path) -> None:
-    """Copy files with `cat`, and sync."""
+def copy_files(logs: Sequence[str], folder: Path) -> Lap:
+    """Copy files with `cat` into new ones, and sync."""
     targets = [str(folder / f"copy-{number}") for number in range(_READERS)]
-    _cat(logs, targets)
-    subprocess.run(["sync", *targets], check=True)
+    for target in targets:
+        Path(target).unlink(missing_ok=True)
+
+    def work() -> None:
+        _cat(logs, targets)
+        subprocess.run(["sync", *targets], check=True)
+
+    return time_lap(work)
 
 
 def _cat(logs: Sequence[str], targets: Sequence[str]) -> None:
