@@ -204,7 +204,8 @@ def test_processor_time_of_children_counts_once() -> None:
     burn = "import time\nwhile time.process_time() < 0.3: pass"
     lap = time_lap(lambda: subprocess.run([sys.executable, "-c", burn], check=True))
 
-    assert 0.3 <= lap.cpu_seconds < 3
+    # Ticks of a hundredth of a second, rounded.
+    assert 0.28 <= lap.cpu_seconds < 3
 
 
 def test_the_follow_benchmark_measures_intervals_and_commits(cluster: Cluster, spark: Session, tmp_path: Path) -> None:

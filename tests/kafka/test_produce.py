@@ -20,7 +20,7 @@ from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.versions import ApiVersions
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
-from maxbrod.sandbox.topics import create_topic, recreate_topic, set_topic_config
+from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic, set_topic_config
 from maxbrod.sandbox.traffic import Message, numbered
 from maxbrod.sandbox.traffic import produce as produce_messages
 from maxbrod.sandbox.waiting import wait_for
@@ -193,8 +193,7 @@ def test_a_recreated_topic_is_refused_and_stays_empty(cluster: Cluster, client: 
 def test_a_deleted_topic_is_refused(cluster: Cluster, client: KafkaClient, topic: str) -> None:
     create_topic(cluster, topic, config=KEEP)
     feed = feed_of(client, topic, batches_of(orders(100), new_producer_id(client)))
-    with cluster.admin() as admin:
-        admin.delete_topics([topic])
+    delete_topic(cluster, topic)
     with pytest.raises(TopicGoneError, match="deleted"):
         list(produce_all(client, [feed], patience_s=20))
 
