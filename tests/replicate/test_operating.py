@@ -388,14 +388,23 @@ def test_promoting_ends_the_link_sets_groups_and_makes_the_topic_an_ordinary_one
     assert produce(cluster, topic + SUFFIX, numbered(1)) == [101]
     produce(cluster, topic, numbered(10, first=100))
     archive(config)
-    assert only(take_in(config)).state is State.PROMOTED
+    wanted = ("promoted", 100, 10)
+    assert _state_end_and_lag(command.json("replicate", "ingress", "--once")["report"]) == wanted
     assert offsets(cluster, topic + SUFFIX) == (0, 102)
+    produce(cluster, topic + SUFFIX, numbered(20))
+    assert _state_end_and_lag(command.json("replicate", "status")) == wanted, "what others write arrives from nowhere"
     command("replicate", "resume", exits=5)
     # Brokers forget committed offsets after some days.
     with cluster.admin() as admin:
         admin.delete_groups([Link(name=f"link-{topic}").control_id])
-    assert only(take_in(config)).state is State.PROMOTED
+    assert _state_end_and_lag(command.json("replicate", "status")) == wanted
+    assert _state_end_and_lag(command.json("replicate", "ingress", "--once")["report"]) == wanted
     assert configs_of(cluster, topic + SUFFIX) == {"retention.ms": "86400000"}
+
+
+def _state_end_and_lag(report: dict[str, Any]) -> tuple[str, int, int]:
+    (found,) = report["partitions"]
+    return found["state"], found["end"], found["lag_records"]
 
 
 def test_records_are_never_mirrored_back_to_where_they_come_from(cluster: Cluster, tmp_path: Path, topic: str) -> None:

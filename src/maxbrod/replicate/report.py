@@ -65,7 +65,8 @@ class PartitionStatus:
     state: State
     why: str | None
     end: int
-    """The first source offset that the destination lacks. With exact offsets it is the log end there."""
+    """The first source offset that the destination lacks. With exact offsets it is the log end there, or was when the
+    mirror was promoted."""
     archive_end: int
     source_end: int | None
     """The log end at the source when the newest heartbeat was taken; None: there is no heartbeat."""
@@ -145,10 +146,11 @@ def exit_code_of(partitions: Sequence[PartitionStatus], unmatched: Sequence[str]
 
 
 def status_of(each: MirroredPartition, end: int, beats: Sequence[Heartbeat], now_ms: int) -> PartitionStatus:
-    """The status of a partition whose log ends at `end`. `beats` are newest first.
+    """The status of a partition whose log ends at `end`, or of one that was promoted. `beats` are newest first.
 
     The archive may be ahead of the newest heartbeat: what it has is lacking for certain.
     """
+    end = end if each.promoted_end is None else each.promoted_end
     archive_end = each.extent.end
     source_end = beats[0].ends.get(each.id) if beats else None
     proven_ms = proven_at_ms(beats, each.id, end)

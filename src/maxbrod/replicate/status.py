@@ -15,7 +15,7 @@ from maxbrod.replicate.ingress.plan import measure_portions, why_longer, why_not
 from maxbrod.replicate.ingress.topics import filler_id
 from maxbrod.replicate.link import Offsets, State
 from maxbrod.replicate.report import PartitionStatus, count_states, exit_code_of, status_of
-from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.replicate.view import LinkView, forgotten_orders, keep_order, places_of
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.target import log_extents
 
@@ -84,7 +84,8 @@ def link_status(config: Config) -> LinkStatus:
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
         newest, link, marks = view.look(), view.link(), view.marks()
-        partitions = view.partitions(view.orders())
+        orders = view.orders()
+        partitions = view.partitions(orders)
         if view.offsets(marks) is Offsets.APPEND:
             known = view.positions(partitions)
             ends = {key: mark.next_offset for key, mark in known.items() if mark.append is not None}
@@ -93,6 +94,10 @@ def link_status(config: Config) -> LinkStatus:
             tell_foreign(client, link, partitions, logs, marks)
             known = {each.key: marks[each.where] for each in partitions if each.where in marks}
             ends = {each.key: logs[each.where] for each in partitions if each.where in logs}
+    for each in forgotten_orders(partitions, orders, known):
+        if each.key in ends:
+            keep_order(each, known[each.key])
+    ends |= {each.key: each.promoted_end for each in partitions if each.promoted_end is not None}
     _measure(newest, partitions, ends)
     for each in partitions:
         each.state, each.why = _state_of(each, ends.get(each.key), known.get(each.key))

@@ -58,6 +58,8 @@ class MirroredPartition:
     """The ids of the clusters that the records come from, the nearest first."""
     adopted_end: int | None = None
     """The end of a log that others have written and that is known to have the source's records."""
+    promoted_end: int | None = None
+    """Where a mirror with exact offsets ended when it was promoted: since then its log grows by what others write."""
     state: State = State.IN_STEP
     why: str | None = None
     bytes: int = 0
@@ -251,8 +253,11 @@ class LinkView:
                 )
                 order, _ = orders.get(TopicPartition(topic=mirror.name, partition=0), (Order.RUN, None))
                 each.state, each.why = _ordered_state(mirror, order)
-                if orders.get(each.where, (order, None))[0] is Order.ADOPT:
-                    each.adopted_end = orders[each.where][1]
+                own_order, own_end = orders.get(each.where, (order, None))
+                if own_order is Order.ADOPT:
+                    each.adopted_end = own_end
+                elif own_order is Order.PROMOTE:
+                    each.promoted_end = own_end
                 if here in origins[1:]:
                     each.state, each.why = State.OWN, f"its records come from this cluster, through {origins[0]}"
                 found.append(each)
@@ -276,6 +281,26 @@ class LinkView:
         for why in answers.refused.values():
             raise _unreadable(group_id, why)
         return answers.found.get(group_id, ())
+
+
+def forgotten_orders(
+    partitions: Iterable[MirroredPartition], orders: Orders, marks: Mapping[PositionKey, Mark]
+) -> list[MirroredPartition]:
+    """Partitions that were paused or promoted by an order that brokers have forgotten, as their marks still tell."""
+    ordered = {where.topic for where in orders}
+    return [
+        each
+        for each in partitions
+        if each.where.topic not in ordered
+        and (mark := marks.get(each.key)) is not None
+        and mark.state in {State.PROMOTED, State.PAUSED}
+    ]
+
+
+def keep_order(each: MirroredPartition, mark: Mark) -> None:
+    each.state = mark.state
+    if mark.state is State.PROMOTED:
+        each.promoted_end = mark.next_offset
 
 
 def places_of(config: Config) -> tuple[KafkaConfig, str]:

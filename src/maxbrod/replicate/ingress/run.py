@@ -22,7 +22,7 @@ from maxbrod.replicate.ingress.workers import Workers
 from maxbrod.replicate.link import Offsets, State, parse_offsets
 from maxbrod.replicate.report import IngressReport, standing_by, status_of
 from maxbrod.replicate.shares import Shares, shares_of_link
-from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.replicate.view import LinkView, forgotten_orders, keep_order, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -185,20 +185,13 @@ class Ingress:
         A topic that was promoted belongs to its producers for ever. When a topic is deleted, its marks go with it.
         Returns the marks that are left.
         """
-        ordered = {where.topic for where in orders}
-        kept = [
-            each
-            for each in partitions
-            if each.where.topic not in ordered
-            and (mark := marks.get(each.key)) is not None
-            and mark.state in {State.PROMOTED, State.PAUSED}
-        ]
+        kept = forgotten_orders(partitions, orders, marks)
         if not kept:
             return marks
         present = self._client.metadata(sorted({each.where.topic for each in kept}), deadline=self._view.deadline())
         for each in kept:
             if each.where.topic in present.topics:
-                each.state = marks[each.key].state
+                keep_order(each, marks[each.key])
             else:
                 del marks[each.key]
                 _forget(self._way, each)
