@@ -67,8 +67,10 @@ def worst_exit_code(notices: Iterable[Notice]) -> int:
     return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=EXIT_DONE)
 
 
-def verdict_of(exit_code: int) -> str:
-    """The verdict on a backup that ends with this code."""
+def verdict_of(exit_code: int, *, nothing_selected: bool = False) -> str:
+    """The verdict on a backup that ends with this code. `nothing_selected`: no topic was there to archive."""
+    if nothing_selected and exit_code == EXIT_DONE:
+        return "nothing selected"
     return _VERDICTS.get(exit_code, "incomplete")
 
 

@@ -154,3 +154,16 @@ def test_quiet_follows_in_silence_but_for_what_is_wrong(capsys: pytest.CaptureFi
     show(interval(report([MISSING, CORRUPT])))
     shown = capsys.readouterr()
     assert (shown.out, "corrupt: orders-3" in shown.err) == ("", True)
+
+
+def test_a_run_that_found_no_topic_is_not_called_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    unmatched = Notice(kind="missing", message="no topic matches ordres-* yet")
+    nothing = report([unmatched], topics=())
+    print_summary(nothing)
+    IntervalPrinter(quiet=False, as_json=False)(interval(nothing))
+    told = capsys.readouterr().out
+    assert told.count("nothing selected") == 2
+    assert "complete" not in told
+    assert (nothing.as_dict()["verdict"], interval(nothing).as_dict()["verdict"]) == ("nothing selected",) * 2
+    assert report([unmatched]).verdict == "complete", "other topics were there"
+    assert interval(report([unmatched, CORRUPT], topics=())).verdict == "corrupt data found"

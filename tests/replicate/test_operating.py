@@ -483,5 +483,6 @@ def test_failing_back_names_what_diverged_and_changes_nothing(cluster: Cluster, 
     report = fail_back(back)
     assert (report.ready, report.exit_code) == (False, 5)
     assert report.partitions[0].diverged == (20, 25)
+    assert "the offsets 20 to 24 never arrived" in (report.partitions[0].why or "")
     assert only(take_in(back)).state is State.FAULTED
     assert offsets(cluster, topic) == (0, 25)

@@ -75,7 +75,7 @@ class Interval:
 
     @property
     def verdict(self) -> str:
-        return verdict_of(self.exit_code)
+        return verdict_of(self.exit_code, nothing_selected=self.report is not None and self.report.nothing_selected)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -76,8 +76,13 @@ class BackupReport:
 
     @property
     def verdict(self) -> str:
-        """The exit code in a word."""
-        return verdict_of(self.exit_code)
+        """The exit code in a word. A run that found no topic is not called complete: it has archived nothing."""
+        return verdict_of(self.exit_code, nothing_selected=self.nothing_selected)
+
+    @property
+    def nothing_selected(self) -> bool:
+        """Whether no topic is there of those that were asked for."""
+        return not self.topics and any(notice.kind == "missing" for notice in self.notices)
 
     @property
     def records(self) -> int:

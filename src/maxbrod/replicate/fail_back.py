@@ -81,7 +81,7 @@ def ways_back(
         if promoted_at is None and end:
             why = "the archive does not say where the mirror was promoted"
         elif diverged is not None:
-            why = f"the offsets {diverged[0]} to {diverged[1]} never arrived at the mirror"
+            why = f"the offsets {diverged[0]:,} to {diverged[1] - 1:,} never arrived at the mirror"
         found.append(
             WayBack(
                 topic=each.where.topic,

@@ -52,7 +52,7 @@ def print_ways_back(report: FailBackReport) -> None:
     headings = ("*topic", "partition", "end", "to come", "diverged", "why not")
     shown = new_table(f"The way back: link {report.link}", *headings)
     for each in report.partitions:
-        diverged = "" if each.diverged is None else f"{each.diverged[0]:,} to {each.diverged[1]:,}"
+        diverged = "" if each.diverged is None else f"{each.diverged[0]:,} to {each.diverged[1] - 1:,}"
         if each.diverged_records:
             diverged += f" ({counted(each.diverged_records, 'record')})"
         shown.add_row(each.topic, str(each.partition), f"{each.end:,}", f"{each.new:,}", diverged, each.why or "")
