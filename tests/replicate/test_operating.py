@@ -30,12 +30,14 @@ from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Posted
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.options import ReplicateOptions
-from maxbrod.replicate.promote import promote
+from maxbrod.replicate.printing import print_promotion
+from maxbrod.replicate.promote import PromoteReport, promote
 from maxbrod.replicate.report import IngressReport, Lacking, PartitionStatus, standing_by, status_of
 from maxbrod.replicate.status import LinkStatus
-from maxbrod.replicate.verify import find_uncompared
+from maxbrod.replicate.verify import find_uncompared, mirrored_extent
 from maxbrod.replicate.view import LinkView, MirroredPartition, _unreadable
 from maxbrod.restore.plan.request import OffsetRange
+from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
@@ -166,6 +168,28 @@ def test_the_given_ranges_that_were_not_compared_are_named() -> None:
     assert [(each.first, each.end) for each in find_uncompared(asked, compared)] == [(5, 10), (20, 30)]
     assert [(each.first, each.end) for each in find_uncompared(asked, [])] == [(5, 30)]
     assert not list(find_uncompared([OffsetRange(where=where)], compared)), "as far as both reach"
+
+
+def test_what_producers_write_to_a_promoted_mirror_is_not_compared_with_the_source() -> None:
+    source = TopicState(name="a", topic_id="A", internal=False, replicas=((1,),), configs=None, effective=None)
+    each = MirroredPartition(
+        id=PartitionId(topic_id="A", partition=0),
+        where=TopicPartition(topic="b", partition=0),
+        mirror=Mirror(source=source, name="b"),
+        extent=Extent(first=0, end=120, start=0),
+    )
+    log = LogExtent(start=3, end=150)
+    assert mirrored_extent(each, log) == log
+    each.promoted_end = 100
+    assert mirrored_extent(each, log) == LogExtent(start=3, end=100)
+
+
+def test_promote_says_if_no_groups_were_carried(capsys: pytest.CaptureFixture[str]) -> None:
+    report = PromoteReport(link="l", at_ms=0, heartbeat_ms=None, partitions=(), fenced=True, groups=0)
+    print_promotion(report, groups=False)
+    assert "no groups were carried" in capsys.readouterr().out
+    print_promotion(replace(report, groups=1), groups=True)
+    assert "1 offset was committed for groups" in capsys.readouterr().out
 
 
 def test_an_ingress_waits_for_an_archive_that_has_not_arrived(tmp_path: Path) -> None:

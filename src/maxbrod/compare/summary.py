@@ -60,7 +60,9 @@ def verdict(report: CompareReport) -> Text:
     count = f"{human_count(report.source_records)} records"
     if report.equal:
         fields = f"every field of each but {', '.join(report.ignored)}" if report.ignored else "every field of each"
-        return Text.assemble(("equal", "bold green"), f": {count}, {fields}, and nothing more")
+        noted = any(each.notes for each in report.partitions)
+        more = "as far as they were compared: see above" if noted else "and nothing more"
+        return Text.assemble(("equal", "bold green"), f": {count}, {fields}, {more}")
     if not report.partitions:
         return Text.assemble(("not compared", "bold red"), ": there was nothing to compare")
     if any(each.failure is not None for each in report.partitions):

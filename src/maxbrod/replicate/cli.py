@@ -252,7 +252,7 @@ def promote(call: Call[ReplicateOptions]) -> None:
     if call.as_json:
         print_json(report.as_dict())
     else:
-        print_promotion(report)
+        print_promotion(report, groups=bool(call.options.groups))
     raise typer.Exit(report.exit_code)
 
 

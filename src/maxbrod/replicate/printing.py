@@ -117,7 +117,8 @@ def _are_joined(partitions: Sequence[PartitionStatus]) -> bool:
     return len({(each.topic, each.partition) for each in partitions}) < len(partitions)
 
 
-def print_promotion(report: PromoteReport) -> None:
+def print_promotion(report: PromoteReport, *, groups: bool) -> None:
+    """`groups`: whether groups were asked for."""
     sources = _are_joined(report.partitions)
     headings = ("*topic", "partition", "end", "not arrived")
     shown = new_table(f"Promoted: link {report.link}", *(["*source"] if sources else []), *headings)
@@ -130,7 +131,10 @@ def print_promotion(report: PromoteReport) -> None:
     missing = "it is unknown what" if report.missing is None else counted(report.missing, "record")
     print_line(f"{missing} had not arrived, as of the source's last heartbeat ({known})")
     _print_lacking(lacking_lines(report.partitions))
-    print_line(f"{counted(report.groups, 'offset')} of groups had to be moved; ingress has carried the others before")
+    if groups:
+        print_line(f"{counted(report.groups, 'offset', 'was', 'were')} committed for groups; those that stood there stay")
+    else:
+        print_line("no groups were carried: to carry them, run the same command again with --groups")
     if not report.fenced:
         print_line("brokers do not refuse an ingress that still runs: stop every one of this link")
 

@@ -6,7 +6,7 @@ source's offsets. In a topic that a link appends to, the link's records name the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.compare.plan.pairs import CompareRequest, Match
@@ -68,7 +68,7 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
             logs = appended_logs(client, view, begun, known, ranges)
         else:
             extents = log_extents(client, [each.where for each in there], config.patience)
-            ranges = ranges_to_verify([(each, extents[each.where]) for each in there], asked)
+            ranges = ranges_to_verify([(each, mirrored_extent(each, extents[each.where])) for each in there], asked)
     uncompared = tuple(find_uncompared(asked, ranges))
     if not ranges:
         return Verification(report=None, ranges=(), uncompared=uncompared)
@@ -82,6 +82,11 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
     )
     with Comparison(config, request, brought=logs, session=session, on_progress=on_progress) as work:
         return Verification(report=work.run(), ranges=tuple(ranges), uncompared=uncompared)
+
+
+def mirrored_extent(each: MirroredPartition, log: LogExtent) -> LogExtent:
+    """The part of a log that the link has written: what follows in a promoted mirror is its producers' own."""
+    return log if each.promoted_end is None else replace(log, end=min(log.end, each.promoted_end))
 
 
 def ranges_to_verify(
