@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 import yaml
+from rich.text import Text
 from typer.main import get_command
 
 import maxbrod
@@ -118,6 +119,11 @@ CONFIGURED = [
 def test_everything_that_flags_say_the_file_says(path: tuple[str, ...], verb: Any) -> None:
     known = {each.name for each in declared(SECTIONS[section_of(path)])} | SHARED | COMMAND_LINE_ONLY
     assert {each.name.removeprefix("no_") for each in verb.params} <= known
+
+
+def test_help_shows_every_word_of_an_option() -> None:
+    texts = [each.help for _, verb in verbs() for each in verb.params if getattr(each, "help", None)]
+    assert [text for text in texts if Text.from_markup(text).plain != text] == [], "rich takes [word] for a style"
 
 
 def test_every_verb_that_reads_a_file_has_a_section_and_every_section_a_verb() -> None:

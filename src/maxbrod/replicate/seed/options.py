@@ -116,7 +116,7 @@ class IngressTreeOptions(Options):
     ] = 60.0
     queue: Annotated[
         str | None,
-        Option("An SQS queue of S3 events: its name or its URL. Needs maxbrod[sqs].", NOTIFICATIONS, "QUEUE"),
+        Option("An SQS queue of S3 events: its name or its URL. Needs the extra sqs.", NOTIFICATIONS, "QUEUE"),
     ] = None
     sqs_endpoint: Annotated[str | None, Option("A server of queues other than Amazon's.", NOTIFICATIONS, "URL")] = None
     events_topic: Annotated[
