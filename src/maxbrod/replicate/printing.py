@@ -132,7 +132,9 @@ def print_promotion(report: PromoteReport, *, groups: bool) -> None:
     print_line(f"{missing} had not arrived, as of the source's last heartbeat ({known})")
     _print_lacking(lacking_lines(report.partitions))
     if groups:
-        print_line(f"{counted(report.groups, 'offset', 'was', 'were')} committed for groups; those that stood there stay")
+        print_line(
+            f"{counted(report.groups, 'offset', 'was', 'were')} committed for groups; those that stood there stay"
+        )
     else:
         print_line("no groups were carried: to carry them, run the same command again with --groups")
     if not report.fenced:

@@ -100,6 +100,11 @@ def test_the_command_prints_a_report_and_its_exit_code(
     assert run(words) == EXIT_DONE
     assert "0 records were produced, exactly-once" in capsys.readouterr().out
     assert link.numbers() == list(range(10))
+    # A name that is wrong must not look like work that is done.
+    assert run([*words, "--source", f"{REGION}/nowhere", "--json"]) == EXIT_INCOMPLETE
+    assert json.loads(capsys.readouterr().out)["unmatched"] == [f"{REGION}/nowhere"]
+    assert run([*words, "--source", f"{REGION}/nowhere"]) == EXIT_INCOMPLETE
+    assert f"the tree has no segment of {REGION}/nowhere yet" in capsys.readouterr().err
 
 
 # Missing segments

@@ -49,6 +49,8 @@ class IngressReport:
     finished_at_ms: int
     partitions: tuple[PartitionStatus, ...]
     notifications: QueueCounts | None = None
+    unmatched: tuple[str, ...] = ()
+    """Sources of which the tree has no segment: nothing of them was produced."""
 
     @property
     def records(self) -> int:
@@ -56,11 +58,11 @@ class IngressReport:
 
     @property
     def exit_code(self) -> int:
-        """Offsets that are lost, or that are still waited for, are incomplete."""
+        """Offsets that are lost or still waited for, and a source that the tree does not have, are incomplete."""
         if any(each.fault is not None for each in self.partitions):
             return EXIT_FAILED
         behind = {"first segment", "late segment", "standby"}
-        if any(each.lost or each.state in behind for each in self.partitions):
+        if self.unmatched or any(each.lost or each.state in behind for each in self.partitions):
             return EXIT_INCOMPLETE
         return EXIT_DONE
 

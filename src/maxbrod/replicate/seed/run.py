@@ -182,7 +182,14 @@ class TreeIngress:
             finished_at_ms=now_ms(),
             partitions=self.statuses(),
             notifications=self.counts,
+            unmatched=self.unmatched,
         )
+
+    @property
+    def unmatched(self) -> tuple[str, ...]:
+        """The sources of which no segment was found."""
+        known = {SourceTopic(each.region, each.topic) for each in self._partitions}
+        return tuple(f"{each.region}/{each.topic}" for each in self._sources if each not in known)
 
     def rest(self) -> None:
         """Sleep until something happens, at most for a moment."""
@@ -302,6 +309,8 @@ class TreeIngress:
         if not self._guarded(read, mine, now_ns):
             self._listed_ns[topic] = now_ns + _AGAIN_NS - self._settings.poll_ns
             return
+        if not (self._listed_ns[topic] or listings or mine):
+            _LOG.warning("the tree has no segment of %s/%s yet: nothing of it is produced", topic.region, topic.topic)
         self._listed_ns[topic] = now_ns
         for number in listings:
             self._partition(Source(topic.region, topic.topic, number), now_ns)
