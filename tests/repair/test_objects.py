@@ -44,7 +44,7 @@ def test_a_lost_object_becomes_gaps_that_a_later_backup_reads_again(history: His
     next((Path(history.url) / "packs").iterdir()).unlink()
     report = repaired(history.url)
     assert (report.action, report.exit_code, report.gaps) == (Action.TAKEN_OUT, 4, {"corrupt": 20})
-    assert all("is not there" in each.message for each in report.notices)
+    assert all(each.message.endswith(" is lost: the object is not there") for each in report.notices)
     assert gaps(history) == [(0, 20, 30, "corrupt"), (1, 0, 10, "corrupt")]
     assert {row.reason for row in history.open().catalog.gaps(MENDABLE)} == {GapReason.CORRUPT}
     assert plan_mending(history.open().catalog.gaps(MENDABLE), {}) == ()

@@ -133,6 +133,7 @@ def _missing(segments: Iterable[Segment], there: set[str]) -> list[LostRange]:
             end=row.end_offset,
             path=row.path,
             message="the object is not there",
+            missing=True,
         )
         for row in segments
         if row.path not in there

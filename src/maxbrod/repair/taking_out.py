@@ -210,6 +210,7 @@ def _lost(each: _Bad) -> LostRange:
         path=row.path,
         message=each.message if each.live else f"{each.message} (needed only as of an earlier run)",
         slice=slice_of(row) if each.exists else None,
+        missing=not each.exists,
     )
 
 

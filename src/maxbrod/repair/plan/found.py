@@ -68,6 +68,8 @@ class LostRange:
     message: str
     slice: Slice | None = None
     """The damaged slice, if it is known: its first batches may be sound."""
+    missing: bool = False
+    """Whether there is no object at all."""
 
     @property
     def id(self) -> PartitionId:

@@ -313,7 +313,7 @@ def lost_notices(lost: Iterable[LostRange]) -> list[Notice]:
     return [
         Notice(
             kind="corrupt",
-            message=f"{each.path} is damaged: {each.message}",
+            message=f"{each.path} is {'lost' if each.missing else 'damaged'}: {each.message}",
             topic=each.topic,
             partition=each.partition,
             first_offset=each.base,
