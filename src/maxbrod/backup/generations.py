@@ -43,7 +43,7 @@ from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.catalog.schema import Kind
 from maxbrod.catalog.tiling import find_tiling_faults
-from maxbrod.errors import EXIT_DONE
+from maxbrod.errors import EXIT_DONE, ObjectNotFoundError
 from maxbrod.model import MENDABLE, GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
 
@@ -344,9 +344,9 @@ def plan_switch(
         building, live = archive.catalog.generation_rows([topic_id]), archive.catalog.rows(topic_id=topic_id)
         old = _below(live, topic.building.targets)
         active = as_active(building)
-        fault = _fault(pa.concat_tables([active, live.filter(pc.invert(old))]), view)
+        fault = _fault(pa.concat_tables([active, live.filter(pc.invert(old))]), view) or _lost_object(archive, active)
         if fault is not None:
-            # It would be a mistake of ours. The active generation is still there, and complete.
+            # The active generation is still there, and complete.
             notices.append(_dropped(topic, fault))
             known = known.without_building(topic, fault)
             continue
@@ -399,6 +399,23 @@ def _fault(rows: pa.Table, view: TopicView) -> str | None:
     for each in faults:
         where = f"offsets {each.first_offset} to {each.end_offset} of partition {each.partition.partition}"
         return f"its rows do not cover {where} exactly once"
+    return None
+
+
+def _lost_object(archive: Archive, rows: pa.Table) -> str | None:
+    """Why records of these rows cannot be read; None if every object exists and is long enough.
+
+    It may have taken days to write them, and they are to replace rows whose objects are there.
+    """
+    ends = pc.add(rows["position"], rows["bytes"])
+    slices = pa.table({"path": rows["path"], "end": ends}).drop_null().group_by("path").aggregate([("end", "max")])
+    for path, end in zip(slices["path"].to_pylist(), slices["end_max"].to_pylist(), strict=True):
+        try:
+            size = archive.storage.head(path).size
+        except ObjectNotFoundError:
+            return f"its object {path} is lost"
+        if size < end:
+            return f"its object {path} was cut off: it has {size} bytes, and {end} are needed"
     return None
 
 

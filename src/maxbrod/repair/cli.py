@@ -93,9 +93,7 @@ def _words(report: RepairReport) -> str:
         case "none":
             return "nothing to repair: the catalog can be read, and every object that it names is there"
         case "taken out":
-            done = "became" if report.applied else "would become"
-            slices = counted(report.rows, "lost or damaged slice")
-            return f"{slices} in {counted(report.partitions, 'partition')} {done} gaps{_ending(report)}"
+            return f"{_taken_out(report)}{_ending(report)}"
     done = "was rebuilt" if report.applied else "would be rebuilt"
     gaps = "".join(f", {counted(count, 'offset')} {reason}" for reason, count in sorted(report.gaps.items()))
     left = ""
@@ -108,6 +106,18 @@ def _words(report: RepairReport) -> str:
         f"{counted(report.topics, 'topic')}, {counted(report.partitions, 'partition')}, {counted(report.rows, 'row')}, "
         f"{counted(report.runs, 'run')}{gaps}{left}{_ending(report)}"
     )
+
+
+def _taken_out(report: RepairReport) -> str:
+    parts = []
+    if report.rows:
+        done = "became" if report.applied else "would become"
+        slices = counted(report.rows, "lost or damaged slice")
+        parts.append(f"{slices} in {counted(report.partitions, 'partition')} {done} gaps")
+    if report.generations:
+        done = "dropped" if report.applied else "to be dropped"
+        parts.append(f"{counted(report.generations, 'generation')} under construction {done}")
+    return ", ".join(parts)
 
 
 def _ending(report: RepairReport) -> str:

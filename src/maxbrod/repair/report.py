@@ -36,6 +36,8 @@ class RepairReport:
     topics: int = 0
     partitions: int = 0
     rows: int = 0
+    generations: int = 0
+    """Generations under construction that lack objects: they are dropped."""
     replaced_rows: int = 0
     runs: int = 0
     objects: int = 0

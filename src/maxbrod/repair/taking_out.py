@@ -1,7 +1,7 @@
 """Takes lost and damaged objects out of a catalog that can be read: their offsets become gaps `corrupt`.
 
 Never silently: every gap has a notice, and the next backup reads such offsets again. Sound batches at the start of a
-damaged slice are copied into a new object first.
+damaged slice are copied into a new object first. A generation under construction that lacks an object is dropped.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from maxbrod.repair.plan.found import LostRange
 from maxbrod.repair.plan.rebuild import lost_notices
 from maxbrod.repair.rebuilding import gaps_by_reason, statistics_of
 from maxbrod.repair.report import Action, RepairReport
+from maxbrod.repair.unfinished import as_unfinished, drop_generations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.check.objects import LackingObjects
@@ -77,8 +78,9 @@ class Notices:
         """How many more are looked at; None: all."""
         return None if self._kept_max is None or self._on_notice is not None else self._kept_max - len(self.kept)
 
-    def add(self, lost: LostRange) -> None:
-        for notice in lost_notices([lost]):
+    def add(self, lost: LostRange, *, unfinished: bool = False) -> None:
+        for found in lost_notices([lost]):
+            notice = as_unfinished(found) if unfinished else found
             if self._on_notice is not None:
                 self._on_notice(notice)
             if self._kept_max is None or len(self.kept) < self._kept_max:
@@ -102,7 +104,14 @@ def take_out(
     """Find bad objects, and with `apply` commit gaps in their place."""
     on_progress(Progress(phase="listing objects"))
     started_at = now_ms()
+    building = catalog.building()
+    needed.objects.add(building)
     lacking = needed.objects.lacking(storage)
+    unfinished = [
+        each
+        for slices, sizes in (lacking.select(building) if lacking else ())
+        for each in _decoded(slices, sizes, live=True, count=None)
+    ]
     count = 0
     partitions: set[tuple[str, int]] = set()
     bad: list[_Bad] = []
@@ -123,23 +132,32 @@ def take_out(
         for each in damaged:
             notices.add(_lost(each))
         bad += damaged
+        known = {_identity(each.row, live=True) for each in unfinished}
+        rows = [(row, True) for row in decode_rows(building) if isinstance(row, Segment)]
+        sound = [each for each in rows if _identity(each[0], live=True) not in known]
+        if sound:
+            unfinished += _damaged(storage.url, options, open_session(), sound, run_id, parallelism(), on_progress)
         count = len(bad)
         partitions = {(each.row.topic_id, each.row.partition) for each in bad}
+    for each in unfinished:
+        notices.add(_lost(each), unfinished=True)
+    dropped = {each.row.topic_id for each in unfinished}
     report = RepairReport(
         archive=storage.url,
         run_id=run_id,
-        action=Action.TAKEN_OUT if count else Action.NONE,
-        applied=apply and bool(count),
+        action=Action.TAKEN_OUT if count or dropped else Action.NONE,
+        applied=apply and bool(count or dropped),
         problem=None,
         version=catalog.version,
         topics=len({topic_id for topic_id, _ in partitions}),
         partitions=len(partitions),
         rows=count,
+        generations=len(dropped),
         objects=lacking.objects,
         bytes=needed.live_bytes if deep else 0,
         notices=tuple(notices.kept),
     )
-    if not bad or not apply:
+    if not report.applied:
         return report
     cut = [each for each in bad if each.exists and each.live]
     copies = salvage_slices(open_session(), storage.url, options, [_lost(each) for each in cut], run_id=run_id)
@@ -150,7 +168,7 @@ def take_out(
         gaps=gaps_by_reason(added),
         salvaged_records=sum(copy.records for copy in saved.values()),
     )
-    version = _commit(catalog, bad, added, report, started_at)
+    version = _commit(catalog, bad, added, dropped, report, started_at)
     return replace(report, version=version)
 
 
@@ -249,7 +267,12 @@ def _gap(row: Segment, base: int, run_id: str, at: int) -> Gap:
 
 
 def _commit(
-    catalog: Catalog, bad: Sequence[_Bad], added: Sequence[Segment | Gap], report: RepairReport, started_at: int
+    catalog: Catalog,
+    bad: Sequence[_Bad],
+    added: Sequence[Segment | Gap],
+    dropped: Collection[str],
+    report: RepairReport,
+    started_at: int,
 ) -> int:
     """One commit. If another writer was faster, the same change on its version: the bad rows must still be there."""
     live = encode_rows([each.row for each in bad if each.live])
@@ -266,7 +289,8 @@ def _commit(
             commit=catalog.version + 1,
         )
         new = pa.concat_tables([encode_rows([*added, run]), _former_gaps(former, report.run_id)])
-        return catalog.commit(new, replaced=pa.concat_tables([live, former]))
+        generations = drop_generations(catalog, dropped, report.run_id)
+        return catalog.commit(new, replaced=pa.concat_tables([live, former]), generations=generations)
 
     return commit_with_retries(catalog, commit)
 
