@@ -28,7 +28,7 @@ KINDS: Final = {
     "pruned": "an undo document names records, and the catalog that knew more is lost",
     "retention": "the cluster deleted records before they were read",
     "run": "the records of a run are there, but its point in time is lost with the catalog",
-    "snapshot": "a snapshot is damaged: its run is not listed",
+    "snapshot": "a snapshot is damaged: its run is not listed; or it is lost: --as-of cannot name its runs",
     "start": "a partition begins later than requested, because its log does",
     "stopped": "the work was stopped before its end",
     "storage": "the archive could not be written",

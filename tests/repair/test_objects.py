@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,3 +114,15 @@ def test_a_commit_in_between_is_no_obstacle(history: History, monkeypatch: pytes
     monkeypatch.setattr(Catalog, "commit", late)
     assert repaired(history.url).gaps == {"corrupt": 20}
     assert history.holding()[f"orders-{IDS['orders']}-0"][-1][:2] == (30, 35)
+
+
+def test_a_lost_snapshot_is_named_and_nothing_is_called_whole(history: History) -> None:
+    lost = min((Path(history.url) / "snapshots").iterdir())
+    lost.unlink()
+    report = repaired(history.url)
+    (notice,) = report.notices
+    assert (report.action, report.applied, report.lost_snapshots, report.exit_code) == (Action.NONE, False, 1, 4)
+    assert notice.message == f"snapshots/{lost.name} is lost: --as-of cannot name 1 run"
+    next((Path(history.url) / "packs").iterdir()).unlink()
+    assert [each.kind for each in repaired(history.url).notices] == ["corrupt", "corrupt", "snapshot"]
+    assert replace(report, mended=True).exit_code == 4

@@ -164,3 +164,11 @@ def test_a_full_disk_fails_and_one_that_is_full_within_a_week_warns(free: int | 
 def test_room_is_enough_where_nothing_grows() -> None:
     found = {each.name: each for each in judge(replace(GOOD, free_bytes=100 << 20, grown=()), TARGETS)}
     assert found["room"].state is State.OK
+
+
+def test_without_a_recovery_point_the_line_says_whether_backups_or_objects_are_to_blame() -> None:
+    damaged = replace(GOOD, recovery_point_ms=None, damaged=Found(count=1, first="missing: a snapshot"))
+    lines = {each.name: each for each in judge(damaged, TARGETS)}
+    assert (lines["recovery point"].state, lines["recovery point"].hint) == (State.FAILED, "see 'maxbrod check'")
+    lines = {each.name: each for each in judge(replace(damaged, damaged=None), TARGETS)}
+    assert "maxbrod backup" in (lines["recovery point"].hint or "")

@@ -41,6 +41,10 @@ _COLUMNS: Final = (
     *("run_id", "written_at"),
 )
 _FINDINGS_SHOWN: Final = 3
+_SNAPSHOT_HINT: Final = (
+    "restore it from a copy or an older object version; if it is lost for good, run 'maxbrod backup', "
+    "then 'maxbrod check --repair', which takes such runs off the list"
+)
 _EMPTY: Final = Problem(
     kind=ProblemKind.EMPTY,
     message="no run has stored anything here",
@@ -413,7 +417,9 @@ def _check_snapshots(archive: Archive, runs: Sequence[Run]) -> SnapshotFindings:
         if run.snapshot not in present:
             message = f"the snapshot of run {run.run_id} is missing"
             name = archive.storage.name_of(run.snapshot or "")
-            found.problems.append(Problem(kind=ProblemKind.MISSING, message=message, object_name=name))
+            found.problems.append(
+                Problem(kind=ProblemKind.MISSING, message=message, object_name=name, hint=_SNAPSHOT_HINT)
+            )
     for run in recorded[-SNAPSHOTS_READ:]:
         if run.snapshot in present:
             _read_snapshot(archive, run, found, is_last=run is recorded[-1])

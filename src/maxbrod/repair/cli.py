@@ -90,6 +90,9 @@ def _print(report: RepairReport) -> None:
 
 def _words(report: RepairReport) -> str:
     match report.action:
+        case "none" if report.lost_snapshots:
+            lost = counted(report.lost_snapshots, "snapshot")
+            return f"nothing was changed: {lost} cannot be made again; every segment that the catalog names is there"
         case "none":
             return "nothing to repair: the catalog can be read, and every object that it names is there"
         case "taken out":

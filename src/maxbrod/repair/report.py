@@ -55,6 +55,8 @@ class RepairReport:
     unknown: tuple[str, ...] = ()
     """What a rebuild cannot know."""
     notices: tuple[Notice, ...] = ()
+    lost_snapshots: int = 0
+    """Snapshots that runs of a readable catalog name and that are not there. A repair cannot make them again."""
     mended: bool = False
     """Whether the source was read again, and had everything."""
 
@@ -62,7 +64,7 @@ class RepairReport:
     def exit_code(self) -> int:
         if self.action is not Action.NONE and not self.applied:
             return EXIT_CORRUPT
-        return EXIT_DONE if self.mended else worst_exit_code(self.notices)
+        return EXIT_DONE if self.mended and not self.lost_snapshots else worst_exit_code(self.notices)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "exit_code": self.exit_code}

@@ -5,6 +5,7 @@ With a cluster, the offsets that are gaps afterwards are read again, as any late
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,9 +22,10 @@ from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
 from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.errors import CorruptDataError, RefusedError, UsageError
+from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, RefusedError, UsageError
 from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
+from maxbrod.notices import Notice, counted
 from maxbrod.repair.rebuilding import rebuild_catalog
 from maxbrod.repair.report import Action
 from maxbrod.repair.taking_out import Notices, SliceSums, take_out
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
-    from maxbrod.notices import Notice
     from maxbrod.repair.report import RepairReport
     from maxbrod.storage.interface import Storage
 
@@ -95,6 +96,7 @@ def repair_archive(
                 on_progress=on_progress,
             )
         else:
+            lost = _lost_snapshots(storage, catalog)
             report = take_out(
                 storage,
                 catalog,
@@ -108,6 +110,7 @@ def repair_archive(
                 notices=Notices(None if options.apply else notices_max, None if options.apply else on_notice),
                 on_progress=on_progress,
             )
+            report = replace(report, lost_snapshots=len(lost), notices=(*report.notices, *lost))
         if report.applied and report.action is not Action.NONE and config.kafka is not None:
             return _read_again(config, report, spark(), on_progress)
     return report
@@ -138,6 +141,23 @@ def diagnose(storage: Storage, needed: SliceSums) -> tuple[Catalog | None, str |
         )
         return catalog, f"the rows of the catalog do not fit together: {what}"
     return catalog, find_lost_end(storage, catalog.version, {run.snapshot for run in runs})
+
+
+def _lost_snapshots(storage: Storage, catalog: Catalog) -> list[Notice]:
+    """One notice for each snapshot that runs name and that is not there. Nothing else has what it said."""
+    present = {each.path for each in storage.list("snapshots")}
+    runs = Counter(run.snapshot for run in catalog.runs() if run.snapshot is not None)
+    return [
+        Notice(
+            kind="snapshot",
+            message=f"{path} is lost: --as-of cannot name {counted(count, 'run')}",
+            hint="restore it from a copy or an older object version; if it is lost for good, run 'maxbrod backup', "
+            "then 'maxbrod check --repair', which takes such runs off the list",
+            exit_code=EXIT_CORRUPT,
+        )
+        for path, count in runs.items()
+        if path not in present
+    ]
 
 
 def _misfit(catalog: Catalog, needed: SliceSums) -> UncoveredRange | Overlap | None:

@@ -179,6 +179,9 @@ def _backup(facts: Facts, _: Targets) -> Promise:
 
 def _recovery_point(facts: Facts, targets: Targets) -> Promise:
     point = facts.recovery_point_ms
+    if point is None and facts.damaged is not None:
+        # A backup that ends with 0 does not bring objects back.
+        return _failed("recovery point", "none: objects are missing or damaged", "see 'maxbrod check'")
     if point is None:
         return _failed(
             "recovery point",
