@@ -57,7 +57,7 @@ def history(tmp_path: Path) -> History:
 
 def new_object(history: History) -> Path:
     (path,) = history.open().catalog.building()["path"].to_pylist()
-    return Path(history.url) / path
+    return Path(history.url, str(path))
 
 
 def stages(archive: Archive) -> list[Stage]:
