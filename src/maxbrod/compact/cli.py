@@ -130,14 +130,14 @@ def _words(report: CompactReport) -> str:
     took_s = (report.finished_at_ms - report.started_at_ms) / 1000
     if report.dry_run:
         return f"{counted(before, 'segment')} would become {after:,}; nothing was changed"
-    if not before:
-        return "nothing was merged" + (": see above" if report.faults else "")
     dropped = (
         f"; {counted(report.overtaken, 'merge', 'was', 'were')} dropped, another run replaced the segments"
         if report.overtaken
         else ""
     )
     end = " on request before its end: the same command goes on" if report.interrupted else ""
+    if not before:
+        return f"nothing was merged{': see above' if report.faults else ''}{dropped}{'; stopped' + end if end else ''}"
     later = "" if report.layout != "kafka" else "; 'maxbrod gc' deletes the old objects after its grace time"
     took = f"{took_s:,.1f} s{', stopped' if end else ''}"
     return f"{counted(before, 'segment')} became {after:,} in {took}{end}{later}{dropped}"
