@@ -58,6 +58,14 @@ def test_a_tree_is_listed_with_its_layout(tree: Path, capsys: pytest.CaptureFixt
     assert "orders" in told(capsys, "show", "orders", "-a", str(tree))
 
 
+def test_neither_a_run_nor_a_leader_epoch_is_shown_that_the_tool_did_not_record(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = told(capsys, "ls", "--runs", "-a", str(tree))
+    assert runs == "layout binlog: of another tool, which does not say which runs there were\n"
+    assert "leader epochs" not in told(capsys, "show", "orders", "-a", str(tree))
+
+
 def test_old_segments_go_only_when_that_is_asked_for(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(tree.rglob("*_records"))
     assert "2 segments" in told(capsys, "prune", "-a", str(tree), "--older-than", "30d")
@@ -106,6 +114,13 @@ def test_a_lost_segment_is_damage(unlisted: Path, capsys: pytest.CaptureFixture[
     assert "at offset 20: no sound segment has the offsets 20 to 29 any more" in text
     report = json.loads(told(capsys, "check", "-a", str(unlisted), "--json", exits=4))
     assert [(each["offset"], each["fatal"]) for each in report["faults"]] == [(20, True)]
+
+
+def test_status_says_what_nobody_can_tell(unlisted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "as far as" not in told(capsys, "status", "-a", str(unlisted))
+    (unlisted / "maxbrod.json").unlink()
+    text = told(capsys, "status", "-a", str(unlisted))
+    assert "is archived or explained, as far as can be known: nothing lists the segments" in text
 
 
 def test_what_nobody_can_tell_is_said(unlisted: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,6 +49,9 @@ def ls(call: Call[LsOptions]) -> None:
     options = call.options
     opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
     if options.runs:
+        if opened.survey is not None and not call.as_json:
+            print_line(_no_runs(opened.survey.layout))
+            return
         _show_runs(list_runs(opened), as_json=call.as_json)
         return
     listing = list_topics(opened, options.topics, as_of=options.as_of)
@@ -56,6 +59,10 @@ def ls(call: Call[LsOptions]) -> None:
         print_json(asdict(listing))
     else:
         _show_topics(listing, every=options.all)
+
+
+def _no_runs(layout: str) -> str:
+    return f"layout {layout}: of another tool, which does not say which runs there were"
 
 
 def _show_topics(listing: Listing, *, every: bool) -> None:
@@ -89,7 +96,7 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
     if past:
         print_line(f"{past:,} more were deleted and created again since: see --all")
     if listing.layout != NATIVE:
-        print_line(f"layout {listing.layout}: of another tool, which does not say which runs there were")
+        print_line(_no_runs(listing.layout))
         return
     last = listing.last_run
     if last is None:

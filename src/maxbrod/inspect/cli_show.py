@@ -104,7 +104,7 @@ def _print_partition(extent: PartitionExtent) -> None:
         print_line(f"  the log itself began at offset {extent.log_start:,} then")
     if extent.min_timestamp is not None:
         print_line(f"  {human_time(extent.min_timestamp)} to {human_time(extent.max_timestamp)}")
-    if extent.first_leader_epoch is not None:
+    if extent.first_leader_epoch is not None and extent.first_leader_epoch >= 0:
         print_line(f"  leader epochs {extent.first_leader_epoch} to {extent.last_leader_epoch}")
     if extent.aborted:
         print_line(f"  {len(extent.aborted):,} aborted transactions")

@@ -111,6 +111,8 @@ class Facts:
     layout: str
     free_bytes: int | None = None
     """On the file system of a directory; None for a store, which does not say."""
+    doubts: tuple[str, ...] = ()
+    """What an archive of another tool cannot show, such as a lost last segment."""
     own_layout: bool = True
     """Otherwise the archive is another tool's, which records no runs."""
 
@@ -206,7 +208,10 @@ def _offsets(facts: Facts) -> Promise:
         return _failed("offsets", _found(facts.missing), "see 'maxbrod check'")
     if not facts.partitions:
         return _failed("offsets", "nothing is archived", "run 'maxbrod backup'")
-    return _ok("offsets", f"every offset of {counted(facts.partitions, 'partition')} is archived or explained")
+    known = f", as far as can be known: {facts.doubts[0]}" if facts.doubts else ""
+    more = f"; {len(facts.doubts) - 1:,} more: see 'maxbrod check'" if len(facts.doubts) > 1 else ""
+    partitions = counted(facts.partitions, "partition")
+    return _ok("offsets", f"every offset of {partitions} is archived or explained{known}{more}")
 
 
 def _objects(facts: Facts) -> Promise:

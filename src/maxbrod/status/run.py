@@ -180,6 +180,7 @@ def _foreign(archive: Archive, shared: dict[str, Any]) -> Facts:
         format_version="",
         newest_run_ms=None,
         layout=archive.survey.layout,
+        doubts=tuple(each.what for each in report.doubts),
         own_layout=False,
     )
 
