@@ -95,6 +95,15 @@ def test_a_mistake_is_named_by_its_setting(file: Path, text: str, said: str) -> 
     assert said in complaint(file, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "where"), [("kafka:\n  boot", "kafka"), ("backup: yes", "backup"), ("storage:\n  s3: x", "storage.s3")]
+)
+def test_a_section_that_was_cut_is_named_and_no_class_is(file: Path, text: str, where: str) -> None:
+    said = complaint(file, text)
+    assert f"{where}: this is a section, in which lines such as 'name: value' are expected" in said
+    assert "instance of" not in said
+
+
 def test_a_wrong_value_is_not_repeated(file: Path) -> None:
     said = complaint(file, "kafka: {bootstrap: h:1, sasl: {mechanism: PLAIN, username: u, password: [hunter2]}}")
 

@@ -342,7 +342,12 @@ def complaints(error: ValidationError, model: Any = None) -> str:  # noqa: ANN40
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'the file'}: {_complaint(each, model)}" for each in found)
 
 
+_NO_SECTION: Final = frozenset({"model_type", "model_attributes_type", "dataclass_type", "dataclass_exact_type"})
+
+
 def _complaint(complaint: Any, model: Any) -> str:  # noqa: ANN401 - pydantic's own dictionary
+    if complaint["type"] in _NO_SECTION:
+        return "this is a section, in which lines such as 'name: value' are expected"
     if complaint["type"] not in {"extra_forbidden", "unexpected_keyword_argument"}:
         return str(complaint["msg"]).removeprefix("Value error, ")
     *place, name = complaint["loc"]
