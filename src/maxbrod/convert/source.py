@@ -67,8 +67,11 @@ class ConvertSource:
                 end_offset=fault.offset,
                 exit_code=EXIT_CORRUPT if fault.fatal else EXIT_DONE,
             )
+        chosen = self._chosen(
+            {each.where.topic for each in survey.segments} | {each.where.topic for each in survey.gaps}
+        )
         for gap in survey.gaps:
-            if gap.reason == GapReason.UNEXPLAINED:
+            if gap.reason == GapReason.UNEXPLAINED and gap.where.topic in chosen:
                 yield Notice(
                     kind="unexplained",
                     message="no segment holds them, for an unknown reason",
