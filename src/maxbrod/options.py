@@ -347,6 +347,16 @@ Topics = Annotated[
         ("--topic",),
     ),
 ]
+MinTopics = Annotated[
+    int | None,
+    Option(
+        "Be incomplete if fewer topics than this are found. With it a user that may not see whether topics are hidden "
+        "from it can be complete: it says how many there are.",
+        SELECTION,
+        "N",
+        low=1,
+    ),
+]
 TopicWords = Annotated[
     Words,
     Option(
@@ -399,6 +409,17 @@ MetricsPort = Annotated[
     ),
 ]
 MetricsHost = Annotated[str, Option("Serve metrics on this address.", METRICS, "ADDRESS", python=False)]
+MetricsNames = Annotated[
+    Words,
+    Option(
+        "Also answer requests for this host name, such as that of a proxy. Addresses, localhost and the name of this "
+        "machine are answered anyway. May be repeated.",
+        METRICS,
+        "HOST",
+        ("--metrics-name",),
+        python=False,
+    ),
+]
 MetricsFile = Annotated[
     Path | None,
     Option(

@@ -45,21 +45,46 @@ def opened(path: Path, *, create: bool) -> Iterator[int]:
         os.close(descriptor)
 
 
+def private_opener(path: str, flags: int) -> int:
+    """For `open(…, opener=private_opener)`: a file that is created can be read by this user alone.
+
+    One that exists keeps its mode, which its owner has chosen, for example for a collector of logs.
+    """
+    return os.open(path, flags, 0o600)
+
+
 def make_private(folder: Path) -> None:
-    """Create a folder with mode 0700, or ensure that nobody else can write to it. OSError if impossible."""
+    """Create a folder with mode 0700. OSError if impossible, RefusedError if it exists and is not private.
+
+    Its mode is not repaired: what others have put into it meanwhile would stay there, and be trusted.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if is_private(folder):
-        return
-    found = folder.stat()
-    if found.st_uid != os.geteuid():
-        raise _refused("others can write to this folder, or own it", folder)
-    folder.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
+    if not is_private(folder):
+        raise _written_by_others(folder)
+
+
+def refuse_foreign(folder: Path) -> None:
+    """RefusedError if anything in this folder, or the folder itself, belongs to others or can be written by them.
+
+    Root counts as oneself. The target of a link is not examined: whoever made the link has chosen it.
+    """
+    for path in (folder, *folder.rglob("*")):
+        found = path.lstat()
+        if not (stat.S_ISLNK(found.st_mode) and _is_own(found)) and not _is_private(found):
+            raise _written_by_others(path, folder)
 
 
 def is_private(folder: Path) -> bool:
     """Whether only this user or root can create files there."""
-    found = folder.stat()
-    return found.st_uid in {os.geteuid(), 0} and not found.st_mode & _OTHERS_WRITE
+    return _is_private(folder.stat())
+
+
+def _is_private(found: os.stat_result) -> bool:
+    return _is_own(found) and not found.st_mode & _OTHERS_WRITE
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return found.st_uid in {os.geteuid(), 0}
 
 
 def refuse_readable_key(path: Path, found: os.stat_result) -> None:
@@ -73,5 +98,12 @@ def refuse_readable_key(path: Path, found: os.stat_result) -> None:
         )
 
 
-def _refused(what: str, path: Path) -> RefusedError:
-    return RefusedError(what, object_name=str(path), hint="find out who created it, and remove it")
+def _refused(what: str, path: Path, hint: str = "find out who created it, and remove it") -> RefusedError:
+    return RefusedError(what, object_name=str(path), hint=hint)
+
+
+def _written_by_others(path: Path, folder: Path | None = None) -> RefusedError:
+    """The way out is for the whole folder: what has lost a part is not made again, and many parts may be like this."""
+    folder = folder or path
+    hint = f"remove {folder}, as it can be made again; or, if you trust all that is in it: chmod -R go-w {folder}"
+    return _refused("others can write to this, or own it", path, hint)

@@ -9,7 +9,11 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
+from maxbrod.bounds import DOCUMENT_DEPTH_MAX, check_document
+
 if TYPE_CHECKING:
+    from collections.abc import Buffer
+
     from pydantic import TypeAdapter
 
 Value = TypeVar("Value")
@@ -22,27 +26,24 @@ _SHOWN: Final = 40
 """How many letters of a wrong value an error shows."""
 
 
-def parse(text: str | bytes, *, depth_max: int | None = None, unique: bool = False) -> Any:  # noqa: ANN401 - any JSON
-    """Parse JSON. ValueError if invalid: also integers over 64 bits, NaN, deep nesting, repeated keys if `unique`."""
+def parse(text: str | Buffer, *, depth_max: int = DOCUMENT_DEPTH_MAX, unique: bool = False, wide: bool = False) -> Any:  # noqa: ANN401 - any JSON
+    """Parse JSON, in UTF-8. ValueError if invalid: also NaN, repeated keys if `unique`, what exceeds `bounds`.
+
+    Integers over 64 bits are refused too, unless `wide`: a reader may have no use for the field.
+    """
+    data = text.encode(errors="replace") if isinstance(text, str) else bytes(text)
+    check_document(data, depth_max=depth_max)
     try:
-        found = json.loads(
-            text,
+        return json.loads(  # noqa: TID251 - the gate itself
+            text if isinstance(text, str) else data.decode("utf-8-sig"),
             # A call for each number takes longer than all the rest, and shorter numbers have less than 64 bits.
-            parse_int=_integer if _has_long_number(text) else None,
+            parse_int=_integer if not wide and _LONG in data.translate(_AS_ZERO) else None,
             parse_float=_number,
             parse_constant=_refuse,
             object_pairs_hook=_unique if unique else None,
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if depth_max is not None:
-        _bound(found, depth_max)
-    return found
-
-
-def _has_long_number(text: str | bytes) -> bool:
-    data = text.encode(errors="replace") if isinstance(text, str) else text
-    return _LONG in data.translate(_AS_ZERO)
 
 
 def _integer(text: str) -> int:
@@ -69,20 +70,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice!a} is repeated")
     return found
-
-
-def _bound(value: object, depth_max: int) -> None:
-    level = [value]
-    for _ in range(depth_max):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return
-    raise ValueError("it is nested too deeply")
 
 
 def value_of(cls: type[Value], found: object, where: str = "") -> Value:

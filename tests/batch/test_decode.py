@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reference import Record, varint, write_batch, write_record
 
 from maxbrod.batch.compression import compress
-from maxbrod.batch.decode import decode
+from maxbrod.batch.decode import decode, decode_in_parts
 from maxbrod.batch.headers import walk
 from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, UsageError
@@ -224,6 +224,18 @@ def test_a_decompression_bomb_is_refused_at_its_limit(codec: Codec) -> None:
     with pytest.raises(CorruptDataError, match="unpack to more than 1000000 bytes") as caught:
         decode(bomb, decompressed_bytes_max=1_000_000)
     assert caught.value.offset == 5
+
+
+@given(record_lists(), st.sampled_from(list(Codec)), st.integers(0, 200))
+def test_parts_hold_the_same_records_however_small_they_are(records: list[Record], codec: Codec, enough: int) -> None:
+    log = b"".join(packed([record], codec) for record in records)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("maxbrod.batch.decode._PART_BYTES", enough)
+        patched.setattr("maxbrod.batch.unpack._GROUP_BYTES", 64)
+        data = np.frombuffer(log, np.uint8)
+        parts = list(decode_in_parts(data, walk(data, whole=True), columns=None))
+    assert pa.Table.from_batches(parts, RECORD_SCHEMA).to_pylist() == decode(log).to_pylist()
+    assert len(parts) > 1 or enough or codec is Codec.NONE or len(records) < 3
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])

@@ -7,13 +7,19 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from maxbrod.cli.main import run
+from maxbrod.cli.progress import _MEASURED
 from maxbrod.cluster import pack as packing
 from maxbrod.cluster.pack import pack
+from maxbrod.config import load_config
 from maxbrod.errors import UsageError
+
+if TYPE_CHECKING:
+    from maxbrod.engine.progress import Progress
 
 
 @pytest.fixture
@@ -87,7 +93,7 @@ def test_what_tasks_require_is_packed_and_what_spark_brings_is_not() -> None:
 
 
 def test_the_same_packages_make_the_same_archive(few: None, tmp_path: Path) -> None:
-    assert pack(tmp_path / "a").path.read_bytes() == pack(tmp_path / "b").path.read_bytes()
+    assert pack(tmp_path / "a.tgz").path.read_bytes() == pack(tmp_path / "b.tgz").path.read_bytes()
 
 
 def test_a_folder_that_does_not_exist_is_named(few: None, tmp_path: Path) -> None:
@@ -102,3 +108,37 @@ def test_the_command_prints_the_settings(few: None, tmp_path: Path, capsys: pyte
         "spark.archives": f"{tmp_path}/e.tar.gz#environment",
         "spark.pyspark.python": "./environment/bin/python",
     }
+
+
+def test_the_printed_settings_are_a_configuration_file(
+    few: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "my: 'pack'.tar.gz"
+    assert run(["cluster", "pack", str(path)]) == 0
+    _, printed = capsys.readouterr().out.split("For the configuration file:\n")
+    file = tmp_path / "maxbrod.yaml"
+    file.write_text(f"archive: {tmp_path}\n{printed}")
+    assert load_config(file).spark.conf == {
+        "spark.archives": f"{path}#environment",
+        "spark.pyspark.python": "./environment/bin/python",
+    }
+
+
+@pytest.mark.parametrize("name", ["e", "e.zip", "e.tar", "e.tar.bz2", "a,b.tar.gz", "a#b.tgz", "a%20b.tgz"])
+def test_a_name_that_spark_cannot_unpack_is_refused_before_anything_is_written(
+    few: None, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(UsageError, match="Spark would"):
+        pack(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_packing_tells_how_far_it_is(few: None, tmp_path: Path) -> None:
+    steps: list[Progress] = []
+    pack(tmp_path / "e.tar.gz", on_progress=steps.append)
+    done = [each.bytes_done for each in steps]
+    assert done == sorted(done)
+    assert (done[0], len(set(done)) > 10) == (0, True)
+    assert {each.bytes_total for each in steps} == {done[-1]}
+    # A phase with bytes is shown with its share, its rate and the time that is left.
+    assert {each.phase for each in steps} <= _MEASURED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.sandbox.s3 import S3Server
 from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.sandbox.waiting import wait_for
 from support.spark_cluster import folders_of_tests, spark_cluster
 
 if TYPE_CHECKING:
@@ -117,3 +120,23 @@ def test_a_python_without_maxbrod_is_named_with_what_to_do(run: Run) -> None:
     assert message.startswith(f"the Python of the Spark workers on {socket.gethostname()} lacks ")
     assert "maxbrod" in message
     assert "maxbrod cluster pack" in hint
+
+
+def test_sigterm_ends_the_wait_for_executors_and_leaves_no_archive_behind(cluster: Cluster, tmp_path: Path) -> None:
+    """A master without workers has no executors to give."""
+    topic = "without-executors"
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(10))
+    archive, log = tmp_path / "archive", tmp_path / "master.log"
+    with spark_cluster(tmp_path, workers=0, env={}) as spark:
+        words = ["--bootstrap", cluster.bootstrap, "--archive", str(archive), "--topic", topic, "--master", spark.url]
+        command = [sys.executable, "-m", "maxbrod", "backup", *words, "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                wait_for("the application", lambda: "Registered app" in log.read_text(), timeout_s=120)
+                process.send_signal(signal.SIGTERM)
+                said, _ = process.communicate(timeout=120)
+            finally:
+                process.kill()
+    assert (process.returncode, [each["kind"] for each in json.loads(said)["notices"]]) == (3, ["stopped"])
+    assert not [each for each in archive.rglob("*") if each.is_file()]

@@ -19,9 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
+# Names and values of all kinds: what a word list misses, what Java's properties escape, and options of the JVM itself.
+SECRETS = {
+    "spark.maxbrod.password": "hunter2",
+    "spark.hadoop.fs.azure.account.key.x.blob.core.windows.net": "hunter2 =#!:\\\\ä𝄞\n",
+    "spark.driver.extraJavaOptions": "-Dmaxbrod.secret='hunter2 \"it''s\"'",
+    "spark.driver.memory": "700m",
+}
+
+
 def describe() -> None:
     """Print, as one JSON document, what a session looks like from the inside and the outside."""
-    with open_session(master="local[2]", conf={"spark.maxbrod.password": "hunter2"}) as session:
+    with open_session(master="local[2]", conf=SECRETS) as session:
         rows = (
             session.range(0, 2, 1, 2)
             .mapInArrow(_worker, "python string, pyspark string, pandas boolean, folder string, path array<string>")
@@ -31,9 +40,12 @@ def describe() -> None:
         facts = {
             "workers": [row.asDict() for row in rows],
             "master": session.sparkContext.master,
+            "given": SECRETS,
             "settings": dict(session.sparkContext.getConf().getAll()),
             "listening": sorted({c.laddr.ip for c in jvm.net_connections() if c.status == psutil.CONN_LISTEN}),
-            "command": jvm.cmdline(),
+            "commands": [process.cmdline() for process in (jvm, *jvm.children(recursive=True))],
+            "shown": [str(row) for row in session.sql("SET -v").collect() + session.sql("SET").collect()],
+            "java": session.sparkContext._jvm.System.getProperty("maxbrod.secret"),
             "ports": _ports(session),
             "sockets": _sockets(),
             "jvm": jvm.pid,

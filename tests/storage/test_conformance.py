@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from maxbrod.errors import ObjectExistsError, ObjectNotFoundError, TruncatedDataError, UsageError
+from maxbrod import bounds
+from maxbrod.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError, TruncatedDataError, UsageError
 from maxbrod.storage.interface import ByteRange
 from maxbrod.storage.probe import probe_conditional_puts
 
@@ -201,6 +202,18 @@ def test_an_object_of_another_size_than_known_is_an_error(storage: Storage, size
     storage.put("x", b"0123456789")
     with pytest.raises(TruncatedDataError, match=f"10 bytes where {size} should be"):
         storage.get("x", size=size)
+
+
+def test_an_object_that_is_too_large_for_memory_is_read_only_in_ranges(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "OBJECT_BYTES_MAX", 100)
+    storage.put("fits", bytes(100))
+    storage.put("large", bytes(101))
+    assert storage.get("fits") == bytes(100)
+    with pytest.raises(CorruptDataError, match="the object has 101 bytes; 100 is the most"):
+        storage.get("large")
+    assert storage.get_range("large", 50, 51) == bytes(51)
 
 
 def test_negative_ranges_are_refused(storage: Storage) -> None:

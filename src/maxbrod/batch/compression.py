@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Final
 import cramjam
 import numpy as np
 
-from maxbrod.errors import CorruptDataError
+from maxbrod.bounds import DOCUMENT_BYTES_MAX
+from maxbrod.errors import BatchLimitError, CorruptDataError
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
+    from collections.abc import Buffer
+
     from numpy.typing import NDArray
 
-# No legitimate batch exceeds this: brokers store a batch's length in 31 bits and hold the batch in memory.
 DECOMPRESSED_BYTES_MAX: Final = 1 << 30
+"""The most that a batch may unpack to. Kafka has no limit: a record of 1.5 GB can take 46 kB."""
 
 LZ4_BLOCK_BYTES: Final = 64 << 10
 """The maximum size of an unpacked block."""
@@ -57,9 +60,9 @@ class Arena:
                 if _NO_ROOM not in str(error):
                     raise CorruptDataError(f"{codec.name.lower()} records cannot be decompressed: {error}") from error
                 if room >= bytes_max:
-                    raise CorruptDataError(
-                        f"{codec.name.lower()} records unpack to more than {bytes_max} bytes",
-                        hint="a batch this large cannot come from a broker; the bytes are damaged or hostile",
+                    raise BatchLimitError(
+                        f"{codec.name.lower()} records unpack to more than {bytes_max} bytes, which is the limit",
+                        hint="a restore takes the batch as it is; a query can leave it out by its offsets",
                     ) from error
                 room = self._grow(bytes_max)
                 continue
@@ -79,6 +82,11 @@ class Arena:
 
     def _grow(self, room_max: int) -> int:
         room = min(max(2 * (self.data.size - self.size), 1 << 16), room_max)
+        if not self.size:
+            # Nothing has to be copied, so both need not be held at once.
+            capacity, self.data = self.data.size, np.empty(0, np.uint8)
+            self.data = np.empty(max(capacity + capacity // 2, room), np.uint8)
+            return self.data.size
         grown = np.empty(max(self.data.size + self.data.size // 2, self.size + room), np.uint8)
         grown[: self.size] = self.data[: self.size]
         self.data = grown
@@ -88,9 +96,14 @@ class Arena:
 def decompress(
     codec: Codec, compressed: NDArray[np.uint8], *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> NDArray[np.uint8]:
-    arena = Arena(max(4096, 8 * compressed.size))
+    arena = Arena(max(4096, min(8 * compressed.size, bytes_max)))
     arena.append(codec, compressed, bytes_max=bytes_max)
     return arena.data[: arena.size]
+
+
+def unpack_document(packed: Buffer) -> bytes:
+    """The text of a document that is kept in zstd. CorruptDataError: it is damaged, or larger than any of ours."""
+    return decompress(Codec.ZSTD, np.frombuffer(packed, np.uint8), bytes_max=DOCUMENT_BYTES_MAX).tobytes()
 
 
 def compress(codec: Codec, records: NDArray[np.uint8], level: int | None = None) -> bytes:

@@ -23,9 +23,13 @@ from maxbrod.errors import CorruptDataError, naming
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 _SCRATCH_BYTES: Final = 4 << 20
+_PART_BYTES: Final = 64 << 20
+"""Unpacked bytes after which a part ends."""
 _ROOM: Final = 4
 """Capacity as a multiple of the compressed bytes. Text unpacks to about that; a column that must grow is copied."""
 
@@ -69,16 +73,53 @@ def decode(
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
+def decode_in_parts(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    *,
+    columns: list[str] | None,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    object_name: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """As `decode`, but a few batches at a time if they unpack to much: each may take as much as a batch may."""
+    with naming(object_name):
+        for old, rows in headers.generations():
+            taken = headers.take(rows)
+            if old:
+                yield legacy.decode(data, taken, columns, bytes_max)
+            while not old and len(taken):
+                found, count = _decode_some(data, taken, columns, bytes_max, enough=_PART_BYTES)
+                yield found
+                taken = taken.take(slice(count, len(taken)))
+
+
 def _decode(
     data: NDArray[np.uint8], headers: BatchHeaders, columns: list[str] | None, bytes_max: int
 ) -> pa.RecordBatch:
+    return _decode_some(data, headers, columns, bytes_max)[0]
+
+
+def _decode_some(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    columns: list[str] | None,
+    bytes_max: int,
+    *,
+    enough: int | None = None,
+) -> tuple[pa.RecordBatch, int]:
+    """The records of the first batches, and how many batches: all, or as many as unpack to `enough` bytes."""
     schema = project(columns)
-    gathered = _Gathered(data, headers, schema.names)
     arena = _borrow_scratch()
+    done = size = 0
+    gathered = _Gathered(data, headers, schema.names)
     for portion, unpacked in portions(data, headers, arena, bytes_max=bytes_max):
         gathered.add(portion, unpacked)
+        done, size = done + len(portion), size + arena.size
+        if enough is not None and size > enough and done < len(headers):
+            gathered.end_at(done)
+            break
     _return_scratch(arena)
-    return pa.RecordBatch.from_arrays([gathered.column(name) for name in schema.names], schema=schema)
+    return pa.RecordBatch.from_arrays([gathered.column(name) for name in schema.names], schema=schema), done
 
 
 def _borrow_scratch() -> Arena:
@@ -106,6 +147,10 @@ class _Gathered:
         self._bytes = {name: GrowingBytes(_ROOM * packed) for name in ("key", "value") if name in names}
         self._header_keys, self._header_values = GrowingBytes(0), GrowingBytes(0)
         self._header_ends: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]] = []
+
+    def end_at(self, count: int) -> None:
+        """Only the first batches were added."""
+        self._headers = self._headers.take(slice(count))
 
     def add(self, headers: BatchHeaders, unpacked: Unpacked) -> None:
         found = self._found

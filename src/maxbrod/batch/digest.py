@@ -12,7 +12,7 @@ probability of about one in 2**120.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -42,13 +42,20 @@ class Digest:
     sequence: tuple[int, int] = (0, 0)
     total: tuple[int, int] = (0, 0)
     """The set."""
+    log_append: int = field(default=0, compare=False)
+    """How many of the records have the time of their append."""
 
     def then(self, other: Digest) -> Digest:
         """The digest of these records followed by the other ones."""
         pairs = zip(self.sequence, other.sequence, BASES, strict=True)
         first, second = ((mine * pow(base, other.records, PRIME) + its) % PRIME for mine, its, base in pairs)
         low, high = ((mine + its) & _MASK for mine, its in zip(self.total, other.total, strict=True))
-        return Digest(records=self.records + other.records, sequence=(first, second), total=(low, high))
+        return Digest(
+            records=self.records + other.records,
+            sequence=(first, second),
+            total=(low, high),
+            log_append=self.log_append + other.log_append,
+        )
 
     @property
     def sequence_text(self) -> str:

@@ -10,6 +10,7 @@ from maxbrod.batch import hash_kernels
 from maxbrod.batch.columns import BinaryColumn, binary_column, headers_columns, number_column
 from maxbrod.batch.digest import BASES, Digest, Field
 from maxbrod.batch.kernels import sealed
+from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,6 +35,11 @@ def hash_fields(records: pa.RecordBatch) -> dict[Field, Words]:
     }
 
 
+def hash_keys(keys: pa.Array) -> Words:
+    """Two words for each key, in two rows, as in `hash_fields`."""
+    return _values(binary_column(keys))
+
+
 def digest_records(
     hashes: dict[Field, Words], places: NDArray[np.int64] | None, ignored: Collection[Field] = ()
 ) -> Digest:
@@ -46,7 +52,8 @@ def digest_records(
     bases = np.array(BASES, np.uint64)
     hash_kernels.fold_records(sealed(places), sealed(words), sealed(used), sealed(bases), state)
     first, second, low, high = state.tolist()
-    return Digest(records=count, sequence=(first, second), total=(low, high))
+    log_append = int(np.count_nonzero(hashes[Field.TIMESTAMP_TYPE][0] == TimestampType.LOG_APPEND))
+    return Digest(records=count, sequence=(first, second), total=(low, high), log_append=log_append)
 
 
 def _numbers(records: pa.RecordBatch, name: str) -> Words:

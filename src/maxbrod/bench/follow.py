@@ -42,7 +42,7 @@ _MARKS: Final = (100, 1_000, 10_000, 100_000)
 _SOAK_PARTS: Final = (100, 10, 2, 1)
 _ACTIVE: Final = 10
 _SECOND_MS: Final = 1000
-_CLOCKS: Final = tuple(f"maxbrod.catalog.{name}.now_ms" for name in ("catalog", "codec", "commits", "files", "log"))
+_CLOCKS: Final = tuple(f"maxbrod.catalog.{name}.now_ms" for name in ("catalog", "codec", "commits", "log"))
 
 
 def measure(

@@ -23,7 +23,9 @@ def cluster() -> None:
 def pack(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="The archive to write. By default named after version and machine."),
+        typer.Argument(
+            metavar="FILE", help="The archive to write, .tar.gz or .tgz. By default named after version and machine."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -36,20 +38,17 @@ def pack(
       maxbrod cluster pack /tmp/maxbrod.tar.gz
     """
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415 - rich's, not for `--help`
-    from maxbrod.cluster.pack import default_name  # noqa: PLC0415
+    from maxbrod.cluster.pack import default_name, lines_of  # noqa: PLC0415
     from maxbrod.cluster.pack import pack as write_pack  # noqa: PLC0415
-    from maxbrod.engine.progress import Progress  # noqa: PLC0415
 
     with progress_bar(shown=not as_json) as on_progress:
-        made = write_pack(
-            path or Path(default_name()), on_package=lambda name: on_progress(Progress(phase=f"packing {name}"))
-        )
+        made = write_pack(path or Path(default_name()), on_progress=on_progress)
     if as_json:
         print_json({**asdict(made), "path": str(made.path), "settings": made.settings})
         return
     packages = counted(len(made.packages), "package")
     print_line(f"{made.path}: {packages}, {human_bytes(made.bytes)}, for Python {made.python}")
     print_line("For the configuration file:")
-    print_line("spark:\n  conf:")
-    for name, value in made.settings.items():
-        print_line(f"    {name}: {value}")
+    # Line by line: what follows a line feed in a text is indented, so that it cannot pass for a line of its own.
+    for line in lines_of(made):
+        print_line(line)

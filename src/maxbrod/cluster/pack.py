@@ -20,10 +20,15 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+import yaml
+
+from maxbrod.engine.progress import Progress, silent
 from maxbrod.errors import EnvironmentMissingError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
+
+    from maxbrod.engine.progress import OnProgress
 
 NAME: Final = "environment"
 """The folder that Spark unpacks it into."""
@@ -32,6 +37,10 @@ _OWN: Final = ("maxbrod", "pyspark_maxbrod")
 _OF_SPARK: Final = frozenset({"pyspark", "py4j"})
 _LEFT_OUT: Final = frozenset({"__pycache__", "tests", "include"})
 _LEVEL: Final = 6
+_ENDINGS: Final = (".tar.gz", ".tgz")
+"""Spark unpacks these, and it is such a file."""
+_MEANINGFUL: Final = ",#%"
+"""In `spark.archives`, a list of URLs."""
 _LAUNCHER: Final = """\
 #!/bin/sh
 # Runs this machine's Python {version} with the packages beside this file. Written by 'maxbrod cluster pack'.
@@ -65,14 +74,25 @@ class Packed:
         }
 
 
+def lines_of(made: Packed) -> list[str]:
+    """The settings as they stand in a configuration file."""
+    document = {"spark": {"conf": made.settings}}
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=sys.maxsize)
+    return text.splitlines()
+
+
 def default_name() -> str:
     major, minor = sys.version_info[:2]
     machine = f"{platform.system()}-{platform.machine()}".lower()
     return f"maxbrod-{metadata.version(_ROOT)}-py{major}{minor}-{machine}.tar.gz"
 
 
-def pack(path: Path, *, level: int = _LEVEL, on_package: Callable[[str], None] = lambda _: None) -> Packed:
-    """Write the archive. A file of that name is replaced when the new one is complete."""
+def pack(path: Path, *, level: int = _LEVEL, on_progress: OnProgress = silent) -> Packed:
+    """Write the archive. A file of that name is replaced when the new one is complete.
+
+    UsageError: Spark would not unpack a file of that name.
+    """
+    _check_name(path.absolute())
     distributions = _closure()
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -80,7 +100,7 @@ def pack(path: Path, *, level: int = _LEVEL, on_package: Callable[[str], None] =
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", level, raw, mtime=0) as packed:
-            _write(packed, distributions, on_package)
+            _write(packed, distributions, on_progress)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except BaseException:
@@ -90,20 +110,44 @@ def pack(path: Path, *, level: int = _LEVEL, on_package: Callable[[str], None] =
     return Packed(path=path.absolute(), bytes=path.stat().st_size, packages=versions, python=_version())
 
 
-def _write(
-    packed: gzip.GzipFile, distributions: dict[str, metadata.Distribution], on_package: Callable[[str], None]
-) -> None:
+def _check_name(path: Path) -> None:
+    """Spark unpacks by the end of the name, and leaves any other file as it is."""
+    if not path.name.lower().endswith(_ENDINGS):
+        raise UsageError(
+            "Spark would not unpack a file of this name",
+            operation="pack",
+            object_name=str(path),
+            hint=f"end it with {' or '.join(_ENDINGS)}",
+        )
+    odd = sorted(set(str(path)) & set(_MEANINGFUL))
+    if odd:
+        raise UsageError(
+            f"Spark would take {' and '.join(map(repr, odd))} in the name for something else",
+            operation="pack",
+            object_name=str(path),
+            hint="choose another name or folder",
+        )
+
+
+def _write(packed: gzip.GzipFile, distributions: dict[str, metadata.Distribution], on_progress: OnProgress) -> None:
+    files = [
+        (inside, file, file.stat().st_size)
+        for name, found in sorted(distributions.items())
+        for inside, file in sorted(_files(name, found))
+    ]
+    done, total = 0, sum(size for _, _, size in files)
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         pair = tuple(sys.version_info[:2])
         executable = getattr(sys, "_base_executable", sys.executable)
         launcher = _LAUNCHER.format(version=_version(), executable=_quoted(executable), pair=pair).encode()
         archive.addfile(_entry("bin/python", len(launcher), 0o755), io.BytesIO(launcher))
-        for name, found in sorted(distributions.items()):
-            on_package(name)
-            for inside, file in sorted(_files(name, found)):
-                with file.open("rb") as content:
-                    size = os.fstat(content.fileno()).st_size
-                    archive.addfile(_entry(f"packages/{inside}", size, 0o644), content)
+        for inside, file, expected in files:
+            on_progress(Progress(phase="packing", bytes_done=done, bytes_total=total))
+            with file.open("rb") as content:
+                size = os.fstat(content.fileno()).st_size
+                archive.addfile(_entry(f"packages/{inside}", size, 0o644), content)
+            done += expected
+        on_progress(Progress(phase="packing", bytes_done=done, bytes_total=total))
 
 
 def _entry(name: str, size: int, mode: int) -> tarfile.TarInfo:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.cache import cache_dir, cache_path, filled
 from maxbrod.engine.gateway import spark_home
-from maxbrod.private_files import is_private
+from maxbrod.errors import RefusedError
+from maxbrod.private_files import is_private, refuse_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,11 +58,12 @@ class ClassArchive:
 def find_archive(java: Java) -> ClassArchive | None:
     folder = cache_path() / _name(java)
     try:
-        # The stored command is executed, so a folder that others can write to is not trusted.
-        if not (is_private(folder) and is_private(folder.parent)):
+        # The stored command is executed, so nothing that others own or can write to is trusted: Spark starts without.
+        if not is_private(folder.parent):
             return None
+        refuse_foreign(folder)
         command = json.loads((folder / _COMMAND).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RefusedError):
         return None
     if not os.access(folder / _CLASSES, os.R_OK):
         return None
@@ -83,7 +85,8 @@ def build_archive(java: Java, command: list[str], train: Callable[[Path], None])
             classes.unlink(missing_ok=True)
             (folder / _REASON).write_text(f"{java.home} made no archive that it can read\n")
 
-    if _known_unavailable(java):
+    if find_archive(java) is None:
+        # Not to be built then, or not to be trusted: files from the days when a umask could let a group write.
         shutil.rmtree(cache_dir() / _name(java), ignore_errors=True)
     filled(_name(java), fill)
     _remove_unused()

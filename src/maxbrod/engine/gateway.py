@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
+import shlex
 import struct
 import subprocess
 import threading
@@ -21,7 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import EnvironmentMissingError, UnavailableError
+from maxbrod.errors import EnvironmentMissingError, UnavailableError, UsageError
+from maxbrod.private_files import private_opener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,9 +56,13 @@ FOREIGN_VARIABLES: Final = (
 # slower.
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
-# What Spark itself calls sensitive. Such values go over the authenticated socket: every user of the machine can read
-# a command line.
-_SENSITIVE: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
+_JAVA_OPTIONS: Final = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+"""In this order Spark puts them on the command line of its JVM."""
+_OPTIONS: Final = "options"
+"""The file in the scratch folder that has them instead."""
+_OF_THE_VM: Final = ("-D", "-XX:", "-javaagent:", "-agentlib:", "-agentpath:")
+"""How the options begin that may contain anything. Others, such as `--add-opens X` in two words, `@file` and `-cp`, are
+for the program `java`, which reads them on its command line alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +94,14 @@ def spark_home() -> Path:
     return home
 
 
-def launcher_command(java: Java, conf: Mapping[str, str]) -> list[str]:
-    """The command up to the main class, as Spark's own launcher builds it: class path, heap and module options."""
+def launcher_command(java: Java, settings: Sequence[str] = (_SHELL,)) -> list[str]:
+    """The command up to the main class, as Spark's own launcher builds it: class path, heap and module options.
+
+    `settings` are the arguments of `settings_file`.
+    """
     home = spark_home()
-    arguments = _conf_arguments({key: value for key, value in conf.items() if key.startswith("spark.driver.")})
     ran = subprocess.run(
-        [java.executable, "-Xmx128m", "-cp", home / "jars" / "*", _LAUNCHER_CLASS, MAIN_CLASS, *arguments, _SHELL],
+        [java.executable, "-Xmx128m", "-cp", home / "jars" / "*", _LAUNCHER_CLASS, MAIN_CLASS, *settings],
         capture_output=True,
         env={**_clean(os.environ), "JAVA_HOME": str(java.home), "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"},
         check=False,
@@ -111,15 +118,33 @@ def launcher_command(java: Java, conf: Mapping[str, str]) -> list[str]:
     return command
 
 
-def submit_arguments(conf: Mapping[str, str]) -> list[str]:
-    shown = {key: value for key, value in conf.items() if not _SENSITIVE.search(key)}
-    return [*_conf_arguments(shown), _SHELL]
+@contextmanager
+def settings_file(conf: Mapping[str, str], scratch: Path) -> Iterator[list[str]]:
+    """The arguments for a JVM that starts within the block, which give it all settings in a private file.
+
+    Every user of the machine can read a command line, and no list of words tells which settings are secret. A setting
+    that contains options of the JVM itself would reach its command line, so those have a file of their own.
+    """
+    properties, options = scratch / "settings", scratch / _OPTIONS
+    given = [option for name in _JAVA_OPTIONS for option in _java_options(name, conf.get(name, ""))]
+    if given:
+        shown = [option for option in given if not option.startswith(_OF_THE_VM)]
+        _write(options, shlex.join(option for option in given if option.startswith(_OF_THE_VM)))
+        # The other setting may have a value of the cluster's operator, which stays.
+        first, *more = (name for name in _JAVA_OPTIONS if name in conf)
+        conf = {**conf, first: shlex.join([*shown, f"-XX:VMOptionsFile={options}"]), **dict.fromkeys(more, "")}
+    _write(properties, "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items()))
+    try:
+        yield ["--properties-file", str(properties), _SHELL]
+    finally:
+        for file in (properties, options):
+            file.unlink(missing_ok=True)
 
 
 def launch(command: Sequence[str], *, scratch: Path, log: Path) -> Gateway:
     """Start the JVM and wait until it listens. UnavailableError, with the end of its log: it does not."""
     connection = scratch / "gateway"
-    with log.open("ab") as output:
+    with open(log, "ab", opener=private_opener) as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -140,7 +165,8 @@ def launch(command: Sequence[str], *, scratch: Path, log: Path) -> Gateway:
     finally:
         imports.join()
     port, secret = _read_connection(connection.read_bytes())
-    archiving = any(_ARCHIVING in each for each in command)
+    options = scratch / _OPTIONS
+    archiving = any(_ARCHIVING in text for text in (*command, options.read_text() if options.exists() else ""))
     stop_seconds_max = _ARCHIVING_SECONDS_MAX if archiving else STOP_SECONDS_MAX
     return Gateway(process=process, port=port, secret=secret, stop_seconds_max=stop_seconds_max)
 
@@ -175,8 +201,25 @@ def _plain_class_path(class_path: str) -> str:
     return os.pathsep.join(dict.fromkeys(str(file) for file in files if file.exists()))
 
 
-def _conf_arguments(conf: Mapping[str, str]) -> list[str]:
-    return [argument for key, value in conf.items() for argument in ("--conf", f"{key}={value}")]
+def _java_options(name: str, value: str) -> list[str]:
+    """The options in a setting. UsageError, as Spark's launcher refuses them; the value may be secret."""
+    try:
+        options = shlex.split(value)
+    except ValueError as error:
+        raise UsageError(f"the options of the JVM cannot be read: {error}", object_name=name) from None
+    if any(option.startswith("-Xmx") for option in options):
+        raise UsageError("the heap is not an option of the JVM", object_name=name, hint="set spark.driver.memory")
+    return options
+
+
+def _write(path: Path, text: str) -> None:
+    with open(path, "w", encoding="utf-8", opener=private_opener) as file:
+        file.write(text)
+
+
+def _escaped(text: str) -> str:
+    """A name or a value for a file of Java properties: every character by its number, so that none means anything."""
+    return "".join(f"\\u{unit:04x}" for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be")))
 
 
 def _import_early() -> None:

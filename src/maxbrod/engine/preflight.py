@@ -16,13 +16,14 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.engine.jobs import context_of, errors_of_spark
+from maxbrod.engine.jobs import collect, context_of, errors_of_spark
 from maxbrod.engine.probe import prober
 from maxbrod.engine.reach import Needs, Place, is_folder
-from maxbrod.errors import EnvironmentMissingError, MaxbrodError, error_of
+from maxbrod.errors import EnvironmentMissingError, MaxbrodError, UnavailableError, error_of
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
@@ -60,9 +61,10 @@ def is_local(master: str) -> bool:
     return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
-def check_workers(session: SparkSession, needs: Needs) -> None:
+def check_workers(session: SparkSession, needs: Needs, *, stop: threading.Event | None = None) -> None:
     """EnvironmentMissingError: the workers' Python lacks something. Other errors: what they cannot reach, and where.
 
+    A cluster without free executors makes it wait, until `stop` is set: UnavailableError.
     A session is tested once for the same needs. Executors that start later are not covered.
     """
     context = context_of(session)
@@ -72,12 +74,23 @@ def check_workers(session: SparkSession, needs: Needs) -> None:
     if key in _passed:
         return
     with _witnessed(needs) as witnessed:
-        found = _probe(session, context, witnessed)
+        try:
+            found = _probe(session, context, witnessed, stop)
+        except UnavailableError as error:
+            if stop is None or not stop.is_set():
+                raise
+            message = "stopped while the executors of Spark were waited for"
+            raise UnavailableError(message, operation=error.operation, hint="run it again") from error
     _judge(found)
     _passed.add(key)
 
 
-def _probe(session: SparkSession, context: Any, needs: Needs) -> list[dict[str, Any]]:  # noqa: ANN401 - a SparkContext
+def _probe(
+    session: SparkSession,
+    context: Any,  # noqa: ANN401 - a SparkContext
+    needs: Needs,
+    stop: threading.Event | None,
+) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     slots = 0
     for _ in range(_ROUNDS_MAX):
@@ -86,18 +99,21 @@ def _probe(session: SparkSession, context: Any, needs: Needs) -> list[dict[str, 
         if now <= slots:
             break
         slots = now
-        found += _run(session, needs, tasks=now)
+        found += _run(session, needs, tasks=now, stop=stop)
     return found
 
 
-def _run(session: SparkSession, needs: Needs, *, tasks: int) -> list[dict[str, Any]]:
+def _run(
+    session: SparkSession, needs: Needs, *, tasks: int, stop: threading.Event | None = None
+) -> list[dict[str, Any]]:
     from pyspark.sql.functions import udf  # noqa: PLC0415 - after the session has started
 
     # Not with Arrow, which the Python of a worker may lack as well.
     function = udf(prober(_version(), _packages(), pickle.dumps(needs)), "string", useArrow=False)
     with errors_of_spark():
-        rows = session.range(0, tasks, 1, tasks).select(function("id").alias("found")).collect()
-    return [json.loads(row["found"]) for row in rows]
+        probes = session.range(0, tasks, 1, tasks).select(function("id").alias("found"))
+    table = collect(session, probes, name=f"preflight-{uuid.uuid4().hex}", stop=stop)
+    return [json.loads(each) for each in table["found"].to_pylist()]
 
 
 def _judge(found: Sequence[dict[str, Any]]) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def prepare() -> ClassArchive | None:
     """The class archive for this Java and this PySpark, built if it is missing. None: it cannot be built."""
     java = find_java()
-    return find_archive(java) or build_archive(java, gateway.launcher_command(java, {}), train)
+    return find_archive(java) or build_archive(java, gateway.launcher_command(java), train)
 
 
 def train(classes: Path) -> None:

@@ -54,6 +54,9 @@ _SOCKET_NAME_BYTES: Final = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LOG_VARIABLE: Final = "MAXBROD_SPARK_LOG"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 
+_REDACTION: Final = "spark.redaction.regex"
+_HIDDEN_BY_SPARK: Final = "(?i)secret|password|token|access[.]?key"
+"""Spark's own default."""
 _JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """Where a user's own options for every JVM are."""
 
@@ -138,13 +141,13 @@ def open_session(
         yield session
         return
     master = master or "local[*]"
-    conf = {**_EVERY_CONF, "spark.app.name": app_name, **conf}
+    given, conf = frozenset(conf), {**_EVERY_CONF, "spark.app.name": app_name, **conf}
     if master.startswith("sc://"):
         opening = _connect(master, conf)
     elif local := _local_master(master, task_failures_max):
-        opening = _open_local({**_local_conf(local), **conf}, jvm_works=jvm_works)
+        opening = _open_local({**_local_conf(local), **conf}, given, jvm_works=jvm_works)
     else:
-        opening = _open_cluster({**_CLASSIC_CONF, "spark.master": master, **conf})
+        opening = _open_cluster({**_CLASSIC_CONF, "spark.master": master, **conf}, given)
     with opening as opened:
         yield opened
 
@@ -156,10 +159,11 @@ def open_configured(
     *,
     jvm_works: bool = False,
     needs: Needs | None = None,
+    stop: threading.Event | None = None,
 ) -> Iterator[SparkSession]:
     """The given session, or one as configured. If nothing is configured, an open session is used.
 
-    The workers of a cluster are tested for `needs` first; see `preflight`.
+    The workers of a cluster are tested for `needs` first; see `preflight`. `stop` ends the wait for them.
     """
     if session is not None or config == SparkConfig():
         opening = open_session(session=session, jvm_works=jvm_works)
@@ -169,7 +173,7 @@ def open_configured(
         if needs is not None:
             from maxbrod.engine.preflight import check_workers  # noqa: PLC0415 - it needs pyarrow, as tasks do
 
-            check_workers(opened, needs)
+            check_workers(opened, needs, stop=stop)
         yield opened
 
 
@@ -217,7 +221,7 @@ def _local_conf(master: str) -> dict[str, str]:
 
 
 @contextmanager
-def _open_local(conf: Mapping[str, str], *, jvm_works: bool) -> Iterator[SparkSession]:
+def _open_local(conf: Mapping[str, str], given: frozenset[str], *, jvm_works: bool) -> Iterator[SparkSession]:
     java = find_java()
     with _scratch_folder() as scratch, ExitStack() as undo:
         own = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch)}
@@ -225,7 +229,7 @@ def _open_local(conf: Mapping[str, str], *, jvm_works: bool) -> Iterator[SparkSe
         env = {**_variables(java, conf), "SPARK_LOCAL_IP": "127.0.0.1"}
         with gateway.environment(env):
             jvm = undo.enter_context(closing(_launch_local(java, conf, scratch, jvm_works=jvm_works)))
-            session = _attach(jvm, conf, undo)
+            session = _attach(jvm, conf, given, undo)
         yield session
     build_archive_later(java)
 
@@ -244,16 +248,17 @@ def _sockets_in(folder: Path) -> dict[str, str]:
 def _launch_local(java: Java, conf: Mapping[str, str], scratch: Path, *, jvm_works: bool) -> gateway.Gateway:
     archive = find_archive(java)
     own_command = any(key in conf for key in _LAUNCH_KEYS)
-    command = gateway.launcher_command(java, conf) if archive is None or own_command else archive.command
     # The optimizing compiler costs 5 s of processor time at the start. Without it, Parquet takes 1.4 to 2 times longer.
     quick = [] if jvm_works else ["-XX:TieredStopAtLevel=1", *_collector(own_command=own_command)]
     options = [*quick, "-XX:-UsePerfData", f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={_LOG4J}"]
-    submit = [gateway.MAIN_CLASS, *gateway.submit_arguments(conf)]
     log = _log_file(scratch)
-    if archive is not None:
-        with suppress(UnavailableError):
-            return gateway.launch([*command, *options, *archive.options, *submit], scratch=scratch, log=log)
-    jvm = gateway.launch([*command, *options, *submit], scratch=scratch, log=log)
+    with gateway.settings_file(conf, scratch) as settings:
+        command = gateway.launcher_command(java, settings) if archive is None or own_command else archive.command
+        submit = [gateway.MAIN_CLASS, *settings]
+        if archive is not None:
+            with suppress(UnavailableError):
+                return gateway.launch([*command, *options, *archive.options, *submit], scratch=scratch, log=log)
+        jvm = gateway.launch([*command, *options, *submit], scratch=scratch, log=log)
     if archive is not None:
         # The JVM starts without the class archive and did not with it.
         archive.discard()
@@ -270,15 +275,17 @@ def _collector(*, own_command: bool) -> list[str]:
 
 
 @contextmanager
-def _open_cluster(conf: Mapping[str, str]) -> Iterator[SparkSession]:
+def _open_cluster(conf: Mapping[str, str], given: frozenset[str]) -> Iterator[SparkSession]:
     """Start as `spark-submit` does, with the installation, configuration and jars of the cluster's operator."""
     home = os.environ.get("SPARK_HOME") or str(gateway.spark_home())
     configured = {name: os.environ[name] for name in ("SPARK_CONF_DIR",) if name in os.environ}
     with _scratch_folder() as scratch, ExitStack() as undo:
         with gateway.environment({**_variables(find_java(), conf), **configured, "SPARK_HOME": home}):
-            command = [f"{home}/bin/spark-submit", *gateway.submit_arguments(conf)]
-            jvm = undo.enter_context(closing(gateway.launch(command, scratch=scratch, log=_log_file(scratch))))
-            session = _attach(jvm, conf, undo)
+            with gateway.settings_file(conf, scratch) as settings:
+                # A file of settings would otherwise take the place of the operator's.
+                command = [f"{home}/bin/spark-submit", "--load-spark-defaults", *settings]
+                jvm = undo.enter_context(closing(gateway.launch(command, scratch=scratch, log=_log_file(scratch))))
+            session = _attach(jvm, conf, given, undo)
         yield session
 
 
@@ -316,8 +323,11 @@ def _variables(java: Java, conf: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], undo: ExitStack) -> SparkSession:
-    """Create the session in `jvm`. `undo` gets the callbacks that remove every trace of it from this process."""
+def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], given: frozenset[str], undo: ExitStack) -> SparkSession:
+    """Create the session in `jvm`, with the names of the settings that the user has given.
+
+    `undo` gets the callbacks that remove every trace of it from this process.
+    """
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -328,7 +338,7 @@ def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], undo: ExitStack) -> S
     if in_main_thread:
         undo.callback(signal.signal, signal.SIGINT, on_interrupt)
     try:
-        session = SparkSession.builder.config(map=dict(conf)).getOrCreate()
+        session = SparkSession.builder.config(map={**_redaction(given), **conf}).getOrCreate()
     except Py4JError as error:
         # Java's message is one line, followed by its stack.
         reason = next((line for line in str(error).splitlines() if "Exception: " in line), str(error))
@@ -340,6 +350,21 @@ def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], undo: ExitStack) -> S
     session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
     undo.callback(_stop, session)
     return session
+
+
+def _redaction(given: frozenset[str]) -> dict[str, str]:
+    """A setting that keeps the values of these settings out of Spark's pages, event logs and `SET`.
+
+    Spark hides what has a word such as "password" in its name; the operator of a cluster may have widened that.
+    """
+    if not given:
+        return {}
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+
+    # Connects to the JVM, whose system properties contain spark-defaults.conf.
+    SparkContext._ensure_initialized()  # noqa: SLF001
+    hidden = SparkConf().get(_REDACTION, _HIDDEN_BY_SPARK)
+    return {_REDACTION: f"{hidden}|^(?:{'|'.join(map(re.escape, sorted(given)))})$"}
 
 
 def _stop(session: SparkSession) -> None:

@@ -133,7 +133,10 @@ class Storage(ABC):
 
     @abstractmethod
     def get(self, path: str, *, size: int | None = None) -> memoryview:
-        """All bytes of an object. TruncatedDataError: it does not have the `size` that the caller expects."""
+        """All bytes of an object. TruncatedDataError: it does not have the `size` that the caller expects.
+
+        CorruptDataError: it has more than `bounds.OBJECT_BYTES_MAX` bytes; nothing of it was read then.
+        """
 
     @abstractmethod
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:

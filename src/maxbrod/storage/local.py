@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.bounds import check_object
 from maxbrod.errors import MaxbrodError
 from maxbrod.storage.beneath import Root, refused_link
 from maxbrod.storage.failures import too_short, translate_os
@@ -163,6 +164,7 @@ class LocalStorage(Storage):
 
     def get(self, path: str, *, size: int | None = None) -> memoryview:
         with self._errors("get", path), self._open(path) as file:
+            check_object(os.fstat(file.fileno()).st_size, self.name_of(path))
             data = file.readall()
         if size is not None and len(data) != size:
             raise too_short("get", self.name_of(path), there=len(data), expected=size)

@@ -1,11 +1,12 @@
-"""Tests whether a store honours conditional puts, on which every commit depends: a taken name stays taken."""
+"""Small objects that tell what a store does: whether a taken name stays taken, and what time it is there."""
 
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from maxbrod.errors import ObjectExistsError
+from maxbrod.errors import AccessDeniedError, ObjectExistsError
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -25,3 +26,15 @@ def probe_conditional_puts(storage: Storage) -> bool:
     finally:
         storage.delete([name])
     return False
+
+
+def probe_clock_ms(storage: Storage) -> int:
+    """The time with which the store stamps an object written now. StorageFullError: it takes none."""
+    name = f"probes/{uuid.uuid4().hex}"
+    try:
+        storage.put(name, b"what time is it?")
+        return storage.head(name).modified_ms
+    finally:
+        # Who may only add and read may ask too: what stays behind, `gc` finds.
+        with suppress(AccessDeniedError):
+            storage.delete([name])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import obstore
 from obstore.exceptions import BaseError
 
+from maxbrod.bounds import check_object
 from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UnavailableError, UsageError
 from maxbrod.storage.failures import too_short, translate
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
@@ -95,7 +96,9 @@ class RemoteStorage(Storage):
         check_name(path)
 
         def read() -> Sequence[memoryview]:
-            return [memoryview(obstore.get(self._clients.once, path).bytes())]
+            found = obstore.get(self._clients.once, path)
+            check_object(found.meta["size"], self.name_of(path))
+            return [memoryview(found.bytes())]
 
         return self._read("get", path, read, None if size is None else [size])[0]
 
