@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from maxbrod.bounds import PARTITIONS_MAX
 from maxbrod.catalog.commits import widen
 from maxbrod.catalog.rows import Gap, Row, Run, Segment
 from maxbrod.catalog.schema import SCHEMA, Kind
@@ -94,7 +95,7 @@ def rows(draw: st.DrawFn) -> Row:
     where: dict[str, Any] = {
         "topic": draw(_name),
         "topic_id": draw(_name),
-        "partition": draw(st.integers(0, 2**31 - 1)),
+        "partition": draw(st.integers(0, PARTITIONS_MAX - 1)),
     }
     when: dict[str, Any] = {"run_id": draw(_name), "written_at": draw(_int64)}
     match draw(st.sampled_from(Kind)):

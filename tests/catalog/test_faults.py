@@ -266,3 +266,44 @@ def test_the_catalog_is_in_no_cold_storage_class(tmp_path: Path) -> None:
     hot = cloud.at_hand()
     assert isinstance(hot, RemoteStorage)
     assert "Storage-Class" not in hot._marked("id")
+
+
+def without_checksum(entry: Path) -> None:
+    """As a store leaves it that lost the notes of the commit, or somebody who changed the entry by hand."""
+    text = re.sub(rb', ?"maxbrod.crc32c": ?"[0-9a-f]{8}"', b"", entry.read_bytes())
+    entry.write_bytes(text)
+
+
+@pytest.mark.parametrize("version", [1, COMMITS - 1, COMMITS])
+def test_an_entry_without_its_checksum_is_damage(template: Archive, tmp_path: Path, version: int) -> None:
+    shutil.copytree(template.url, tmp_path / "archive")
+    log = tmp_path / "archive/catalog/segments/_delta_log"
+    if version < COMMITS - 1:
+        for later in (
+            *log.glob("*.checkpoint.parquet"),
+            *log.glob("_last*"),
+            *log.glob("0*[02-9].json"),
+            log / f"{COMMITS:020}.json",
+        ):
+            if later.name != f"{0:020}.json":
+                later.unlink()
+    without_checksum(log / f"{version:020}.json")
+    with pytest.raises(CorruptDataError, match="has no checksum") as found:
+        Catalog.open(open_storage(str(tmp_path / "archive")))
+    assert f"{version:020}.json" in (found.value.object_name or "")
+
+
+def test_an_archive_of_an_older_release_has_checksums_from_its_first_one_on(tmp_path: Path) -> None:
+    catalog = Catalog.create(open_storage(str(tmp_path)))
+    for base in range(3):
+        catalog.commit([segment(base, base + 1)])
+    entries = sorted((tmp_path / "catalog/segments/_delta_log").glob("*.json"))
+    for entry in entries:
+        entry.write_bytes(entry.read_bytes().replace(b'"maxbrod.format": "1.2"', b'"maxbrod.format": "1.1"'))
+        without_checksum(entry)
+    Catalog.open(open_storage(str(tmp_path))).commit([segment(3, 4)])
+    Catalog.open(open_storage(str(tmp_path))).commit([segment(4, 5)])
+    assert Catalog.open(open_storage(str(tmp_path))).format_version == "1.1"
+    without_checksum(entries[-1].with_name(f"{5:020}.json"))
+    with pytest.raises(CorruptDataError, match="has no checksum"):
+        Catalog.open(open_storage(str(tmp_path)))

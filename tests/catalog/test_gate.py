@@ -46,6 +46,7 @@ HOSTILE: list[tuple[str, Row, dict[str, Any]]] = [
     ("path", segment(0, 5), {"path": None}),
     ("path", run("r"), {"path": "/etc/passwd"}),
     ("partition", segment(0, 5), {"partition": -1}),
+    ("partition", segment(0, 5), {"partition": 2**31 - 1}),
     ("base_offset", segment(0, 5), {"base_offset": -5}),
     ("end_offset", segment(5, 6), {"end_offset": 5}),
     ("position", segment(0, 5), {"position": -1}),

@@ -88,7 +88,7 @@ def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     from maxbrod.sandbox.description import write_client_files
     from maxbrod.sandbox.spec import SASL_PLAINTEXT
 
-    users = {name: f"{name}-secret" for name in ("admin", "alice", "carol")}
+    users = {name: f"{name}-secret" for name in ("admin", "alice", "carol", "dave")}
     folder = tmp_path_factory.mktemp("fenced")
     with start_cluster(folder, listeners=(SASL_PLAINTEXT,), users=users, authorizer=True, config=_IDLE) as started:
         write_client_files(started)

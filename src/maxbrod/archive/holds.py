@@ -136,7 +136,7 @@ def _existed(rows: pa.Table, snapshot: Snapshot, mask: NDArray[np.bool_]) -> NDA
         where = PartitionId(topic_id=topic_id, partition=partition)
         there = base < snapshot.ends.get(where, 0)
         if there and kind == Kind.REPLACED:
-            there = json.loads(details)["revision"] > snapshot.revisions.get(where, 0)
+            there = strict_json.parse(details)["revision"] > snapshot.revisions.get(where, 0)
         found[place] = there
     return found
 

@@ -79,19 +79,18 @@ class InstanceTarget(ForeignTarget):
         """Delete all files of this instance. It must not be active. RefusedError: another process has taken over."""
         names = [each.path for each in self._storage.list(instance_folder(self.document.topic, self._instance))]
         for first in range(0, len(names), _DELETED_AT_ONCE):
-            self._demand_claim()
+            self.look_at_other()
             self._storage.delete(names[first : first + _DELETED_AT_ONCE])
         self.save(facts={}, topic_ids={})
         self.starts, self.topic_ids = {}, {}
         self.survey = self._look()
 
-    def _demand_claim(self) -> None:
-        newest = read_instances(self._storage).get(self._instance)
+    def look_at_other(self) -> Instance | None:
+        """The newest document of the other instance. RefusedError: another process works as this one."""
+        self._found = read_instances(self._storage)
+        newest = self._found.get(self._instance)
         if newest is None or newest.claim != self.document.claim:
             raise fenced(self._instance)
-
-    def look_at_other(self) -> Instance | None:
-        self._found = read_instances(self._storage)
         return self.other
 
     def other_is_whole(self) -> bool:

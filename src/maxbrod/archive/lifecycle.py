@@ -6,6 +6,7 @@ catalog again on the new version and tries once more: what it wants does not dep
 
 from __future__ import annotations
 
+from collections.abc import Callable  # noqa: TC003 - a field of a dataclass
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from maxbrod.errors import RefusedError
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from maxbrod.archive.opening import Archive
 
@@ -34,11 +35,13 @@ class Change:
     added: pa.Table = field(default_factory=lambda: NO_ROWS)
     removed: pa.Table = field(default_factory=lambda: NO_ROWS)
     statistics: Mapping[str, Any] = field(default_factory=dict)
+    still_valid: Callable[[], bool] | None = None
+    """Asked if others have only added rows meanwhile: whether the change is right after theirs. None: it is not."""
 
 
 def commit_run(archive: Archive, statistics: Mapping[str, Any]) -> str:
     """Commit a run that changes no other row; returns its id."""
-    return commit_change(archive, lambda _: Change(statistics=statistics)) or ""
+    return commit_change(archive, lambda _: Change(statistics=statistics, still_valid=lambda: True)) or ""
 
 
 def commit_change(archive: Archive, plan: Callable[[str], Change | None]) -> str | None:
@@ -52,7 +55,7 @@ def commit_change(archive: Archive, plan: Callable[[str], Change | None]) -> str
         raise RefusedError("this archive is in the layout of another tool, and has no catalog", object_name=archive.url)
     run_id, started_at = new_run_id(), now_ms()
 
-    def commit(_: int) -> str | None:
+    def commit(attempt: int) -> str | None:
         change = plan(run_id)
         if change is None:
             return None
@@ -66,7 +69,7 @@ def commit_change(archive: Archive, plan: Callable[[str], Change | None]) -> str
             written_at=at,
         )
         rows = pa.concat_tables([change.added, encode_rows([replace(run, commit=catalog.version + 1)])])
-        catalog.commit(rows, replaced=change.removed)
+        catalog.commit(rows, replaced=change.removed, still_valid=change.still_valid if attempt else None)
         return run_id
 
     return commit_with_retries(catalog, commit)

@@ -26,7 +26,7 @@ from maxbrod.storage.opening import open_storage
 from maxbrod.storage.overlay import OverlaidStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from maxbrod.layouts.foreign import Layout, Survey
     from maxbrod.storage.interface import Storage
@@ -126,12 +126,19 @@ def _with_groups(storage: Storage, layout: Layout, survey: Survey) -> Survey:
     return replace(survey, groups=read_offsets_topic(partitions, committed=True).groups())
 
 
-def open_for_writing(url: str, options: StorageConfig | None = None, *, single_writer: bool = False) -> Archive:
+def open_for_writing(
+    url: str,
+    options: StorageConfig | None = None,
+    *,
+    single_writer: bool = False,
+    before_creating: Callable[[], object] = lambda: None,
+) -> Archive:
     """An archive for writing, created if the place is empty. Takes three requests more than opening for reading.
 
+    `before_creating` is called only then, and may raise: a command that fails at its first step leaves nothing behind.
     RefusedError: the store ignores conditional puts and `single_writer` does not promise that nobody else writes, or
     there are objects but no catalog.
     """
     options = options or StorageConfig()
-    storage, catalog = open_writable(url, options, single_writer=single_writer)
+    storage, catalog = open_writable(url, options, single_writer=single_writer, before_creating=before_creating)
     return Archive(url=storage.url, options=options, storage=storage, catalog=catalog)

@@ -1,8 +1,9 @@
 """Rows of data become gaps `pruned`, and gaps become rows of data again. Pure, on tables of the catalog's schema.
 
-A live row becomes a part of a live gap; adjacent gaps join. A row of kind replaced becomes a gap of kind replaced with
-the same offsets and the same revision, so that queries as of an older run still find its offsets explained. Gaps are
-not joined across a boundary of a replaced row: such a query drops live rows that overlap what was replaced later.
+A live row becomes a part of a live gap; adjacent gaps join, and have the run of the newest part. A row of kind replaced
+becomes a gap of kind replaced with the same offsets and the same revision, so that queries as of an older run still
+find its offsets explained. Gaps are not joined across a boundary of a replaced row: such a query drops live rows that
+overlap what was replaced later.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod import strict_json
 from maxbrod.archive.lifecycle import NO_ROWS
+from maxbrod.catalog.run_ids import time_of
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
+from maxbrod.catalog.times import newest_times
 from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from maxbrod.catalog.rows import Run
+
+NEWEST: Final = "newest_ms"
+"""In the statistics of a prune: no record that is missing in its gaps is newer."""
 _PLACE: Final = ("topic_id", "partition")
 
 
@@ -35,6 +43,22 @@ class Swap:
     removed: pa.Table
     left: pa.Table = field(default_factory=lambda: NO_ROWS)
     """Rows of an undo that cannot come back, because something else has taken their offsets since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointInTime:
+    """A moment in the past that a request chooses, of which it must get everything."""
+
+    run_id: str | None = None
+    """As of this run."""
+    until_ms: int | None = None
+    """At this time."""
+    since_ms: int | None = None
+    """Older records are not requested."""
+
+    @property
+    def chosen(self) -> bool:
+        return self.run_id is not None or self.until_ms is not None
 
 
 def prune_rows(
@@ -61,11 +85,23 @@ def prune_rows(
     )
 
 
-def restore_rows(coming: pa.Table, live_gaps: pa.Table, replaced: pa.Table, *, run_id: str) -> Swap:
-    """Put rows back where gaps `pruned` are now: the inverse of `prune_rows`, whatever was committed in between."""
+def restore_rows(
+    coming: pa.Table,
+    live_gaps: pa.Table,
+    replaced: pa.Table,
+    *,
+    run_id: str,
+    undone: str | None = None,
+    older: pa.Table = NO_ROWS,
+) -> Swap:
+    """Put rows back where gaps `pruned` are now: the inverse of `prune_rows`, whatever was committed in between.
+
+    `older` are the gaps that the prune `undone` joined with its own: what is left of them has their runs again.
+    """
     live = coming.filter(pc.equal(coming["kind"], Kind.DATA))
     dead = coming.filter(pc.equal(coming["kind"], Kind.REPLACED))
-    back, rest, removed, left = _carve(live.sort_by(SORT_ORDER), live_gaps.sort_by(SORT_ORDER), run_id)
+    back, pieces, removed, left = _carve(live.sort_by(SORT_ORDER), live_gaps.sort_by(SORT_ORDER))
+    rest = _pieces(live_gaps.sort_by(SORT_ORDER), pieces, older, {undone: run_id})
     return Swap(
         added=pa.concat_tables([back, rest, dead]),
         removed=pa.concat_tables([removed, _standing_for(dead, replaced)]),
@@ -76,6 +112,53 @@ def restore_rows(coming: pa.Table, live_gaps: pa.Table, replaced: pa.Table, *, r
 def is_pruned(rows: pa.Table) -> pa.ChunkedArray:
     """A mask of live gaps `pruned`."""
     return pc.and_(pc.equal(rows["kind"], Kind.GAP), pc.fill_null(pc.equal(rows["reason"], GapReason.PRUNED), False))
+
+
+def had(rows: pa.Table, runs: Sequence[Run], point: PointInTime) -> pa.ChunkedArray:
+    """A mask of the gaps `pruned` of which the archive still had records at this point in the past.
+
+    A gap that was joined has the run of its newest part. That part is enough: the newest row of a partition always
+    stays, so a prune after the point took records that were there.
+    """
+    places = {run.run_id: place for place, run in enumerate(runs)}
+    known = {run.run_id: run for run in runs}
+    mask = pc.and_(is_pruned(rows), pc.is_valid(rows["run_id"]))
+    ids = [
+        run_id
+        for run_id in pc.unique(rows["run_id"].filter(mask)).to_pylist()
+        if _is_after(run_id, point, places, known) and not _is_before(known.get(run_id), point.since_ms)
+    ]
+    return pc.and_(mask, pc.is_in(rows["run_id"], value_set=pa.array(ids, pa.string())))
+
+
+def _is_after(run_id: str, point: PointInTime, places: Mapping[str, int], known: Mapping[str, Run]) -> bool:
+    """Whether a prune came after the point. Ids of runs that were thinned out since still sort by time."""
+    if point.run_id is not None and (
+        places[run_id] > places[point.run_id] if run_id in places else run_id > point.run_id
+    ):
+        return True
+    at = known[run_id].finished_at if run_id in known else time_of(run_id)
+    return point.until_ms is not None and (at is None or at > point.until_ms)
+
+
+def _is_before(prune: Run | None, since_ms: int | None) -> bool:
+    """Whether all records that a prune took, or that were pruned before, are certainly older than this."""
+    return since_ms is not None and prune is not None and newest_ms(prune) < since_ms
+
+
+def newest_ms(prune: Run) -> int:
+    """An upper bound of the times of all records that are missing in the gaps of a prune."""
+    found = prune.statistics.get(NEWEST)
+    return found if isinstance(found, int) else prune.finished_at
+
+
+def newest_pruned_ms(going: pa.Table, absorbed: pa.Table, runs: Sequence[Run]) -> int | None:
+    """The same bound for a prune that takes these rows, and joins these gaps with its own."""
+    # Records are hardly newer than the object that has them, unless one says so.
+    times = pc.coalesce(newest_times(going), pc.max_element_wise(going["min_timestamp"], going["written_at"]))
+    known = {run.run_id: newest_ms(run) for run in runs}
+    older = [known.get(each, time_of(each) or 0) for each in pc.unique(absorbed["run_id"]).to_pylist()]
+    return max((time for time in (pc.max(times).as_py(), *older) if time is not None), default=None)
 
 
 def places_of(rows: pa.Table) -> list[PartitionId]:
@@ -124,19 +207,19 @@ def _join(
         end=end[last[touched]],
         # As old as the oldest row: of two topics of one name, the one that was archived first stays the older one.
         written_at=np.minimum.reduceat(at, first)[touched],
-        run_id=run_id,
+        run_ids=[run_id] * heads.num_rows,
     )
     return made, rows.filter(pa.array(touched[group] & ~new))
 
 
-def _gaps(rows: pa.Table, *, end: NDArray[np.int64], written_at: NDArray[np.int64], run_id: str) -> pa.Table:
+def _gaps(rows: pa.Table, *, end: NDArray[np.int64], written_at: NDArray[np.int64], run_ids: Sequence[str]) -> pa.Table:
     count = rows.num_rows
     values: dict[str, Any] = {name: rows[name] for name in ("topic", *_PLACE, "base_offset")}
     values |= {
         "end_offset": pa.array(end, pa.int64()),
         "kind": pa.array([str(Kind.GAP)] * count, pa.string()),
         "reason": pa.array([str(GapReason.PRUNED)] * count, pa.string()),
-        "run_id": pa.array([run_id] * count, pa.string()),
+        "run_id": pa.array(run_ids, pa.string()),
         "written_at": pa.array(written_at, pa.int64()),
     }
     columns = [values[field.name] if field.name in values else pa.nulls(count, field.type) for field in SCHEMA]
@@ -145,9 +228,14 @@ def _gaps(rows: pa.Table, *, end: NDArray[np.int64], written_at: NDArray[np.int6
 
 def _replaced_gaps(rows: pa.Table, run_id: str) -> pa.Table:
     """The same rows of kind replaced, without data."""
-    made = _gaps(rows, end=rows["end_offset"].to_numpy(), written_at=rows["written_at"].to_numpy(), run_id=run_id)
+    made = _gaps(
+        rows,
+        end=rows["end_offset"].to_numpy(),
+        written_at=rows["written_at"].to_numpy(),
+        run_ids=[run_id] * rows.num_rows,
+    )
     details = [
-        json.dumps({"kind": str(Kind.GAP), "revision": json.loads(each)["revision"]}, sort_keys=True)
+        json.dumps({"kind": str(Kind.GAP), "revision": strict_json.parse(each)["revision"]}, sort_keys=True)
         for each in rows["details"].to_pylist()
     ]
     for name, values in (("kind", [str(Kind.REPLACED)] * rows.num_rows), ("details", details)):
@@ -155,8 +243,11 @@ def _replaced_gaps(rows: pa.Table, run_id: str) -> pa.Table:
     return made
 
 
-def _carve(rows: pa.Table, gaps: pa.Table, run_id: str) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table]:
-    """Rows that fit into gaps, what is left of these gaps, the gaps themselves, and rows that fit into none."""
+def _carve(rows: pa.Table, gaps: pa.Table) -> tuple[pa.Table, list[tuple[int, int, int]], pa.Table, pa.Table]:
+    """Rows that fit into gaps, what is left of these gaps, the gaps themselves, and rows that fit into none.
+
+    Of what is left: the number of the gap, the first offset and the end of each piece.
+    """
     wanted = _by_partition(rows)
     there = _by_partition(gaps)
     back: list[int] = []
@@ -183,23 +274,35 @@ def _carve(rows: pa.Table, gaps: pa.Table, run_id: str) -> tuple[pa.Table, pa.Ta
             rest += [(number, reached, int(gap_end[number]))] if reached < gap_end[number] else []
     return (
         rows.take(pa.array(back, pa.int64())),
-        _pieces(gaps, rest, run_id),
+        rest,
         gaps.take(pa.array(used, pa.int64())),
         rows.take(pa.array(left, pa.int64())),
     )
 
 
-def _pieces(gaps: pa.Table, pieces: Iterable[tuple[int, int, int]], run_id: str) -> pa.Table:
-    """Parts of gaps: the number of the gap, the first offset and the end of each."""
-    found = list(pieces)
-    whole = gaps.take(pa.array([number for number, _, _ in found], pa.int64()))
+def _pieces(
+    gaps: pa.Table, pieces: Sequence[tuple[int, int, int]], older: pa.Table, instead: Mapping[str | None, str]
+) -> pa.Table:
+    """Parts of gaps, each with the run of the older gap that it was a part of before the prune, if there is one.
+
+    `instead`: the run of pieces that the prune itself would have, because their objects are gone.
+    """
+    whole = gaps.take(pa.array([number for number, _, _ in pieces], pa.int64()))
     at = whole["written_at"].to_numpy()
+    before: dict[PartitionId, list[tuple[int, int, str]]] = {}
+    ranges = (older[name].to_pylist() for name in ("base_offset", "end_offset", "run_id"))
+    for place, *gap in zip(places_of(older), *ranges, strict=True):
+        before.setdefault(place, []).append((gap[0], gap[1], gap[2]))
+    run_ids = [
+        next((run for base, end, run in before.get(place, ()) if base <= first and stop <= end), instead.get(own, own))
+        for place, own, (_, first, stop) in zip(places_of(whole), whole["run_id"].to_pylist(), pieces, strict=True)
+    ]
     whole = whole.set_column(
         whole.schema.get_field_index("base_offset"),
         SCHEMA.field("base_offset"),
-        pa.array([first for _, first, _ in found], pa.int64()),
+        pa.array([first for _, first, _ in pieces], pa.int64()),
     )
-    return _gaps(whole, end=np.array([end for _, _, end in found], np.int64), written_at=at, run_id=run_id)
+    return _gaps(whole, end=np.array([end for _, _, end in pieces], np.int64), written_at=at, run_ids=run_ids)
 
 
 def _by_partition(rows: pa.Table) -> dict[PartitionId, tuple[int, int]]:
@@ -219,6 +322,6 @@ def _standing_for(rows: pa.Table, replaced: pa.Table) -> pa.Table:
 
 
 def _identities(rows: pa.Table) -> list[tuple[PartitionId, int, int, int]]:
-    revisions = (json.loads(each)["revision"] for each in rows["details"].to_pylist())
+    revisions = (strict_json.parse(each)["revision"] for each in rows["details"].to_pylist())
     ends = (rows[name].to_pylist() for name in ("base_offset", "end_offset"))
     return list(zip(places_of(rows), *ends, revisions, strict=True))

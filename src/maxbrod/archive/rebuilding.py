@@ -11,15 +11,18 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.snapshot_document import decode
+from maxbrod.catalog.ledger import documents_in, version_of
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from maxbrod.catalog.catalog import Catalog
     from maxbrod.storage.interface import Storage
 
 _FOLDER: Final = "probes"
 _NAME: Final = f"{_FOLDER}/rebuild-"
+_OR_KILLED: Final = "newer entries are lost, or the run was killed just before its commit"
 
 
 @contextmanager
@@ -41,14 +44,20 @@ def rebuild_under_way(storage: Storage, *, since_ms: int) -> str | None:
 
 
 def find_lost_end(
-    storage: Storage, version: int, named: Collection[str | None], *, until_ms: int | None = None
+    storage: Storage, catalog: Catalog, named: Collection[str | None], *, until_ms: int | None = None
 ) -> str | None:
-    """Why the newest entries of the log seem to be lost: nothing in the log shows that, but a snapshot may.
+    """Why the newest entries of the log seem to be lost: nothing in the log shows that, but other objects may.
 
-    A run that was killed between its snapshot and its commit looks the same. Everything that its snapshot accounts for
-    is durable, so it may be taken for committed. A run that is about to commit looks the same, too: `until_ms` leaves
-    younger snapshots out.
+    They are snapshots, of which `named` are those of known runs; files of rows, and documents of the ledger. A run that
+    was killed just before its commit looks the same. Everything that these account for is durable, so it may be taken
+    for committed. A run that is about to commit looks the same, too: `until_ms` leaves younger objects out.
     """
+    version = catalog.version
+    if (found := find_lost_commit(catalog, until_ms=until_ms)) is not None:
+        return found
+    for info, number in documents_in(storage):
+        if (commit := version_of(number)) > version and (until_ms is None or info.modified_ms < until_ms):
+            return f"it ends with version {version}, but {info.path} is of version {commit}: {_OR_KILLED}"
     for info in storage.list("snapshots"):
         if info.path in named or (until_ms is not None and info.modified_ms >= until_ms):
             continue
@@ -57,6 +66,13 @@ def find_lost_end(
             if snapshot.run is not None and snapshot.run.commit > version:
                 return (
                     f"it ends with version {version}, but run {snapshot.run_id} has a snapshot for version "
-                    f"{snapshot.run.commit}: newer entries are lost, or the run was killed just before its commit"
+                    f"{snapshot.run.commit}: {_OR_KILLED}"
                 )
+    return None
+
+
+def find_lost_commit(catalog: Catalog, *, until_ms: int | None = None) -> str | None:
+    """The same by files of rows alone. Of all traces, they are put last: hardly a killed run leaves one."""
+    for commit, run_id in catalog.lost_commits(until_ms=until_ms):
+        return f"it ends with version {catalog.version}, but run {run_id} has rows for version {commit}: {_OR_KILLED}"
     return None

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.archive.snapshots import find_run
+from maxbrod import strict_json
+from maxbrod.archive.incarnations import select_names
+from maxbrod.archive.snapshots import UNREADABLE, find_moment, find_run, read_snapshot
 from maxbrod.catalog.schema import Kind
+from maxbrod.model import MENDABLE, GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
+    from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.catalog.rows import Run
 
+PARTIAL: Final = "partial"
+"""The statistic of a backup that topics may have been hidden from."""
 _COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "end_offset"),
     *("kind", "reason", "path", "bytes", "raw_bytes", "records", "run_id"),
 )
+_SNAPSHOTS_KEPT: Final = 32
+"""Those of two searches among ten thousand runs."""
+_LAPSE_COLUMNS: Final = ("topic_id", "partition", "base_offset", "kind", "run_id", "details")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,9 @@ class RunSummary:
     exit_code: int | None
     snapshot: str | None
     statistics: Mapping[str, Any]
+    restorable: bool | None = None
+    """Whether everything that it left can still be restored, as far as the catalog tells: nothing of it was pruned, or
+    taken out as lost or damaged, since. None: it left no snapshot, or nobody looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +79,131 @@ def show_run(archive: Archive, run_id: str) -> RunReport:
     """UsageError: no run has this id."""
     run = find_run(archive.catalog.runs(), run_id)
     rows = archive.catalog.rows(columns=_COLUMNS, run_id=run.run_id)
-    return RunReport(archive=archive.url, run=summarise_run(run), topics=_topics(rows))
+    return RunReport(archive=archive.url, run=summarise_run(run, lacking_runs(archive)), topics=_topics(rows))
 
 
-def list_runs(archive: Archive) -> list[RunSummary]:
-    """Oldest first."""
-    return [summarise_run(run) for run in archive.catalog.runs()]
+def list_runs(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> list[RunSummary]:
+    """Oldest first. With `as_of`, only runs up to this one.
+
+    With patterns, only those since the archive has one of these topics, and whether these can be restored.
+    UsageError: there is no such run, or a pattern matches nothing.
+    """
+    runs = archive.catalog.runs()
+    until = len(runs) if as_of is None else runs.index(find_run(runs, as_of)) + 1
+    if not patterns:
+        lacking = lacking_runs(archive)
+        return [summarise_run(run, lacking) for run in runs[:until]]
+    newest = find_moment(archive.storage, runs, None).snapshot
+    names = {} if newest is None else dict(newest.topics)
+    names |= {each["topic_id"]: each["topic"] for each in archive.catalog.topics().to_pylist()}
+    chosen = select_names(set(names.values()), patterns)
+    topic_ids = {topic_id for topic_id, name in names.items() if name in chosen}
+    snapshots, points = _Snapshots(archive), [run for run in runs if run.snapshot is not None]
+
+    def knows(point: Run) -> bool:
+        snapshot = snapshots.of(point)
+        return snapshot is not None and not topic_ids.isdisjoint(snapshot.topics)
+
+    # A topic stays in the snapshots as long as the archive has records of it.
+    first = bisect_left(points, True, key=knows)
+    lacking = lacking_runs(archive, topic_ids)
+    return [summarise_run(run, lacking) for run in runs[runs.index(points[first]) if points[first:] else until : until]]
 
 
-def summarise_run(run: Run) -> RunSummary:
+def lacking_runs(archive: Archive, topic_ids: Collection[str] | None = None) -> set[str]:
+    """Runs that left records, of these topics or of any, which the archive has lost or given up since.
+
+    A snapshot may be large, and there may be thousands. Ends and revisions only rise, so that the first run that had
+    offsets of a gap is found by bisection; every run from there on to the one that made the gap had them.
+    """
+    runs = archive.catalog.runs()
+    places = {run.run_id: place for place, run in enumerate(runs)}
+    points = [run for run in runs if run.snapshot is not None]
+    at = [places[run.run_id] for run in points]
+    snapshots = _Snapshots(archive)
+    found: set[str] = set()
+
+    def lacks(point: Run, gaps: Sequence[_Lapse]) -> bool:
+        snapshot = snapshots.of(point)
+        return snapshot is None or any(snapshot.ends.get(gap.partition, 0) > gap.base for gap in gaps)
+
+    def knows(point: Run, gap: _Lapse) -> bool:
+        snapshot = snapshots.of(point)
+        return snapshot is not None and snapshot.revisions.get(gap.partition, 0) >= gap.revision
+
+    def count_before(run_id: str) -> int:
+        """Ids of runs that were thinned out since still sort by time."""
+        if run_id in places:
+            return bisect_left(at, places[run_id])
+        return next((count for count in range(len(points), 0, -1) if points[count - 1].run_id < run_id), 0)
+
+    rows = archive.catalog.gap_rows({*MENDABLE, GapReason.PRUNED}, _LAPSE_COLUMNS)
+    # Gaps that a backup met in the log are behind everything that runs before it left.
+    recorders = {run.run_id for run in points}
+    lapses = _lapses(rows, topic_ids).items()
+    counted = ((count_before(run_id), gaps) for run_id, gaps in lapses if run_id not in recorders)
+    waiting = sorted(counted, key=lambda each: each[0])
+    end = len(points)
+    while waiting and end:
+        # All that reach this run at once: what they find nothing of here, no run before has.
+        end, gaps = min(end, waiting[-1][0]), list[_Lapse]()
+        while waiting and waiting[-1][0] >= end:
+            gaps += waiting.pop()[1]
+        first = bisect_left(points, True, 0, end, key=partial(lacks, gaps=gaps))
+        found.update(run.run_id for run in points[first:end])
+        end = first
+    replaced = archive.catalog.gap_rows({GapReason.PRUNED}, _LAPSE_COLUMNS, kind=Kind.REPLACED)
+    for run_id, gaps in _lapses(replaced, topic_ids).items():
+        for gap in gaps:
+            end = bisect_left(points, True, 0, count_before(run_id), key=partial(knows, gap=gap))
+            first = bisect_left(points, True, 0, end, key=partial(lacks, gaps=[gap]))
+            found.update(run.run_id for run in points[first:end])
+    return found
+
+
+class _Lapse(NamedTuple):
+    """A gap, where records were; of one that was replaced since, by which revision."""
+
+    partition: PartitionId
+    base: int
+    revision: int
+
+
+def _lapses(rows: pa.Table, topic_ids: Collection[str] | None) -> dict[str, list[_Lapse]]:
+    """By the run that made them. Of a partition the lowest is enough."""
+    if topic_ids is not None:
+        rows = rows.filter(pc.is_in(rows["topic_id"], value_set=pa.array(sorted(topic_ids), pa.string())))
+    lowest = rows.group_by(["run_id", "topic_id", "partition", "details"]).aggregate([("base_offset", "min")])
+    found: dict[str, list[_Lapse]] = {}
+    for each in lowest.to_pylist():
+        place = PartitionId(topic_id=each["topic_id"], partition=each["partition"])
+        revision = 0 if each["details"] is None else strict_json.parse(each["details"])["revision"]
+        found.setdefault(each["run_id"], []).append(_Lapse(place, each["base_offset_min"], revision))
+    return found
+
+
+class _Snapshots:
+    """Snapshots of runs; None: it cannot be read. The last ones are kept: searches have most steps in common."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._storage = archive.storage
+        self._found: dict[str, Snapshot | None] = {}
+
+    def of(self, run: Run) -> Snapshot | None:
+        if run.run_id in self._found:
+            self._found[run.run_id] = self._found.pop(run.run_id)
+            return self._found[run.run_id]
+        if len(self._found) == _SNAPSHOTS_KEPT:
+            del self._found[next(iter(self._found))]
+        try:
+            self._found[run.run_id] = read_snapshot(self._storage, run)
+        except UNREADABLE:
+            self._found[run.run_id] = None
+        return self._found[run.run_id]
+
+
+def summarise_run(run: Run, lacking: Collection[str] | None = None) -> RunSummary:
+    """`lacking` are the runs of which the archive has lost something; None: nobody looked."""
     statistics = run.statistics
     return RunSummary(
         run_id=run.run_id,
@@ -86,12 +216,19 @@ def summarise_run(run: Run) -> RunSummary:
         exit_code=ending_of(run),
         snapshot=run.snapshot,
         statistics=statistics,
+        restorable=None if run.snapshot is None or lacking is None else run.run_id not in lacking,
     )
 
 
 def ending_of(run: Run) -> int | None:
     """The exit code of the run; None if it recorded none."""
     return _count(run.statistics.get("exit_code"))
+
+
+def is_partial(runs: Sequence[Run]) -> bool:
+    """Whether topics may have been hidden from the last backup: then the archive has no recovery point."""
+    last = next((run for run in reversed(runs) if run.statistics.get("command") == "backup"), None)
+    return last is not None and last.statistics.get(PARTIAL) is True
 
 
 def gaps_by_topic(rows: pa.Table) -> dict[str, dict[str, int]]:

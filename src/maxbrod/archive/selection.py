@@ -84,6 +84,12 @@ def select_topics(
     )
 
 
+def has_patterns(include: Iterable[str]) -> bool:
+    """Whether a selection means topics that it does not name in full. Without words it means all."""
+    wanted = _parse(include)
+    return bool(wanted.expressions) or not wanted.names
+
+
 def nearest(word: str, known: Iterable[str], *, see: str = "see 'maxbrod ls'") -> str:
     """A hint for a name or pattern that matches none of the known names."""
     names = list(known)

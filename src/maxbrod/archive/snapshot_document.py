@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from maxbrod import strict_json
 from maxbrod.archive.partition_numbers import PartitionNumbers
 from maxbrod.archive.snapshot_changes import apply_changes
-from maxbrod.batch.compression import compress, decompress
+from maxbrod.batch.compression import compress, unpack_document
 from maxbrod.batch.crc import crc32c
+from maxbrod.bounds import count_partitions
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import Codec, PartitionId
 
@@ -140,6 +141,18 @@ def decode(data: bytes, *, changes: Sequence[Change] = (), object_name: str | No
         raise _corrupt(f"a field is missing or is not what it should be ({about})", object_name) from error
 
 
+def is_intact(data: bytes) -> bool:
+    """Whether these are the bytes of a snapshot as it was written, without parsing them; if not, `decode` says why."""
+    try:
+        text = unpack_document(data)
+    except CorruptDataError:
+        return False
+    start = text.find(field := f',"{_CHECKSUM_FIELD}":"'.encode())
+    checksum = text[start + len(field) :][:8]
+    known = f'"{FORMAT_FIELD}":{FORMAT_VERSION},'.encode() in text and text.count(field) == 1
+    return known and _is_of(checksum.decode("ascii", "replace"), text)
+
+
 def _changed(document: dict[str, Any], changes: Sequence[Change], object_name: str | None) -> dict[str, Any]:
     if not changes:
         return document
@@ -165,19 +178,20 @@ def _matches(checksum: object, document: Mapping[str, Any], text: bytes) -> bool
 
     Usually `text` is what would be written, with the checksum in between.
     """
+    return _is_of(checksum, text) or checksum == _checksum(document)
+
+
+def _is_of(checksum: object, text: bytes) -> bool:
     field = f',"{_CHECKSUM_FIELD}":"{checksum}"'.encode()
-    if text.count(field) == 1 and f"{crc32c(np.frombuffer(text.replace(field, b''), np.uint8)):08x}" == checksum:
-        return True
-    return checksum == _checksum(document)
+    rest = text.replace(field, b"")
+    return text.count(field) == 1 and f"{crc32c(np.frombuffer(rest, np.uint8)):08x}" == checksum
 
 
 def _by_topic(ends: Mapping[PartitionId, int | None]) -> dict[str, list[int | None]]:
     """Null for a partition that the archive does not have."""
     if isinstance(ends, PartitionNumbers):
         return {topic_id: list(numbers) for topic_id, numbers in ends.lists.items()}
-    counts: dict[str, int] = {}
-    for each in ends:
-        counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
+    counts = count_partitions((each.topic_id, each.partition) for each in ends)
     lists: dict[str, list[int | None]] = {topic_id: [None] * count for topic_id, count in counts.items()}
     for each, end in ends.items():
         lists[each.topic_id][each.partition] = end
@@ -221,7 +235,7 @@ def _gaps(lists: Mapping[str, Sequence[tuple[int, int, int, str]]]) -> dict[Part
 
 def _document(data: bytes, object_name: str | None) -> tuple[dict[str, Any], bytes]:
     try:
-        text = decompress(Codec.ZSTD, np.frombuffer(data, np.uint8)).tobytes()
+        text = unpack_document(data)
         document = strict_json.parse(text)
     except CorruptDataError as error:
         raise _corrupt(f"it cannot be unpacked: {error.message}", object_name) from error

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from maxbrod.model import PartitionId
     from maxbrod.storage.interface import Storage
 
-_UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
+UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
+"""The errors of a snapshot that cannot be read."""
 _NEEDED: Final = (
     "restore it from a copy of the archive, or name an earlier run (--as-of); with --accept-gaps the command continues "
     "without it: topics then get the target's defaults, and no groups are restored"
@@ -99,7 +100,7 @@ def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None, *, nee
     try:
         snapshot = read_snapshot(storage, run)
         knowledge = knowledge_at(storage, runs, run, snapshot)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         if as_of is not None:
             raise
         if not needed:
@@ -124,7 +125,7 @@ def knowledge_at(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snap
             break
         if older.snapshot is None:
             continue
-        with suppress(*_UNREADABLE):
+        with suppress(*UNREADABLE):
             before = read_snapshot(storage, older)
             knowledge = replace(
                 knowledge, carried=carry(knowledge_of(before), knowledge.cluster, snapshot.topics, knowledge.carried)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from maxbrod.archive.snapshot_document import Snapshot
+from maxbrod.bounds import PARTITIONS_MAX, count_partitions
 from maxbrod.catalog.rows import Gap, Run, Segment
 from maxbrod.errors import CorruptDataError
 from maxbrod.kafka.state.access_names import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
@@ -44,9 +45,9 @@ RUN_ID: Final = "survey"
 SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"
 _NUMBER: Final = re.compile(r"[0-9]+")
 _REASONS: Final = {str(each): each for each in GapReason}
-_PARTITIONS_MAX: Final = 1_000_000
 _REPLICAS_MAX: Final = 32_767
-"""Kafka's own limit. For partitions it has none; no cluster has a million."""
+"""Kafka's own limit of a partition."""
+_ALL_REPLICAS_MAX: Final = 10 * PARTITIONS_MAX
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
@@ -76,9 +77,7 @@ def rows_of(survey: Survey) -> list[Row]:
 
 def snapshot_of(survey: Survey) -> Snapshot:
     """What the archive holds of its cluster, as our own runs record it."""
-    counts = {name: _checked_count(survey, topic) for name, topic in survey.topics.items()}
-    for where in (*survey.positions, *(each.where for each in survey.segments)):
-        counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
+    counts = _checked_counts(survey)
     ends = {_id(survey, where): end for where, end in survey.positions.items()}
     for segment in survey.segments:
         known = _id(survey, segment.where)
@@ -107,19 +106,22 @@ def snapshot_of(survey: Survey) -> Snapshot:
     )
 
 
-def _checked_count(survey: Survey, topic: ForeignTopic) -> int:
-    """CorruptDataError: the numbers of a topic are impossible, and would fill the memory."""
-    for what, count, most in (
-        ("partitions", topic.partition_count, _PARTITIONS_MAX),
-        ("replicas", topic.replication_factor, _REPLICAS_MAX),
-    ):
-        if count is not None and not 0 <= count <= most:
+def _checked_counts(survey: Survey) -> dict[str, int]:
+    """The partitions of each topic. CorruptDataError: the numbers are impossible, and would fill the memory."""
+    known = {*survey.positions, *(each.where for each in survey.segments)}
+    stated = {name: topic.partition_count or 0 for name, topic in survey.topics.items()}
+    counts = count_partitions(((where.topic, where.partition) for where in known), stated)
+    replicas = 0
+    for name, topic in survey.topics.items():
+        factor = topic.replication_factor or 0
+        replicas += 0 if topic.replicas else counts[name] * factor
+        if not 0 <= factor <= _REPLICAS_MAX or replicas > _ALL_REPLICAS_MAX:
             raise CorruptDataError(
-                f"the archive says that a topic has {count:,} {what}; {most:,} is the most",
+                f"the archive says that each of {counts[name]:,} partitions has {factor:,} replicas",
                 operation=f"read the layout {survey.layout}",
-                object_name=topic.name,
+                object_name=name,
             )
-    return topic.partition_count or 0
+    return counts
 
 
 def partitions_without_records(survey: Survey) -> list[TopicPartition]:

@@ -9,23 +9,25 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from maxbrod.archive.clocks import read_clocks
 from maxbrod.archive.lifecycle import NO_ROWS, Change, commit_change
-from maxbrod.archive.pruned import is_pruned, prune_rows, restore_rows
+from maxbrod.archive.pruned import NEWEST, is_pruned, newest_pruned_ms, prune_rows, restore_rows
 from maxbrod.catalog.commits import IDENTITY, absent_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.validity import find_fault
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UsageError
-from maxbrod.model import PartitionId, now_ms
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from maxbrod.archive.clocks import Clocks
     from maxbrod.archive.opening import Archive
     from maxbrod.catalog.rows import Run
     from maxbrod.storage.interface import Storage
@@ -51,6 +53,13 @@ class Taking:
     dropped: pa.Table
     """Rows that go without a trace: runs, and rows of kind replaced that no run can reach."""
     statistics: Mapping[str, Any]
+    still_valid: Callable[[], bool]
+    """Whether nothing but the rows of the catalog, on which it rests, has changed since: holds, for example."""
+
+
+class Taken(NamedTuple):
+    run_id: str
+    undo_until_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +73,16 @@ class Prune:
     statistics: Mapping[str, Any]
 
 
-def take(archive: Archive, plan: Callable[[], Taking | None], *, grace_s: int) -> str | None:
-    """Take rows out of the catalog and remember them; the id of the run, None if there was nothing to take.
+def take(archive: Archive, plan: Callable[[], Taking | None], clocks: Clocks, *, grace_s: int) -> Taken | None:
+    """Take rows out of the catalog and remember them; None if there was nothing to take.
 
     `plan` is called again if another writer commits meanwhile; it must read the catalog and the holds each time.
     """
     written: list[str] = []
+    until_ms = 0
 
     def change(run_id: str) -> Change | None:
+        nonlocal until_ms
         archive.storage.delete(written)
         written.clear()
         taking = plan()
@@ -79,18 +90,24 @@ def take(archive: Archive, plan: Callable[[], Taking | None], *, grace_s: int) -
             return None
         path = f"{PRUNES}/{run_id}-{secrets.token_hex(8)}.parquet"
         written.append(path)
-        _write(archive.storage, path, pa.concat_tables([taking.pruned, taking.dropped]))
         swap = prune_rows(
             taking.pruned, *_around(archive, taking.pruned), run_id=run_id, borders=_generation_borders(archive)
         )
-        undo = {UNDO: path, UNDO_UNTIL: now_ms() + grace_s * 1000}
+        joined = swap.removed.filter(is_pruned(swap.removed))
+        _write(archive.storage, path, pa.concat_tables([taking.pruned, taking.dropped, joined]))
+        until_ms = clocks.after_ms(grace_s)
+        undo: dict[str, Any] = {UNDO: path, UNDO_UNTIL: until_ms}
+        if taking.pruned.num_rows:
+            undo[NEWEST] = newest_pruned_ms(taking.pruned, joined, archive.catalog.runs())
         return Change(
             added=swap.added,
             removed=pa.concat_tables([swap.removed, taking.dropped]),
             statistics={**taking.statistics, **undo},
+            still_valid=taking.still_valid,
         )
 
-    return commit_change(archive, change)
+    run_id = commit_change(archive, change)
+    return None if run_id is None else Taken(run_id, until_ms)
 
 
 def _around(archive: Archive, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -143,14 +160,19 @@ def undo_prune(archive: Archive, run_id: str | None = None, *, apply: bool = Fal
     """
     found: list[UndoReport] = []
     used: list[str] = []
+    clocks = read_clocks(archive, ask_store=False, demand=False)
 
     def change(own_id: str) -> Change:
-        prune = _chosen(undoable(archive.catalog.runs()), run_id)
+        prune = _chosen(undoable(archive.storage, archive.catalog.runs(), clocks), run_id)
         used[:] = [prune.document]
-        coming, lost = _present(archive, _absent(archive, read_document(archive.storage, prune.document)))
+        document = read_document(archive.storage, prune.document)
+        joined = is_pruned(document)
+        coming, lost = _present(archive, _absent(archive, document.filter(pc.invert(joined))))
         is_run = pc.equal(coming["kind"], Kind.RUN)
         runs, rows = coming.filter(is_run), coming.filter(pc.invert(is_run))
-        swap = restore_rows(rows, *_around(archive, rows), run_id=own_id)
+        swap = restore_rows(
+            rows, *_around(archive, rows), run_id=own_id, undone=prune.run_id, older=document.filter(joined)
+        )
         back = swap.added.filter(pc.is_valid(swap.added["path"]))
         found[:] = [
             UndoReport(
@@ -170,6 +192,8 @@ def undo_prune(archive: Archive, run_id: str | None = None, *, apply: bool = Fal
             removed=swap.removed,
             # What is lost may be put back from a copy: then the undo can be repeated.
             statistics={"command": "prune --undo", (_PARTLY if lost else UNDOES): prune.run_id},
+            # Runs alone would be added beside those of another undo; gaps can be taken only once.
+            still_valid=(lambda: True) if swap.removed.num_rows else None,
         )
 
     if not apply:
@@ -188,21 +212,34 @@ def is_undone(run_id: str, runs: Iterable[Run]) -> bool:
     return any(run_id in (run.statistics.get(UNDOES), run.statistics.get(_PARTLY)) for run in runs)
 
 
-def undoable(runs: Sequence[Run], *, slack_ms: int = 0) -> list[Prune]:
-    """Prunes within their grace period that were not undone, oldest first."""
+def undoable(storage: Storage, runs: Sequence[Run], clocks: Clocks, *, slack_ms: int = 0) -> list[Prune]:
+    """Prunes within their grace period that were not undone, oldest first.
+
+    A grace period counts from the prune's own clock or from the store's, which stamped the document: the later one.
+    """
     undone = {run.statistics.get(UNDOES) for run in runs}
-    at = now_ms() - slack_ms
-    return [
-        Prune(
-            run_id=run.run_id,
-            finished_at=run.finished_at,
-            document=run.statistics[UNDO],
-            until_ms=run.statistics[UNDO_UNTIL],
-            statistics=run.statistics,
-        )
-        for run in runs
-        if run.statistics.get(UNDO) and run.run_id not in undone and run.statistics[UNDO_UNTIL] > at
-    ]
+    prunes = [run for run in runs if run.statistics.get(UNDO) and run.run_id not in undone]
+    # Documents are looked at only if their time may be over.
+    over = [run for run in prunes if run.statistics[UNDO_UNTIL] <= clocks.object_ms - slack_ms]
+    stamps = {info.path: info.modified_ms for info in storage.list(PRUNES)} if over else {}
+    found: list[Prune] = []
+    for run in prunes:
+        document, until_ms = run.statistics[UNDO], run.statistics[UNDO_UNTIL]
+        if run in over:
+            if document not in stamps:
+                continue
+            until_ms = max(until_ms, until_ms + stamps[document] - run.finished_at)
+        if until_ms > clocks.earliest_ms - slack_ms:
+            found.append(
+                Prune(
+                    run_id=run.run_id,
+                    finished_at=run.finished_at,
+                    document=document,
+                    until_ms=until_ms,
+                    statistics=run.statistics,
+                )
+            )
+    return found
 
 
 def _chosen(prunes: Sequence[Prune], run_id: str | None) -> Prune:
@@ -216,13 +253,13 @@ def _chosen(prunes: Sequence[Prune], run_id: str | None) -> Prune:
     return matching[-1]
 
 
-def named_by_undo(storage: Storage, runs: Sequence[Run]) -> set[str]:
-    """Undo documents that are still in force, and every object that they name.
+def named_by_undo(storage: Storage, prunes: Iterable[Prune]) -> set[str]:
+    """The undo documents of these prunes, and every object that they name.
 
     CorruptDataError: one cannot be read, so that nobody knows what it names.
     """
     found: set[str] = set()
-    for prune in undoable(runs, slack_ms=SLACK_MS):
+    for prune in prunes:
         found.add(prune.document)
         found.update(path for path in read_document(storage, prune.document)["path"].to_pylist() if path is not None)
     return found

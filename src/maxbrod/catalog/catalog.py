@@ -6,6 +6,7 @@ writer has committed since, `commit` is refused, because plans made from the old
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
@@ -15,11 +16,12 @@ import pyarrow as pa
 from maxbrod.catalog.commits import fenced, last_batch, overtaken, plan_rewrite, write_commit
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.late import LATE_MS, demand_committed, demand_objects
+from maxbrod.catalog.ledger import begin_ledger, put_document
 from maxbrod.catalog.log import has_entry, read_log
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.replaced import retire
 from maxbrod.catalog.retrying import commit_with_retries
-from maxbrod.catalog.rows import Run, encode_rows
+from maxbrod.catalog.rows import Run, decode_rows, encode_rows
 from maxbrod.catalog.schema import FORMAT_PROPERTY
 from maxbrod.catalog.table import create_table, keep_short, load_table, no_archive
 from maxbrod.catalog.validity import check_rows
@@ -27,7 +29,7 @@ from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from maxbrod.catalog.codec import Table
     from maxbrod.catalog.commits import StreamBatch
@@ -53,7 +55,7 @@ class Catalog(Queries):
         """The fence that this writer was given, if it is one of several that divide the work."""
         self._swept_at_ms = 0
         # What the next commit adds was written after this.
-        self._since_ms = now_ms()
+        self._since_ms, self._since_s = now_ms(), time.monotonic()
         self._written: dict[str, pa.Table] = {}
         """The rows of small files that this process has written and that are in use."""
 
@@ -63,7 +65,9 @@ class Catalog(Queries):
     @classmethod
     def create(cls, storage: Storage) -> Self:
         """The catalog of a new archive. RefusedError: there is one already."""
-        return cls(storage, create_table(storage.at_hand()))
+        table = create_table(storage.at_hand())
+        begin_ledger(storage.at_hand())
+        return cls(storage, table)
 
     @classmethod
     def find(cls, storage: Storage) -> Self | None:
@@ -86,6 +90,11 @@ class Catalog(Queries):
     def version(self) -> int:
         """The version of the table that this catalog has read or committed."""
         return self._table.log.version
+
+    @property
+    def ledger(self) -> int:
+        """The number of the last document of the ledger that was committed; 0 if there is none."""
+        return self._table.ledger
 
     @property
     def format_version(self) -> str:
@@ -140,6 +149,21 @@ class Catalog(Queries):
         self.refresh()
         commit_with_retries(self, commit)
 
+    def lost_commits(self, *, until_ms: int | None = None) -> list[tuple[int, str]]:
+        """Versions behind this one of which only the files are left, and their runs.
+
+        Files are written in the moment before the entry: a writer that is about to commit looks the same. `until_ms`
+        leaves younger files out.
+        """
+        files = self._files()
+        return sorted(
+            (row.commit, row.run_id)
+            for info in files.unnamed_since_last()
+            if until_ms is None or info.modified_ms < until_ms
+            for row in decode_rows(files.runs_in(info))
+            if isinstance(row, Run) and row.commit is not None and row.commit > self.version
+        )
+
     def last_batch(self, stream: str) -> int | None:
         """The last committed micro-batch of a stream; None if there is none."""
         return last_batch(self._table.log, stream)
@@ -163,13 +187,16 @@ class Catalog(Queries):
         expected_version: int | None = None,
         batch: StreamBatch | None = None,
         since_ms: int | None = None,
+        still_valid: Callable[[], bool] | None = None,
     ) -> int:
         """Add rows and remove those that they replace, atomically; returns the new version.
 
         `retired` rows are replaced as well, but queries as of an older run still return them. `generations` is what
         changes about generations of compacted topics, in the same commit.
         `batch` is the micro-batch of a stream that the rows belong to; `last_batch` returns it afterwards. `since_ms`
-        is when the first object of the rows was written, if that was before this catalog was opened.
+        is when the first object of the rows was written, if that was before this catalog was opened. With
+        `still_valid`, a commit that others overtake who only add rows follows theirs, as often as it takes, if
+        `still_valid` agrees after each look; whatever it reads anew must not be of this catalog.
         FencedError: the catalog's fence is above this writer's claim.
         RefusedError: another writer has committed since this catalog was read (or since `expected_version`, if
         given), a replaced row is missing, a row is invalid, or `gc` has deleted an object of a run that took long;
@@ -190,7 +217,7 @@ class Catalog(Queries):
             raise fenced(self.url)
         if expected_version not in {None, self.version}:
             raise overtaken(self.version + 1, self.url)
-        return self._write(added, gone, batch=batch, since_ms=since_ms)
+        return self._write(added, gone, batch=batch, since_ms=since_ms, still_valid=still_valid)
 
     def _write(
         self,
@@ -200,22 +227,38 @@ class Catalog(Queries):
         batch: StreamBatch | None = None,
         fence: int | None = None,
         since_ms: int | None = None,
+        still_valid: Callable[[], bool] | None = None,
     ) -> int:
-        if not self.is_newest():
+        if still_valid is None and not self.is_newest():
             raise overtaken(self.version + 1, self.url)
         files = self._files()
         rewrite = plan_rewrite(files, added, gone)
         asked_at_ms = self._since_ms if since_ms is None else min(since_ms, self._since_ms)
-        if now_ms() - asked_at_ms > LATE_MS:
-            asked_at_ms = now_ms()
+        # By two clocks: one may be set back, the other stands still while the machine sleeps.
+        asked_at_s = self._since_s
+        if max(now_ms() - asked_at_ms, (time.monotonic() - asked_at_s) * 1000) > LATE_MS:
+            asked_at_ms, asked_at_s = now_ms(), time.monotonic()
             demand_objects(self._storage, added, gone)
-        self._table = write_commit(self._storage, self._table, files, rewrite, batch=batch, fence=fence)
+
+        def may_follow(newer: Table) -> bool:
+            return (self.claim is None or self.claim >= newer.fence) and still_valid is not None and still_valid()
+
+        self._table = write_commit(
+            self._storage,
+            self._table,
+            files,
+            rewrite,
+            batch=batch,
+            fence=fence,
+            document=lambda onto: put_document(self._storage, onto, added=added, gone=gone),
+            may_follow=None if still_valid is None else may_follow,
+        )
         self._written = {
             file.path: rows for file in self._table.files if (rows := self._written.get(file.path)) is not None
         }
-        if now_ms() - asked_at_ms > LATE_MS:
+        if max(now_ms() - asked_at_ms, (time.monotonic() - asked_at_s) * 1000) > LATE_MS:
             demand_committed(self._storage, added, gone)
-        self._since_ms = now_ms()
+        self._since_ms, self._since_s = now_ms(), time.monotonic()
         self._keep_small()
         return self.version
 

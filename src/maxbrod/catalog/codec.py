@@ -23,8 +23,17 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
 
-from maxbrod import __version__
-from maxbrod.catalog.log import CHECKSUM_KEY, Log, checkpoint_name, damaged, entry_checksum, entry_name
+from maxbrod import __version__, strict_json
+from maxbrod.catalog.log import (
+    CHECKSUM_KEY,
+    Log,
+    actions_of,
+    checkpoint_name,
+    damaged,
+    entry_checksum,
+    entry_name,
+    unchecked,
+)
 from maxbrod.catalog.schema import SCHEMA, TABLE_PROPERTIES
 from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError
 from maxbrod.model import now_ms
@@ -39,6 +48,9 @@ APPLICATION_ID: Final = "maxbrod"
 
 FENCE_ID: Final = "maxbrod-fence"
 """The application transaction whose version is the fence: see `Catalog.raise_fence`."""
+
+LEDGER_ID: Final = "maxbrod-ledger"
+"""The application transaction whose version is the number of the last document that was committed: see `ledger`."""
 
 _LOG: Final = "_delta_log"
 _NO_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -66,6 +78,8 @@ class Table:
     """The version of `APPLICATION_ID`."""
     fence: int = 0
     """The version of `FENCE_ID`."""
+    ledger: int = 0
+    """The version of `LEDGER_ID`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +99,11 @@ def first_entry() -> bytes:
             str(folder), SCHEMA, mode="error", configuration=dict(TABLE_PROPERTIES), raise_if_key_not_exists=False
         )
         lines = (folder / _LOG / entry_name(0)).read_text().splitlines()
-    actions = [json.loads(line) for line in lines]
+    actions = [strict_json.parse(line) for line in lines]
     for action in actions:
         # The location at which the table was created, here a temporary folder.
         action.get("commitInfo", {}).get("operationParameters", {}).pop("location", None)
-    return "\n".join(json.dumps(action) for action in actions).encode()
+    return _with_checksum("\n".join(json.dumps(action) for action in actions).encode())
 
 
 def decode_log(log: Log, *, name: str) -> Table:
@@ -140,12 +154,43 @@ def encode_commit(
     ]
     entry = _with_checksum("\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode())
     gone = {each.path for each in removed}
-    new = (DataFile(path=each.path, rows=json.loads(each.stats)["numRecords"], bytes=each.size) for each in added)
+    new = (
+        DataFile(path=each.path, rows=strict_json.parse(each.stats)["numRecords"], bytes=each.size) for each in added
+    )
     return entry, replace(
         table,
         log=table.log.with_entry(entry),
         files=(*(file for file in table.files if file.path not in gone), *new),
         transaction=versions[APPLICATION_ID],
+        fence=versions.get(FENCE_ID, table.fence),
+        ledger=versions.get(LEDGER_ID, table.ledger),
+    )
+
+
+def with_added(table: Table, name: str, entry: bytes) -> Table | None:
+    """The table after another writer's entry; None if the entry does more than add rows and fold files."""
+    try:
+        actions = actions_of(name, entry)
+        removed = [action["remove"] for action in actions if "remove" in action]
+        described = any({"metaData", "protocol"} & action.keys() for action in actions)
+        if described or unchecked({name: entry}, always=True) or any(each.get("dataChange", True) for each in removed):
+            return None
+        gone = {each["path"] for each in removed}
+        new = [
+            DataFile(path=each["path"], rows=strict_json.parse(each["stats"])["numRecords"], bytes=each["size"])
+            for action in actions
+            if (each := action.get("add")) is not None
+        ]
+        versions = {each["appId"]: each["version"] for action in actions if (each := action.get("txn")) is not None}
+    except (ValueError, KeyError, TypeError):
+        # Damaged, or of another engine: whoever loads the table decides.
+        return None
+    return replace(
+        table,
+        log=table.log.with_entry(entry),
+        files=(*(file for file in table.files if file.path not in gone), *new),
+        transaction=versions.get(APPLICATION_ID, table.transaction),
+        ledger=versions.get(LEDGER_ID, table.ledger),
         fence=versions.get(FENCE_ID, table.fence),
     )
 
@@ -178,7 +223,7 @@ def _with_checksum(entry: bytes) -> bytes:
     lines = []
     for line in entry.splitlines():
         if line.startswith(b'{"commitInfo"'):
-            action = json.loads(line)
+            action = strict_json.parse(line)
             action["commitInfo"][CHECKSUM_KEY] = checksum
             lines.append(json.dumps(action, separators=(",", ":")).encode())
         elif line.strip():
@@ -209,7 +254,7 @@ def encode_whole(
         delta.create_checkpoint()
         first, second = ((folder / _LOG / entry_name(number)).read_bytes() for number in (0, 1))
         checkpoint = (folder / _LOG / checkpoint_name(1)).read_bytes()
-        pointer = json.loads((folder / _LOG / "_last_checkpoint").read_bytes())
+        pointer = strict_json.parse((folder / _LOG / "_last_checkpoint").read_bytes())
     described = [line for line in first.splitlines() if line.strip() and not line.startswith(b'{"commitInfo"')]
     return WholeTable(
         version=version,
@@ -249,6 +294,7 @@ def _table_of(delta: DeltaTable, log: Log) -> Table:
         ),
         transaction=delta.transaction_version(APPLICATION_ID) or 0,
         fence=delta.transaction_version(FENCE_ID) or 0,
+        ledger=delta.transaction_version(LEDGER_ID) or 0,
     )
 
 

@@ -17,14 +17,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import RemoveAction
 
-from maxbrod.catalog.codec import FENCE_ID, DataFile, encode_commit, transaction_version
+from maxbrod.catalog.codec import FENCE_ID, LEDGER_ID, DataFile, encode_commit, transaction_version, with_added
 from maxbrod.catalog.files import KEPT_ROWS
 from maxbrod.catalog.log import entry_name, has_entry, log_path
-from maxbrod.errors import FencedError, MaxbrodError, ObjectExistsError, RefusedError, UnavailableError
+from maxbrod.catalog.rows import COMMIT
+from maxbrod.errors import (
+    FencedError,
+    MaxbrodError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    OvertakenError,
+    RefusedError,
+    UnavailableError,
+)
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
     from maxbrod.catalog.codec import Table
     from maxbrod.catalog.files import DataFiles
@@ -171,46 +181,62 @@ def write_commit(
     *,
     batch: StreamBatch | None = None,
     fence: int | None = None,
+    document: Callable[[Table], tuple[str, int] | None] | None = None,
+    may_follow: Callable[[Table], bool] | None = None,
 ) -> Table:
     """Write the data files, then the commit; the table after it. When this returns, the commit is durable.
 
     Files come first: an entry must never name a file that is not durable. `batch` and `fence`, a new fence of the
-    catalog, are committed with the rows.
+    catalog, are committed with the rows. `document` puts the document of this commit onto a table into the ledger, if
+    it needs one, and returns its path and number. If others commit meanwhile, and only add rows, the commit follows
+    theirs without planning or writing its rows again, provided that `may_follow` allows it on that table.
     """
-    now, version = now_ms(), table.log.version + 1
-    adds = files.write(rewrite.rows, written_at=now)
+    now = now_ms()
+    rows, runs = rewrite.rows, None
+    if may_follow is not None:
+        # A run records the version that commits it, so that it is written again for each version that is tried.
+        own = pc.fill_null(pc.starts_with(rows["details"], _run_of(table.log.version + 1)), False)
+        rows, runs = rows.filter(pc.invert(own)), rows.filter(own)
+    adds = files.write(rows, written_at=now)
     # Delta's `dataChange` is false for a file whose rows the same commit adds again: see `Log.removed_since`.
     removes = [
         RemoveAction(file.path, data_change, now, size=file.bytes, partition_values={})
         for files_of_kind, data_change in ((rewrite.touched, True), (rewrite.folded, False))
         for file in files_of_kind
     ]
-    entry, committed = encode_commit(
-        table,
-        adds,
-        removes,
-        metadata={NONCE_KEY: uuid.uuid4().hex},
-        transactions={
-            **({} if batch is None else {f"{_STREAM_PREFIX}{batch.stream}": batch.batch_id}),
-            **({} if fence is None else {FENCE_ID: fence}),
-        },
-    )
-    try:
-        # The commit point. The put is conditional: it fails if another writer has created this version. A put whose
-        # answer was lost is recognised as our own (see `Storage.put`): a lost answer is not a lost commit.
-        storage.put(log_path(entry_name(version)), entry)
-    except ObjectExistsError:
+    first, committed = table.log.version + 1, None
+    in_ledger: tuple[str, int] | None = None
+    before: int | None = None
+    """The number of the document before it."""
+    while committed is None:
+        version = table.log.version + 1
+        added = [*adds, *(() if runs is None else files.write(_committed_by(runs, first, version), written_at=now))]
+        if document is not None and before != table.ledger:
+            # Where the commit follows others, the document stays, unless there is another one before it now.
+            in_ledger, before = document(table), table.ledger
+        entry, after = encode_commit(
+            table,
+            added,
+            removes,
+            metadata={NONCE_KEY: uuid.uuid4().hex},
+            transactions={
+                **({} if batch is None else {f"{_STREAM_PREFIX}{batch.stream}": batch.batch_id}),
+                **({} if fence is None else {FENCE_ID: fence}),
+                **({} if in_ledger is None else {LEDGER_ID: in_ledger[1]}),
+            },
+        )
+        if _put_entry(storage, version, entry):
+            committed = after
+            continue
+        newer = None if may_follow is None else _follow(storage, table, {each.path for each in removes})
+        follows = newer is not None and may_follow is not None and may_follow(newer)
         with suppress(MaxbrodError):
-            files.delete([action.path for action in adds])
-        raise overtaken(version, storage.url) from None
-    except UnavailableError as error:
-        # The data files stay: if the put does take effect after all, its files must exist.
-        raise UnavailableError(
-            f"the store failed during the commit, and it is unknown whether the commit took effect: {error.message}",
-            operation="commit to the catalog",
-            object_name=storage.url,
-            hint="it took effect as a whole or not at all; run the command again, it continues from the catalog",
-        ) from error
+            if in_ledger is not None and not (follows and newer is not None and newer.ledger == table.ledger):
+                storage.delete([in_ledger[0]])
+            files.delete([action.path for action in (added[len(adds) :] if follows else added)])
+        if newer is None or not follows:
+            raise overtaken(version, storage.url)
+        table = newer
     if not has_entry(storage, table.log.version):
         # The entry that this commit follows was cleaned up, so that this process was suspended for an hour or more. If
         # that was before the put, others had committed by then, the name of this version was free again, and nobody
@@ -225,8 +251,50 @@ def write_commit(
     return committed
 
 
-def overtaken(version: int, archive_url: str) -> RefusedError:
-    return RefusedError(
+def _put_entry(storage: Storage, version: int, entry: bytes) -> bool:
+    """The commit point. False: another writer has created this version."""
+    try:
+        # A put whose answer was lost is recognised as our own (see `Storage.put`): a lost answer is not a lost commit.
+        storage.put(log_path(entry_name(version)), entry)
+    except ObjectExistsError:
+        return False
+    except UnavailableError as error:
+        # The data files stay: if the put does take effect after all, its files must exist.
+        raise UnavailableError(
+            f"the store failed during the commit, and it is unknown whether the commit took effect: {error.message}",
+            operation="commit to the catalog",
+            object_name=storage.url,
+            hint="it took effect as a whole or not at all; run the command again, it continues from the catalog",
+        ) from error
+    return True
+
+
+def _follow(storage: Storage, table: Table, removed: AbstractSet[str]) -> Table | None:
+    """The table after the commits of others since; None: one of them did more than add rows, or folded one of ours."""
+    while True:
+        name = entry_name(table.log.version + 1)
+        try:
+            newer = with_added(table, name, bytes(storage.get(log_path(name))))
+        except ObjectNotFoundError:
+            return table
+        if newer is None or not removed <= {file.path for file in newer.files}:
+            return None
+        table = newer
+
+
+def _run_of(version: int) -> str:
+    """How the details of a run begin that this version commits."""
+    return f'{{"{COMMIT}": {version},'
+
+
+def _committed_by(runs: pa.Table, planned: int, version: int) -> pa.Table:
+    """Runs that were to be committed by one version, as another one commits them."""
+    details = pc.replace_substring(runs["details"], _run_of(planned), _run_of(version), max_replacements=1)
+    return runs.set_column(runs.schema.get_field_index("details"), "details", details)
+
+
+def overtaken(version: int, archive_url: str) -> OvertakenError:
+    return OvertakenError(
         f"another writer has committed version {version} of the catalog",
         operation="commit to the catalog",
         object_name=archive_url,

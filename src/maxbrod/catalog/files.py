@@ -16,11 +16,20 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-from maxbrod.catalog.log import BRING_BACK, LOG_FOLDER, RETENTION_MS, TABLE_FOLDER, damaged
-from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER
+from maxbrod.bounds import ROWS_PER_BYTE_MAX
+from maxbrod.catalog.log import (
+    BRING_BACK,
+    LOG_FOLDER,
+    RETENTION_MS,
+    TABLE_FOLDER,
+    damaged,
+    entry_name,
+    log_path,
+    time_of,
+)
+from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.validity import Totals, find_fault, refused_row
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, TruncatedDataError, UsageError
-from maxbrod.model import now_ms
 from maxbrod.storage.names import check_name
 from maxbrod.storage.object_file import ObjectFile
 
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.catalog.codec import DataFile, Table
-    from maxbrod.storage.interface import Storage
+    from maxbrod.storage.interface import ObjectInfo, Storage
 
 _FILE_ROWS_MAX: Final = 1 << 18
 _GROUP_ROWS: Final = 1 << 14
@@ -37,6 +46,8 @@ _WHOLE_BYTES_MAX: Final = 1 << 20
 """Smaller files are read whole: one request instead of one for the footer and one for the pages."""
 KEPT_ROWS: Final = 1 << 10
 """The rows of smaller files are kept in memory: the next commits fold them. There are a handful of such files."""
+_MOMENTS_MS: Final = 60 * 1000
+_UNNAMED_MAX: Final = 100
 _READERS: Final = 8
 _FILES_AHEAD: Final = 4
 _BATCHES_AHEAD: Final = 4
@@ -98,8 +109,13 @@ class DataFiles:
             return
         needed = list(columns if "kind" in columns else [*columns, "kind"])
         totals = Totals()
+        room = ROWS_PER_BYTE_MAX * sum(file.bytes for file in chosen)
         try:
             for piece in _pieces(self._batches(chosen, needed, condition)):
+                room -= piece.num_rows
+                if room < 0:
+                    claim = ValueError("its files claim to hold more rows than their bytes can")
+                    raise damaged(self._storage.name_of(TABLE_FOLDER), claim)
                 fault = find_fault(piece, totals=totals)
                 if fault is not None:
                     self._refuse_row(chosen, condition)
@@ -184,9 +200,10 @@ class DataFiles:
         Younger ones may belong to a commit in progress, or to a reader of an older version. A file that was in use
         briefly goes a day after it was written, and any other a day after it was removed: see `Log.removed_briefly`.
         """
-        before_ms = now_ms() - RETENTION_MS
+        listed = list(self._storage.list(TABLE_FOLDER))
+        before_ms = time_of(listed) - RETENTION_MS
         named = {file.path for file in self.active} | set(self._log.removed_since(before_ms))
-        files = ((info.path.removeprefix(f"{TABLE_FOLDER}/"), info) for info in self._storage.list(TABLE_FOLDER))
+        files = ((info.path.removeprefix(f"{TABLE_FOLDER}/"), info) for info in listed)
         return [
             name
             for name, info in files
@@ -195,6 +212,35 @@ class DataFiles:
             and name not in named
             and info.modified_ms < before_ms
         ]
+
+    def unnamed_since_last(self) -> list[ObjectInfo]:
+        """Files that no entry names, as new as the newest entry or newer: of commits that never were, or are lost.
+
+        Copying an archive or waiting for a store may change the order by moments.
+        """
+        listed = list(self._storage.list(TABLE_FOLDER))
+        last = log_path(entry_name(self._log.version))
+        since_ms = max((info.modified_ms for info in listed if info.path == last), default=0) - _MOMENTS_MS
+        named = {self._path_of(path) for path in (*(file.path for file in self.active), *self._log.removed_since(0))}
+        found = [
+            info
+            for info in listed
+            if info.path.endswith(".parquet")
+            and not info.path.startswith(LOG_FOLDER)
+            and info.path not in named
+            and info.modified_ms >= since_ms
+        ]
+        return sorted(found, key=lambda info: info.modified_ms)[-_UNNAMED_MAX:]
+
+    def runs_in(self, info: ObjectInfo) -> pa.Table:
+        """The rows of kind run of a file that no entry names; none if it cannot be read."""
+        try:
+            data = pa.BufferReader(pa.py_buffer(self._storage.get(info.path)))
+            rows = pq.read_table(data, filters=[("kind", "=", str(Kind.RUN))], page_checksum_verification=True)
+            rows = rows.select(SCHEMA.names).cast(SCHEMA)
+        except (OSError, KeyError, ValueError, pa.ArrowException, ObjectNotFoundError, CorruptDataError):
+            return SCHEMA.empty_table()
+        return rows if find_fault(rows) is None else SCHEMA.empty_table()
 
     def replaced_since(self, since_ms: int) -> list[str]:
         """Files with rows that commits have replaced since then, as far back as Delta's log reaches."""

@@ -6,7 +6,6 @@ errors as every other object.
 
 from __future__ import annotations
 
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,11 +15,13 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from maxbrod import strict_json
+from maxbrod.bounds import check_object
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.storage.interface import ObjectInfo, Storage
 
@@ -156,8 +157,9 @@ def delete_expired(storage: Storage) -> None:
 
 
 def _expired(storage: Storage) -> list[str]:
-    before_ms = now_ms() - LOG_RETENTION_MS
-    old = [(_name_of(info), info) for info in storage.list(LOG_FOLDER) if info.modified_ms < before_ms]
+    listed = list(storage.list(LOG_FOLDER))
+    before_ms = time_of(listed) - LOG_RETENTION_MS
+    old = [(_name_of(info), info) for info in listed if info.modified_ms < before_ms]
     checkpoints = [int(matched[1]) for name, _ in old if (matched := _CHECKPOINT.fullmatch(name)) and not matched[2]]
     first = max(checkpoints, default=0)
     return [
@@ -165,6 +167,14 @@ def _expired(storage: Storage) -> list[str]:
         for name, info in old
         if (matched := _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)) and int(matched[1]) < first
     ]
+
+
+def time_of(listed: Iterable[ObjectInfo]) -> int:
+    """The time up to which ages of these objects count: ours, or that of the newest, which the store has just stamped.
+
+    A commit comes right before it, so that the two agree. A clock of ours that is ahead makes nothing older.
+    """
+    return min(now_ms(), max((info.modified_ms for info in listed), default=0))
 
 
 def _choose(listed: Mapping[str, ObjectInfo], version: int) -> tuple[list[str], str | None]:
@@ -193,6 +203,9 @@ def _is_whole(names: list[str]) -> bool:
 
 
 def _read(storage: Storage, infos: list[ObjectInfo]) -> dict[str, bytes]:
+    # Together: they are read at once, and all are held.
+    check_object(sum(info.size for info in infos), storage.name_of(max(infos, key=lambda info: info.size).path))
+
     def read(info: ObjectInfo) -> bytes:
         data = bytes(storage.get(info.path, size=info.size))
         _check(_name_of(info), data, object_name=storage.name_of(info.path))
@@ -213,6 +226,14 @@ def _check(name: str, data: bytes, *, object_name: str) -> None:
         raise damaged(object_name, error) from None
 
 
+def demand_checksums(log: Log, *, name: str, always: bool) -> None:
+    """CorruptDataError: an entry has lost its checksum, see `unchecked`; `name` is the folder of the log."""
+    for entry in unchecked(log.files, always=always):
+        raise damaged(
+            f"{name}/{entry}", ValueError("it has no checksum, and every entry of this archive was written with one")
+        )
+
+
 def _check_entry(data: bytes) -> None:
     """ValueError: these are not the bytes that were written, as far as can be known."""
     actions = list(_actions(data))
@@ -224,6 +245,21 @@ def _check_entry(data: bytes) -> None:
     expected = next((found for each in actions if (found := _checksum_in(each)) is not None), None)
     if expected is not None and expected != entry_checksum(data):
         raise ValueError(f"its checksum is {entry_checksum(data)}, but {expected} was written")
+
+
+def unchecked(files: Mapping[str, bytes], *, always: bool = False) -> list[str]:
+    """The names of entries that lack their checksum, although the archive has them.
+
+    Releases before 1.2 wrote none. So an archive has them from the first entry that does; `always`: from the second on,
+    because it was created with them. Older releases left it out of the first.
+    """
+    found = []
+    for name in sorted(name for name in files if _ENTRY.fullmatch(name)):
+        if any(_checksum_in(action) is not None for action in _actions(files[name])):
+            always = True
+        elif always and name != entry_name(0):
+            found.append(name)
+    return found
 
 
 def _checksum_in(action: dict[str, Any]) -> str | None:
@@ -250,7 +286,7 @@ def damaged(object_name: str, error: Exception) -> CorruptDataError:
 
 
 def _actions(entry: bytes) -> Iterator[Any]:
-    return (json.loads(line) for line in entry.splitlines() if line.strip())
+    return (strict_json.parse(line) for line in entry.splitlines() if line.strip())
 
 
 def actions_of(name: str, data: bytes) -> list[dict[str, Any]]:

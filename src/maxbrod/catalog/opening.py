@@ -14,12 +14,22 @@ from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_conditional_puts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from maxbrod.config import StorageConfig
     from maxbrod.storage.interface import Storage
 
 
-def open_writable(url: str, options: StorageConfig, *, single_writer: bool = False) -> tuple[Storage, Catalog]:
-    """RefusedError: the store ignores conditional puts and `single_writer` does not promise that nobody else writes, or
+def open_writable(
+    url: str,
+    options: StorageConfig,
+    *,
+    single_writer: bool = False,
+    before_creating: Callable[[], object] = lambda: None,
+) -> tuple[Storage, Catalog]:
+    """`before_creating` is called if there is no catalog yet; if it raises, none is created.
+
+    RefusedError: the store ignores conditional puts and `single_writer` does not promise that nobody else writes, or
     there are foreign objects. CorruptDataError: this is an archive that has lost its catalog.
     """
     storage = open_storage(url, options)
@@ -33,6 +43,8 @@ def open_writable(url: str, options: StorageConfig, *, single_writer: bool = Fal
             object_name=storage.url,
             hint="use another store, or make sure that nobody else writes to this archive and pass --single-writer",
         )
+    if catalog is None:
+        before_creating()
     return storage, catalog or _created(storage)
 
 

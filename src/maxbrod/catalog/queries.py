@@ -99,10 +99,14 @@ class Queries(ABC):
 
     def gaps(self, reasons: Collection[GapReason]) -> list[Gap]:
         """Every gap that has one of these reasons, by topic id, partition and offset."""
-        names = pa.array(sorted(map(str, reasons)), pa.string())
-        condition = (pc.field("kind") == Kind.GAP) & pc.field("reason").isin(names)
-        rows = decode_rows(self._files().read(SCHEMA.names, condition).sort_by(SORT_ORDER))
+        rows = decode_rows(self.gap_rows(reasons, SCHEMA.names).sort_by(SORT_ORDER))
         return [row for row in rows if isinstance(row, Gap)]
+
+    def gap_rows(self, reasons: Collection[GapReason], columns: Sequence[str], *, kind: Kind = Kind.GAP) -> pa.Table:
+        """The same as rows with these columns, in no particular order; or gaps that were replaced, by their kind."""
+        names = pa.array(sorted(map(str, reasons)), pa.string())
+        gap = (pc.field("kind") == kind) & pc.field("path").is_null()
+        return self._files().read(columns, gap & pc.field("reason").isin(names))
 
     def rows(
         self,
@@ -173,7 +177,7 @@ class Queries(ABC):
         if revisions is not None and _find_replaced(self._files(), REVISION_COLUMNS).num_rows:
             pieces = self.portions(names, as_of=as_of, revisions=revisions)
         else:
-            needed = [*names, "partition", "base_offset"]
+            needed = names if as_of is None else (*names, "partition", "base_offset")
             pieces = self._files().stream(needed, _all([_present(), *_places(as_of=as_of)]))
             pieces = pieces if as_of is None else (_until(piece, as_of) for piece in pieces)
         found = add_up(pieces, ["topic_id"], [("topic", "max"), ("written_at", "min")])

@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from maxbrod.catalog.codec import APPLICATION_ID
-from maxbrod.catalog.log import LOG_FOLDER, TABLE_FOLDER, actions_of
+from maxbrod.catalog.ledger import SliceKey, slice_keys
+from maxbrod.catalog.log import LOG_FOLDER, TABLE_FOLDER, actions_of, log_path, unchecked
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, Kind
 from maxbrod.catalog.validity import find_fault
-from maxbrod.errors import MaxbrodError
+from maxbrod.errors import CorruptDataError, MaxbrodError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from maxbrod.storage.interface import Storage
 
@@ -43,28 +44,38 @@ class CatalogRemains:
     """Data files that some readable object of the log names. Others may be of a commit that never was."""
     doubtful_runs: set[str] = field(default_factory=set)
     """Runs without a snapshot that only such other files name. They are not among the rows."""
+    retired: set[SliceKey] = field(default_factory=set)
+    """Slices that rows of kind replaced or building name: they are no part of the archive as it was last."""
 
 
 def read_remains(storage: Storage) -> CatalogRemains:
     """Read all objects of the catalog's folder. Storage errors other than a missing object are raised."""
     found = CatalogRemains(rows=SCHEMA.empty_table())
     tables: dict[str, pa.Table] = {}
+    log: dict[str, bytes] = {}
     for info in list(storage.list(TABLE_FOLDER)):
         found.objects += 1
         if info.path.startswith(f"{LOG_FOLDER}/"):
-            _read_log_object(storage, info.path, found)
+            log[info.path.removeprefix(f"{LOG_FOLDER}/")] = bytes(storage.get(info.path))
         elif info.path.endswith(".parquet"):
-            table = _rows(bytes(storage.get(info.path)))
+            table = _rows(storage, info.path)
             if table is None:
                 found.unreadable.append(info.path)
             else:
                 tables[info.path.removeprefix(f"{TABLE_FOLDER}/")] = table
+    _read_log_objects(log, found)
     if found.named:
         for name in tables.keys() - found.named:
             by_commit = _is_known_by_commit(tables[name])
             found.doubtful_runs.update(tables[name].filter(by_commit)["run_id"].to_pylist())
             tables[name] = tables[name].filter(pc.invert(by_commit))
+    for name, table in tables.items():
+        # A commit that never was has retired nothing.
+        if not found.named or name in found.named:
+            found.retired |= slice_keys(table.filter(pc.equal(table["kind"], Kind.REPLACED)))
     found.rows = pa.concat_tables([found.rows, *tables.values()])
+    building = found.rows.filter(pc.equal(found.rows["kind"], Kind.BUILDING))
+    found.retired |= slice_keys(building) - slice_keys(found.rows.filter(pc.equal(found.rows["kind"], Kind.DATA)))
     return found
 
 
@@ -73,19 +84,27 @@ def _is_known_by_commit(table: pa.Table) -> pa.ChunkedArray:
     return pc.and_(pc.equal(table["kind"], Kind.RUN), pc.is_null(table["path"]))
 
 
-def _read_log_object(storage: Storage, path: str, found: CatalogRemains) -> None:
-    name = path.removeprefix(f"{LOG_FOLDER}/")
-    matched = _VERSION.fullmatch(name)
-    if matched is None:
-        return
-    found.version = max(found.version, int(matched[1]))
-    try:
-        actions = actions_of(name, bytes(storage.get(path)))
-        _add_transactions(found, actions)
-        files = (action.get(kind) for action in actions for kind in ("add", "remove"))
-        found.named.update(str(each["path"]) for each in files if isinstance(each, dict))
-    except (ValueError, TypeError, AttributeError, OSError, KeyError, pa.ArrowException):
-        found.unreadable.append(path)
+def _read_log_objects(log: Mapping[str, bytes], found: CatalogRemains) -> None:
+    entries = {}
+    for name, data in log.items():
+        matched = _VERSION.fullmatch(name)
+        if matched is None:
+            continue
+        found.version = max(found.version, int(matched[1]))
+        try:
+            entries[name] = actions_of(name, data)
+        except (ValueError, TypeError, AttributeError, OSError, KeyError, CorruptDataError, pa.ArrowException):
+            found.unreadable.append(log_path(name))
+    for name in unchecked({name: log[name] for name in entries}):
+        found.unreadable.append(log_path(name))
+        del entries[name]
+    for name, actions in entries.items():
+        try:
+            _add_transactions(found, actions)
+            files = (action.get(kind) for action in actions for kind in ("add", "remove"))
+            found.named.update(str(each["path"]) for each in files if isinstance(each, dict))
+        except (TypeError, AttributeError, KeyError):
+            found.unreadable.append(log_path(name))
 
 
 def _add_transactions(found: CatalogRemains, actions: Iterable[dict[str, object]]) -> None:
@@ -101,7 +120,11 @@ def stream_transactions(found: CatalogRemains) -> dict[str, int]:
     return {name: version for name, version in found.transactions.items() if name != APPLICATION_ID}
 
 
-def _rows(data: bytes) -> pa.Table | None:
+def _rows(storage: Storage, path: str) -> pa.Table | None:
+    try:
+        data = pa.py_buffer(storage.get(path))
+    except CorruptDataError:
+        return None
     try:
         table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
         for name in ADDED_COLUMNS - set(table.column_names):

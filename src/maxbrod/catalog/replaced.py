@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Revisions: TypeAlias = "Mapping[PartitionId, int]"
 """How often rows of a partition have been replaced; 0 for partitions that it does not name."""
 REVISION_COLUMNS: Final = ("topic_id", "partition", "details")
-_Intervals: TypeAlias = "list[tuple[int, int]]"
+Intervals: TypeAlias = "list[tuple[int, int]]"
 _PLACE: Final = ("topic_id", "partition", "base_offset", "end_offset")
 
 
@@ -59,7 +59,7 @@ def as_replaced(rows: pa.Table, numbers: Sequence[int]) -> pa.Table:
 def count_revisions(replaced: pa.Table) -> dict[PartitionId, int]:
     """The revisions of each partition, from rows of kind replaced with `REVISION_COLUMNS`."""
     found: dict[PartitionId, int] = {}
-    for place, revision in zip(_places(replaced), _numbers(replaced), strict=True):
+    for place, revision in zip(_places(replaced), revisions_of(replaced), strict=True):
         found[place] = max(found.get(place, 0), revision)
     return found
 
@@ -93,7 +93,7 @@ def as_it_was(
     revision replaced existed then, unless a revision in between had already replaced its offsets: then the row was both
     added and replaced later. The same holds for the current rows.
     """
-    numbers = np.array(_numbers(replaced), np.int64)
+    numbers = np.array(revisions_of(replaced), np.int64)
     places = _places(replaced)
     known = np.array([revisions.get(place, 0) for place in places], np.int64)
     later = np.flatnonzero(numbers > known)
@@ -109,16 +109,16 @@ def as_it_was(
 
 def _spans(
     replaced: pa.Table, places: Sequence[PartitionId], rows: NDArray[np.intp], numbers: NDArray[np.int64]
-) -> dict[PartitionId, dict[int, _Intervals]]:
+) -> dict[PartitionId, dict[int, Intervals]]:
     """For each partition, which revision replaced which offsets. A revision may replace all rows of a partition."""
     base, end = (replaced[name].to_pylist() for name in ("base_offset", "end_offset"))
     found: dict[PartitionId, dict[int, list[tuple[int, int]]]] = {}
     for row in rows.tolist():
         found.setdefault(places[row], {}).setdefault(int(numbers[row]), []).append((base[row], end[row]))
-    return {place: {each: _merge(spans) for each, spans in spans.items()} for place, spans in found.items()}
+    return {place: {each: merge(spans) for each, spans in spans.items()} for place, spans in found.items()}
 
 
-def _merge(intervals: Iterable[tuple[int, int]]) -> _Intervals:
+def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
     """Ascending and disjoint; neighbours become one."""
     merged: list[tuple[int, int]] = []
     for first, end in sorted(intervals):
@@ -129,29 +129,30 @@ def _merge(intervals: Iterable[tuple[int, int]]) -> _Intervals:
     return merged
 
 
-def _meets(intervals: _Intervals, base: int, end: int) -> bool:
+def meets(intervals: Intervals, base: int, end: int) -> bool:
+    """Whether [base, end) shares an offset with one of these intervals, which `merge` has made."""
     place = bisect_right(intervals, base, key=lambda each: each[1])
     return place < len(intervals) and intervals[place][0] < end
 
 
-def _came_later(spans: Mapping[int, _Intervals], rows: pa.Table, row: int, revision: int) -> bool:
+def _came_later(spans: Mapping[int, Intervals], rows: pa.Table, row: int, revision: int) -> bool:
     base, end = rows["base_offset"][row].as_py(), rows["end_offset"][row].as_py()
-    return any(number < revision and _meets(intervals, base, end) for number, intervals in spans.items())
+    return any(number < revision and meets(intervals, base, end) for number, intervals in spans.items())
 
 
-def _without(live: pa.Table, spans: Mapping[PartitionId, Mapping[int, _Intervals]]) -> pa.Table:
+def _without(live: pa.Table, spans: Mapping[PartitionId, Mapping[int, Intervals]]) -> pa.Table:
     topics = pa.array(sorted({each.topic_id for each in spans}), pa.string())
     rows = np.flatnonzero(pc.is_in(live["topic_id"], value_set=topics).to_numpy())
     near = live.select(_PLACE).take(pa.array(rows))
     everything = {
-        place: _merge(each for intervals in revisions.values() for each in intervals)
+        place: merge(each for intervals in revisions.values() for each in intervals)
         for place, revisions in spans.items()
     }
     gone = np.zeros(live.num_rows, np.bool_)
     for row, place, base, end in zip(
         rows.tolist(), _places(near), *(near[name].to_pylist() for name in ("base_offset", "end_offset")), strict=True
     ):
-        gone[row] = _meets(everything.get(place, []), base, end)
+        gone[row] = meets(everything.get(place, []), base, end)
     return live.filter(pa.array(~gone))
 
 
@@ -160,7 +161,8 @@ def _places(rows: pa.Table) -> list[PartitionId]:
     return [PartitionId(topic_id=topic_id, partition=partition) for topic_id, partition in pairs]
 
 
-def _numbers(replaced: pa.Table) -> list[int]:
+def revisions_of(replaced: pa.Table) -> list[int]:
+    """The revision that replaced each of these rows of kind replaced."""
     return [_details(text).revision for text in replaced["details"].to_pylist()]
 
 

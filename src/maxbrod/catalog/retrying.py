@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from maxbrod.errors import RefusedError
+from maxbrod.errors import OvertakenError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
     from maxbrod.catalog.catalog import Catalog
 
 _ATTEMPTS: Final = 20
-"""How often to commit while others commit to the same archive. A backup that follows commits once a second."""
+"""How often to try without progress: refused for another reason, or nobody has committed since."""
 _PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 1.0
 Result = TypeVar("Result")
 
 
@@ -22,16 +24,21 @@ def commit_with_retries(catalog: Catalog, commit: Callable[[int], Result]) -> Re
     """The result of `commit`, which commits once, on the version that the catalog stands at.
 
     It gets the number of the attempt, from 0. If another writer was faster, the catalog is read again, and `commit`
-    called again: whatever it has read of the catalog, and all holds, it must read again. RefusedError: refused for
-    another reason, or too often.
+    called again, however often: whatever it has read of the catalog, and all holds, it must read again. A backup that
+    follows never ends, and commits once a second: pass `still_valid` to `Catalog.commit` from the second attempt on, so
+    that a commit that takes longer than that succeeds beside it. RefusedError: refused for another reason.
     """
-    for attempt in range(_ATTEMPTS):
+    attempt = fruitless = 0
+    while True:
         try:
             return commit(attempt)
-        except RefusedError:
-            # Refused for another reason than an overtaking commit: trying again would not help.
-            if catalog.is_newest() or attempt == _ATTEMPTS - 1:
+        except RefusedError as error:
+            fruitless += not isinstance(error, OvertakenError)
+            if catalog.is_newest() or fruitless >= _ATTEMPTS:
                 raise
-            time.sleep(_PAUSE_S * attempt)
+            # Two that overtake each other must not do so in step.
+            time.sleep(min(_PAUSE_S * attempt, _PAUSE_S_MAX) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            version = catalog.version
             catalog.refresh()
-    raise AssertionError
+            fruitless += catalog.version == version
+            attempt += 1

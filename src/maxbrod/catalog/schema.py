@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.batch.columns import text_array
+from maxbrod.bounds import PARTITIONS_MAX
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import GapReason
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 FORMAT_PROPERTY: Final = "maxbrod.format"
 FORMAT_MAJOR: Final = 1
 FORMAT_VERSION: Final = f"{FORMAT_MAJOR}.2"
+_CHECKSUMS_SINCE: Final = 2
 INT64_MAX: Final = 2**63 - 1
 
 
@@ -75,6 +77,10 @@ class Column:
 
 def _given(values: Any, _: pa.Table) -> Any:  # noqa: ANN401 - Arrow arrays
     return pc.is_valid(values)
+
+
+def _partition(values: Any, _: pa.Table) -> Any:  # noqa: ANN401 - Arrow arrays
+    return pc.and_(pc.greater_equal(values, 0), pc.less(values, PARTITIONS_MAX))
 
 
 def _at_least(least: int) -> Holds:
@@ -144,7 +150,7 @@ _EPOCH: Final = Rule(complaint="is not an epoch", holds=_given)
 COLUMNS: Final = (
     Column("topic", _TEXT, _NAMED, Rule(complaint="is not a topic name", holds=_name)),
     Column("topic_id", _TEXT, _NAMED, Rule(complaint="is not a topic id", holds=_name)),
-    Column("partition", _INT32, _RANGED, Rule(complaint="is not a partition", holds=_at_least(0))),
+    Column("partition", _INT32, _RANGED, Rule(complaint="is not a partition", holds=_partition)),
     Column("base_offset", _INT64, _RANGED, Rule(complaint="is not an offset", holds=_at_least(0))),
     Column(
         "end_offset",
@@ -303,6 +309,11 @@ def check_format(properties: Mapping[str, str | None], schema: pa.Schema, *, nam
                 object_name=name,
                 hint="another program wrote it; 'maxbrod repair --rebuild' makes the catalog again from the objects",
             )
+
+
+def has_checksums(properties: Mapping[str, str | None]) -> bool:
+    """Whether the archive was created in a format whose log entries have checksums; `check_format` has passed it."""
+    return int((properties[FORMAT_PROPERTY] or "").split(".")[1]) >= _CHECKSUMS_SINCE
 
 
 def _is_same_type(found: pa.DataType, expected: pa.DataType) -> bool:

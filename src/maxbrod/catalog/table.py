@@ -10,23 +10,26 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from maxbrod.catalog.codec import Table, decode_log, encode_checkpoint, first_entry
+from maxbrod.catalog.ledger import LEDGER
 from maxbrod.catalog.log import (
     BRING_BACK,
     LOG_FOLDER,
     Log,
     delete_expired,
+    demand_checksums,
     entry_name,
     log_path,
     put_checkpoint,
     read_log,
 )
-from maxbrod.catalog.schema import TABLE_PROPERTIES, check_format
+from maxbrod.catalog.schema import TABLE_PROPERTIES, check_format, has_checksums
 from maxbrod.errors import CorruptDataError, MaxbrodError, NoArchiveError, ObjectExistsError, RefusedError
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 _PROBES: Final = "probes/"
+_FIRST_DOCUMENT: Final = f"{LEDGER}/{0:020}-"
 _OBJECTS: Final = ("catalog", "snapshots", "packs", "segments")
 """Folders that only an archive has, the one with the fewest objects first."""
 
@@ -56,6 +59,8 @@ def load_table(storage: Storage) -> Table | None:
 def _decode(storage: Storage, log: Log) -> Table:
     table = decode_log(log, name=storage.name_of(LOG_FOLDER))
     check_format(table.properties, table.schema, name=storage.url)
+    # Not before: an entry of the future is refused as such.
+    demand_checksums(log, name=storage.name_of(LOG_FOLDER), always=has_checksums(table.properties))
     return table
 
 
@@ -96,5 +101,7 @@ def no_archive(storage: Storage) -> MaxbrodError:
 
 
 def is_leftover(path: str) -> bool:
-    """Whether a first opening that was killed left this: a probe, or a log entry that never got its name."""
-    return path.startswith(_PROBES) or (path.startswith(f"{LOG_FOLDER}/") and not path.endswith((".json", ".parquet")))
+    """Whether a first opening that was killed left this: a probe, an empty ledger, or a log entry without its name."""
+    return path.startswith((_PROBES, _FIRST_DOCUMENT)) or (
+        path.startswith(f"{LOG_FOLDER}/") and not path.endswith((".json", ".parquet"))
+    )
