@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from backup.engine import back_up, config_of, without_spark
 from backup.ledger import Ledger
 from backup.oracle import read_archive
+from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup import observing
 from maxbrod.backup import run as engine
 from maxbrod.backup.plan.items import Failure, FailureKind, Outcome, Task
-from maxbrod.errors import UnavailableError
+from maxbrod.cli.main import run
+from maxbrod.config import SparkConfig, StorageConfig
+from maxbrod.convert.run import Convert, ConvertRequest
+from maxbrod.errors import EnvironmentMissingError, UnavailableError
 from maxbrod.kafka.fetch.log_bounds import LogBoundsReader
 from maxbrod.kafka.fetch.offsets import list_offsets
 from maxbrod.sandbox.topics import create_topic, delete_topic
@@ -18,8 +24,6 @@ from maxbrod.sandbox.topics import create_topic, delete_topic
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    import pytest
 
     from maxbrod.sandbox.cluster import Cluster
 
@@ -90,3 +94,54 @@ def test_offsets_to_begin_at_never_stand_in_the_way_of_a_topic_that_was_created_
     report = back_up(config)
     assert (report.exit_code, report.records) == (0, 30)
     read_archive(str(tmp_path / "archive")).assert_equals(again)
+
+
+@pytest.mark.parametrize("command", ["backup", "backup --layout kbs", "replicate egress --once"])
+def test_a_backup_that_never_reached_a_broker_leaves_no_archive_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    place = ["--archive", str(tmp_path / "archive")]
+    assert run([*command.split(), *place, "--bootstrap", "127.0.0.1:1", "--patience", "0.1"]) == 1
+    assert run(["ls", *place]) != 0
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+    capsys.readouterr()
+
+
+def test_a_name_without_a_topic_leaves_no_archive_behind(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--archive", str(tmp_path / "archive")]
+    assert run(["backup", *place, "--bootstrap", cluster.bootstrap, "--topic", topic]) == 2
+    assert run(["ls", *place]) != 0
+    capsys.readouterr()
+
+
+def test_executors_that_fail_their_test_leave_no_archive_behind(
+    cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise EnvironmentMissingError("the Python of the Spark workers lacks maxbrod")
+
+    create_topic(cluster, topic, config=KEEP)
+    Ledger().write(cluster, topic, 10)
+    config = config_of(cluster, tmp_path / "archive", topic)
+    assert back_up(config_of(cluster, tmp_path / "source", topic)).complete
+    remote = SparkConfig(master="spark://nowhere:1")
+    monkeypatch.setattr(engine.Backup, "_spark", fail)
+    monkeypatch.setattr(Convert, "_spark", fail)
+    with (
+        pytest.raises(EnvironmentMissingError),
+        engine.Backup(config.model_copy(update={"spark": remote})) as backup,
+    ):
+        backup.run()
+    request = ConvertRequest(
+        source_url=str(tmp_path / "source"),
+        target_url=str(tmp_path / "converted"),
+        source=StorageConfig(),
+        target=StorageConfig(),
+        to=TargetRequest(layout="kafka"),
+    )
+    with pytest.raises(EnvironmentMissingError):
+        Convert(request, remote)
+    for folder in ("archive", "converted"):
+        assert [each for each in (tmp_path / folder).rglob("*") if each.is_file()] == []

@@ -25,6 +25,7 @@ from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, offsets, recreate_topic, set_topic_config, topic_id
 from maxbrod.sandbox.traffic import Message, produce
 from maxbrod.table.source import ArchiveSource
+from repair.histories import repaired
 from support.failing_stores import Store, full, gone
 from table.archives import query
 from table.streams import Stream
@@ -108,6 +109,25 @@ def test_a_new_generation_has_what_the_log_has_and_the_old_one_is_there_as_of_ol
     assert [(each.number, each.stage) for each in listed.generations] == stages(archive)
     (shown,) = show_topic(opened, topic).topics
     assert shown.generations == listed.generations
+
+
+def test_without_the_catalog_the_new_generation_comes_back_and_deleted_keys_do_not(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive"
+    filled(cluster, topic, archive)
+    run = open_archive(str(archive)).catalog.runs()[0].run_id
+    back_up(config_of(cluster, archive, topic, **OFTEN))
+    held, rows_then, known = read_archive(str(archive)).records, as_of(archive, run), stages(archive)
+    shutil.rmtree(archive / "catalog")
+    report = repaired(str(archive))
+    # The last runs share a snapshot, so that only their records are known.
+    assert {each.kind for each in report.notices} <= {"run"}, report.notices
+    assert read_archive(str(archive)).records == held
+    assert (as_of(archive, run), stages(archive)) == (rows_then, known)
+    # And the next one takes its place.
+    assert back_up(config_of(cluster, archive, topic, **OFTEN)).exit_code == 0
+    assert last(archive).number == 3
 
 
 def test_a_generation_is_read_over_many_runs_while_the_backup_goes_on_and_nobody_sees_it(

@@ -92,7 +92,8 @@ def test_on_a_full_disk_the_recovery_point_stays_and_what_is_missing_is_named(
     told = capsys.readouterr().out
     assert "without anything new" not in told
     assert "nothing new" not in told
-    assert told.splitlines()[-1] == "failed: failed 1, storage 1; see above"
+    assert told.splitlines()[-1] == "failed: 2 problems above (1 'failed', 1 'storage')"
+    assert "the disk is full" in told
     assert problems(config) == [("not archived", 0, 10, 50)]
     # It is told once, however often it is tried.
     with full_disk():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,9 @@ from backup.drivers import Driver, driver, s3_section
 from backup.engine import back_up, back_up_while, config_of, kinds
 from backup.ledger import Ledger
 from backup.oracle import read_archive
-from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_REFUSED, RefusedError
+from backup.plan.examples import item
+from maxbrod.backup.task import _nothing_written
+from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_REFUSED, RefusedError, StorageFullError
 from maxbrod.sandbox.proxy import (
     AnswerError,
     CutAnswer,
@@ -213,3 +216,15 @@ def test_a_store_that_ignores_conditional_puts_is_refused_before_anything_is_wri
     assert "--single-writer" in said["hint"]
     with pytest.raises(TableNotFoundError):
         read_archive(str(lying_s3.object_path("archive")))
+
+
+def test_the_path_of_one_partition_is_not_told_of_the_others() -> None:
+    """Nothing of a task is archived if one of its objects cannot be written."""
+    items = [replace(item(0, 5), partition=number) for number in range(2)]
+    full = StorageFullError("the disk is full", object_name="/archive/segments/orders/id/0/00.log")
+    told = [each.failure.message for each in _nothing_written(items, full) if each.failure is not None]
+    assert told == ["the disk is full"] * 2
+    # A pack is everybody's.
+    full.object_name = "/archive/packs/run-1.log"
+    told = [each.failure.message for each in _nothing_written(items, full) if each.failure is not None]
+    assert told == ["the disk is full (in /archive/packs/run-1.log)"] * 2

@@ -70,7 +70,7 @@ def test_what_is_wrong_is_named_with_its_offsets_and_the_way_out(capsys: pytest.
     assert "corrupt: orders-3 offsets 70 to 80: the checksum of a batch [is] wrong\n  move the leadership\n" in told
     assert "retention 12" in told
     assert told.index("missing") < told.index("corrupt: ")
-    assert told.endswith("corrupt data found: corrupt 1; see above\n")
+    assert told.endswith("corrupt data found: 1 problem above ('corrupt')\n")
     assert "complete" not in told
 
 
@@ -92,7 +92,10 @@ def test_a_topic_has_nothing_new_only_if_all_of_it_was_asked_and_is_archived(
     assert "1 topic without anything new" in told
     lines = {line.split()[0]: line.split()[-1] for line in told.splitlines()}
     assert (lines["behind"], lines["unasked"]) == ("40", "unknown")
-    assert "nothing was stored: /archive stays as it is\nrecovery point: none yet\nfailed: storage 1" in told
+    assert (
+        "nothing was stored: /archive stays as it is\nrecovery point: none yet\nfailed: 1 problem above ('storage')"
+        in told
+    )
     # A run that ended before it could ask anybody knows of no lag.
     assert replace(report(topics=()), planned=False).waiting is None
 

@@ -16,7 +16,7 @@ from maxbrod.backup.plan.turns import Mailbox
 from maxbrod.backup.turns import TurnsBackup
 from maxbrod.check.foreign import check_foreign
 from maxbrod.config import KafkaConfig
-from maxbrod.errors import RefusedError, UsageError
+from maxbrod.errors import EXIT_REFUSED, RefusedError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.avro.coordination import TOPIC as COORDINATION
 from maxbrod.layouts.avro.coordination import Event
@@ -159,6 +159,23 @@ def test_a_process_that_was_replaced_writes_nothing_that_counts(pair: Pair, clus
             zombie.run()
     assert pair.run("active").exit_code == 0
     assert pair.holds() == pair.log()
+
+
+@pytest.mark.parametrize("role", ["active", "passive"])
+def test_a_process_that_was_replaced_stops_at_its_next_interval_though_it_has_nothing_to_write(
+    role: str, pair: Pair
+) -> None:
+    """Neither new records nor a message: only its document says that it was replaced."""
+    pair.run("active")
+    with without_spark(), pair.open(role) as older:
+        assert older.run().exit_code == 0
+        assert older.run().exit_code == 0
+        with pair.open(role) as newer:
+            newer.run()
+            with pytest.raises(RefusedError, match="another process works as the instance") as caught:
+                older.run()
+            assert caught.value.exit_code == EXIT_REFUSED
+            assert newer.run().exit_code == 0
 
 
 def test_topics_that_cannot_be_passed_on_are_refused(pair: Pair, cluster: Cluster, topic: str) -> None:

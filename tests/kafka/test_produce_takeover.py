@@ -6,16 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from kafka.protocol.producer import WriteTxnMarkersRequest
 from kafka_reading import client_of, partition_of
 from producing import assert_stored, batches_of, feed_of
 
 from maxbrod.errors import MisplacedBatchError, ProducerFencedError, UnavailableError
 from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.fetch.log_tails import coordinator_epoch
 from maxbrod.kafka.produce import producing
 from maxbrod.kafka.produce.append_queue import AppendQueue
 from maxbrod.kafka.produce.appends import Hole
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.request import markers_body
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
 
@@ -87,6 +91,43 @@ def test_a_hole_that_another_process_has_filled_and_passed_is_left_alone(
     with pytest.raises(UnavailableError, match="another process"):
         list(produce_all(client, [feed_of(client, topic, appends)]))
     assert log_end(client, partition_of(topic)) == _HOLE + 100
+
+
+@pytest.mark.parametrize("when", ["before the epoch is learned", "after it"])
+def test_an_epoch_that_an_earlier_attempt_has_raised_is_learned_from_the_broker(
+    cluster: Cluster, client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """After each lost answer markers have a higher coordinator epoch. Brokers refuse lower ones for ever."""
+    create_topic(cluster, topic)
+    producer = new_producer_id(client)
+
+    deadline = Deadline.after(60)
+
+    def raise_epoch() -> None:
+        body = markers_body([(partition_of(topic), 1)], producer, version=1, coordinator_epoch=7)
+        leader = client.leader(partition_of(topic), deadline=deadline).node_id
+        connection = client.connection(leader, deadline=deadline)
+        ticket = connection.put_pieces(WriteTxnMarkersRequest.API_KEY, 1, body, deadline)
+        connection.flush(deadline)
+        connection.receive(ticket, deadline)
+
+    def learn_then(*words: Any, **more: Any) -> int:
+        epoch = coordinator_epoch(*words, **more)
+        monkeypatch.setattr(producing, "coordinator_epoch", coordinator_epoch)
+        raise_epoch()
+        return epoch
+
+    if when == "after it":
+        monkeypatch.setattr(producing, "coordinator_epoch", learn_then)
+    else:
+        raise_epoch()
+    first = 0 if when == "after it" else 1
+    for number in range(2):
+        hole = feed_of(client, topic, [Hole(count=_HOLE, source_offset=0)], first_offset=first + number * _HOLE)
+        list(produce_all(client, [hole], markers=producer))
+        assert log_end(client, partition_of(topic)) == first + (number + 1) * _HOLE
+        known = coordinator_epoch(client, partition_of(topic), producer.producer_id, deadline=deadline)
+        assert known == 8 + number, "an earlier attempt is fenced by each later one"
 
 
 def test_a_process_that_was_suspended_until_brokers_forgot_its_producer_doubles_nothing(

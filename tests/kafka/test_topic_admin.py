@@ -48,7 +48,9 @@ def own_configs(client: KafkaClient, topic: str) -> dict[str, str | None]:
     return dict(found[topic].own)
 
 
-def test_topics_are_created_with_their_configuration_and_each_refusal_is_told(client: KafkaClient, topic: str) -> None:
+def test_topics_are_created_with_their_configuration_and_each_refusal_is_told(
+    cluster: Cluster, client: KafkaClient, topic: str
+) -> None:
     configs = {"cleanup.policy": "compact", "max.message.bytes": "2000000"}
     wanted = [
         NewTopic(name=topic, partitions=3, replication_factor=1, configs=configs),
@@ -61,6 +63,7 @@ def test_topics_are_created_with_their_configuration_and_each_refusal_is_told(cl
     assert outcomes[f"{topic}-wide"].reason.startswith("INVALID_REPLICATION_FACTOR")
     assert outcomes["no such/name"].code == Code.INVALID_TOPIC
     assert "retention.ms" in outcomes[f"{topic}-bad"].reason
+    wait_until_known(cluster, topic)
     assert len(client.topic(topic, deadline=Deadline.after(60)).partitions) == 3
     assert own_configs(client, topic) == configs
     assert create_topics(client, wanted[:1])[topic].code == Code.TOPIC_ALREADY_EXISTS

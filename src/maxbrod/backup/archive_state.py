@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.carried import NOTHING, carry
 from maxbrod.archive.partition_numbers import PartitionNumbers
+from maxbrod.archive.runs import is_partial
 from maxbrod.archive.snapshot_changes import find_changes
 from maxbrod.archive.snapshot_document import document_of
 from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snapshot
@@ -75,7 +76,8 @@ class StoredDocument:
         """As it is after a round trip through JSON, which makes lists of tuples: one that was read may be compared."""
         if self._snapshot is not None:
             # The run's own row has what `run` has.
-            self._document = json.loads(json.dumps(document_of(replace(self._snapshot, runs=(), run=None))))
+            document = json.dumps(document_of(replace(self._snapshot, runs=(), run=None)))
+            self._document = json.loads(document)  # noqa: TID251 - our own
             self._snapshot = None
         return self._document
 
@@ -129,6 +131,8 @@ class ArchiveState:
     """As recorded in the last snapshot."""
     log_starts: Mapping[PartitionId, int] = field(default_factory=dict)
     """As recorded in the last snapshot."""
+    partial: bool = False
+    """Whether the last backup could not know that it had archived every topic."""
     confirmed_at_ms: int | None = None
     """When `cluster` was last confirmed."""
     mendable: tuple[Gap, ...] = ()
@@ -261,6 +265,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
         held={**held, **found} if found else held,
         names={**state.names, **{each.topic_id: row.topic for each, row in found.items()}, **names},
         newest_run=runs[-1] if runs else None,
+        partial=is_partial(runs),
         knowledge=knowledge,
         revisions=archive.catalog.revisions(),
         unrecorded=False,

@@ -71,7 +71,7 @@ class BackupBase:
         if self._session is None:
             self._on_progress(Progress(phase="starting Spark"))
             opening = open_configured(
-                self._config.spark, self._given_session, needs=needs_of(self._config, writes=True)
+                self._config.spark, self._given_session, needs=needs_of(self._config, writes=True), stop=self.stop
             )
             self._session = self._close_session.enter_context(opening)
         return self._session

@@ -82,7 +82,8 @@ def _run_once(request: Config, *, quiet: bool, as_json: bool) -> None:
     if as_json:
         print_json(report.as_dict())
     elif quiet:
-        print_notices(report, err, grave_only=True)
+        # A schedule that backs nothing up is not to go on without a word.
+        print_notices(report, err, grave_only=not report.nothing_selected)
     else:
         print_summary(report)
     raise typer.Exit(report.exit_code)
@@ -134,6 +135,8 @@ def _back_up_logdirs(request: Config, *, quiet: bool, as_json: bool) -> None:
         raise UsageError("--from-logdir is for a lost cluster: --follow does not apply")
     if options.exclude or options.start != "earliest":
         raise UsageError("--from-logdir does not support --exclude and --start", hint="select the topics with --topic")
+    if options.min_topics is not None:
+        raise UsageError("--from-logdir reads what is on the disks: --min-topics does not apply")
     if options.rate_bytes_per_s is not None:
         raise UsageError("--from-logdir reads no broker: --rate does not apply", hint="omit --rate")
     for directory in options.from_logdir:

@@ -37,8 +37,9 @@ class IntervalPrinter:
 
     def _print_new_notices(self, interval: Interval) -> None:
         notices = () if interval.report is None else interval.report.notices
+        all_of_them = not self._quiet or (interval.report is not None and interval.report.nothing_selected)
         for notice in notices:
-            if _key(notice) not in self._printed and (notice.exit_code or not self._quiet):
+            if _key(notice) not in self._printed and (notice.exit_code or all_of_them):
                 print_notice(notice, err if self._quiet else out)
         # A notice that disappears and comes back is new again.
         if interval.report is not None:

@@ -53,8 +53,10 @@ class Interval:
 
     @property
     def lag_offsets(self) -> int | None:
-        """The lag of all topics together; None if not every partition answered."""
-        return None if self.lags is None else add_up(self.lags.values())
+        """The lag of all topics together; None if not every partition answered, or topics may be hidden."""
+        if self.lags is None or (self.report is not None and self.report.partial):
+            return None
+        return add_up(self.lags.values())
 
     @property
     def lag_ms(self) -> int | None:

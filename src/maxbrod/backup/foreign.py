@@ -15,7 +15,7 @@ from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_o
 from maxbrod.archive.recovery import Reach, move_on, oldest
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.backup.base import BackupBase
-from maxbrod.backup.notices import about, stopped
+from maxbrod.backup.notices import about, is_partial, stopped
 from maxbrod.backup.observing import choose_topics, observe
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
 from maxbrod.backup.plan.states import PartitionBackup, plan_partition
@@ -118,7 +118,7 @@ class ForeignBackup(BackupBase):
         observed = observe(
             self._client,
             SurveyedCatalog(self.target.url, ()),
-            choose_topics(self._client, self._request, patience_s=patience_s, demand=demand_topics),
+            choose_topics(self._client, self._request, patience_s=patience_s, demand=demand_topics, cluster=cluster),
             held={},
             compacted=(),
             start=self._start,
@@ -129,6 +129,7 @@ class ForeignBackup(BackupBase):
         facts = _facts(self._without_recreated(cluster), observed)
         self.lags = _lags(observed, progress.ends)
         progress = self._write(run_id, progress, observed, facts)
+        facts = self._ending(facts, progress.ends)
         if not progress.objects and self._has_news(facts):
             self._publish((), facts, self.lags)
         self._move_on(observed, progress, began_at_ms=started_at_ms)
@@ -163,6 +164,8 @@ class ForeignBackup(BackupBase):
             for partition, reach in reaches.items()
         }
         self.recovery_point_ms = oldest(self._points.values()) if self._points else began_at_ms
+        if is_partial(progress.notices):
+            self.recovery_point_ms = None
 
     def _recreated_topics(self, ids: Iterable[tuple[str, str]]) -> set[str]:
         """The names, of these names and topic ids, under which the archive holds another incarnation."""
@@ -213,7 +216,9 @@ class ForeignBackup(BackupBase):
             begun if isinstance(start, Latest | AtTime) else {},
             {state.topic: state.topic_id for state in observed.states if state.topic not in others},
         )
-        news = [plan for where, plan in plans.items() if plan.start < plan.end and not self._was_read(where, plan)]
+        ends = {where: self._read_up_to(where, plan) for where, plan in plans.items()}
+        self._see(ends)
+        news = [plan for where, plan in plans.items() if ends[where] < plan.end]
         due = news if waiting is None else waiting.choose(news, now_ms=now_ms())[0]
         return _Progress(
             left={
@@ -225,15 +230,18 @@ class ForeignBackup(BackupBase):
                 )
                 for plan in due
             },
-            ends={where: plan.start for where, plan in plans.items()},
+            ends=ends,
             topics=_no_records(observed),
             notices=tuple(notices),
         )
 
-    def _was_read(self, where: TopicPartition, plan: PartitionBackup) -> bool:
-        """Whether this process has read these offsets, and there was no record: markers at the end of a log."""
+    def _read_up_to(self, where: TopicPartition, plan: PartitionBackup) -> int:
+        """How far the log is archived, with markers at its end: this process has read them, and there was no record."""
         position, end = self._read.get(where, (-1, -1))
-        return plan.start == position and plan.end <= end
+        return min(max(end, plan.start), plan.end) if plan.start == position else plan.start
+
+    def _see(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Called when a run has planned, with how far each partition is archived."""
 
     def _begun(self, state: PartitionState) -> int | None:
         """Where a partition without records begins; None if it has not begun, or if it is another topic now."""
@@ -263,7 +271,7 @@ class ForeignBackup(BackupBase):
             done = run_transfer_job(self._spark(), paced, tasks)
             progress, segments = self._after_wave(progress, done)
             lags = _lags(observed, progress.ends)
-            self._publish(segments, facts, lags)
+            self._publish(segments, self._ending(facts, progress.ends, segments), lags)
             positions = self.target.survey.positions
             self._read.update(
                 (where, (positions.get(where, window.start), progress.ends[where])) for where, window in wave.items()
@@ -277,6 +285,16 @@ class ForeignBackup(BackupBase):
         gaps = tuple(each for found in self._deleted.values() for each in found)
         self.target.publish(segments, replace(facts, gaps=gaps), unfinished=_unfinished(lags))
         self._published, self._published_at_ms = replace(facts, taken_at_ms=0), now_ms()
+
+    def _ending(
+        self, facts: ClusterFacts, ends: Mapping[TopicPartition, int], written: Sequence[ForeignSegment] = ()
+    ) -> ClusterFacts:
+        """The facts, whose logs end without the markers at their ends: no reader of the archive waits for those."""
+        positions = {**self.target.survey.positions, **{each.where: each.end_offset for each in written}}
+        log_ends = {
+            where: end - max(ends.get(where, 0) - positions.get(where, end), 0) for where, end in facts.log_ends.items()
+        }
+        return replace(facts, log_ends=log_ends)
 
     def _has_news(self, facts: ClusterFacts) -> bool:
         """Whether to publish although nothing was written: for facts that have changed, or to say that none has."""

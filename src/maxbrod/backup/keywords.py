@@ -14,6 +14,7 @@ class BackupKeywords(TypedDict, total=False):
     patience: float | str
     topics: str | Iterable[str]
     exclude: str | Iterable[str]
+    min_topics: int | None
     internal: bool
     start: str | int | datetime | Iterable[str] | Mapping[str, Mapping[int, int]]
     compression: str

@@ -86,4 +86,8 @@ def problem_of(interval: Interval) -> str | None:
     """Why the last interval was not complete; None if it was."""
     if interval.error is not None:
         return str(interval.error)
-    return None if interval.exit_code == EXIT_DONE else f"the last run is {interval.verdict}"
+    if interval.exit_code == EXIT_DONE:
+        return None
+    notices = () if interval.report is None else interval.report.notices
+    first = next((f": {notice}" for notice in notices if notice.exit_code == interval.exit_code), "")
+    return f"the last run is {interval.verdict}{first}"

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
-from maxbrod.notices import Notice
+from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS
+from maxbrod.notices import Notice, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from maxbrod.backup.plan.items import Failure
     from maxbrod.backup.plan.states import PartitionState
     from maxbrod.catalog.rows import Run
-    from maxbrod.kafka.state.cluster_state import ClusterState
+    from maxbrod.kafka.state.cluster_state import ClusterState, MissingState
     from maxbrod.kafka.state.open_transactions import OpenTransaction
     from maxbrod.model import TopicPartition
 
+HIDDEN: Final = "hidden"
 STOPPED: Final = "stopped"
 STORAGE: Final = "storage"
 _CLOCKS_APART_MS: Final = 1000
@@ -89,8 +91,53 @@ def storage_failed(topic: str, failure: Failure) -> Notice:
     return Notice(kind=STORAGE, message=failure.message, topic=topic, hint=failure.hint, exit_code=EXIT_FAILED)
 
 
-def not_captured(cluster: ClusterState) -> Iterator[Notice]:
+def hidden_topic(name: str, *, exists: bool) -> Notice:
+    return Notice(
+        kind=HIDDEN,
+        message=f"this user may not see the topic{'' if exists else ', if it exists'}: nothing of it is archived",
+        topic=name,
+        hint="allow this user to Read the topic, which implies Describe; or exclude the topic",
+        exit_code=EXIT_INCOMPLETE,
+    )
+
+
+def hidden_topics(gap: MissingState, *, enough: bool) -> Notice:
+    """`enough`: the user has said how many topics there are, and as many are."""
+    return Notice(
+        kind=HIDDEN,
+        message=f"topics may be hidden from this user, and missing in the archive: {gap.why}",
+        hint=None
+        if enough
+        else f"{gap.hint}; or name every topic in full; or say with --min-topics how many there are",
+        exit_code=EXIT_DONE if enough else EXIT_INCOMPLETE,
+    )
+
+
+def too_few_topics(found: int, wanted: int) -> Notice:
+    return Notice(
+        kind=HIDDEN,
+        message=f"{counted(found, 'topic', 'is', 'are')} there, and --min-topics wants {wanted:,}: they were "
+        "deleted, are excluded or misspelt, or this user may not see them",
+        hint="allow this user to Read every topic, which implies Describe; or lower --min-topics",
+        exit_code=EXIT_INCOMPLETE,
+    )
+
+
+def no_topics(*, any_topic: bool) -> Notice:
+    """Said of a cluster of which all topics are known."""
+    why = "every topic of the cluster is internal or excluded" if any_topic else "the cluster has no topic"
+    return Notice(kind="missing", message=f"there is nothing to back up: {why}")
+
+
+def is_partial(notices: Iterable[Notice]) -> bool:
+    """Whether a run cannot know that it has archived every topic that it was to archive."""
+    return any(notice.kind == HIDDEN and notice.exit_code for notice in notices)
+
+
+def not_captured(cluster: ClusterState, told: Iterable[Notice] = ()) -> Iterator[Notice]:
+    """What the snapshot lacks, without the hidden topics that `told` has."""
+    hidden = {f"{HIDDEN_TOPIC}{notice.topic}" for notice in told if notice.kind == HIDDEN}
     for gap in cluster.gaps:
         # A cluster without an authorizer has no ACLs, so none are missing.
-        if gap.what != "ACLs" or cluster.acls is None:
+        if (gap.what != "ACLs" or cluster.acls is None) and gap.what not in {HIDDEN_TOPICS, *hidden}:
             yield Notice(kind="not captured", message=f"{gap.what}: {gap.why}", hint=gap.hint)

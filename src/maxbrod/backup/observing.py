@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from maxbrod.archive.selection import select_topics
-from maxbrod.backup.notices import about
+from maxbrod.archive.selection import has_patterns, select_topics
+from maxbrod.backup.notices import about, hidden_topic, hidden_topics, no_topics, too_few_topics
 from maxbrod.backup.plan.starts import AtTime
 from maxbrod.backup.plan.states import PartitionState
 from maxbrod.backup.truncation import find_truncations
@@ -14,17 +14,19 @@ from maxbrod.errors import EXIT_INCOMPLETE, MaxbrodError, UsageError
 from maxbrod.kafka.fetch.log_bounds import LogBounds, LogBoundsReader
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.state.sizes import partition_sizes
+from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition, topic_id_text
 from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from maxbrod.archive.opening import AnyCatalog
     from maxbrod.backup.options import BackupOptions
     from maxbrod.backup.plan.starts import Start
     from maxbrod.catalog.queries import ArchivedRange
+    from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
 
@@ -104,29 +106,63 @@ class Observations:
         self._last = None
 
 
-def choose_topics(client: KafkaClient, request: BackupOptions, *, patience_s: float, demand: bool) -> ChosenTopics:
-    """The requested topics. With `demand`, a named topic that does not exist is an error."""
+def choose_topics(
+    client: KafkaClient,
+    request: BackupOptions,
+    *,
+    patience_s: float,
+    demand: bool,
+    cluster: ClusterState | None = None,
+) -> ChosenTopics:
+    """The requested topics. With `demand`, a named topic that does not exist is an error.
+
+    `cluster` is the cluster as this user sees it: with it, notices say what may be hidden.
+    """
     metadata = client.metadata(deadline=Deadline.after(patience_s))
     internal = {name: topic.internal for name, topic in metadata.topics.items()}
     chosen = select_topics(internal, request.topics, request.exclude, internal=request.internal)
     if chosen.missing and demand:
         raise UsageError(
-            "there is no such topic",
+            "there is no such topic, or this user may not see it",
             operation="plan a backup",
             object_name=", ".join(chosen.missing),
             hint="list the topics with kafka-topics --list; the user needs Describe on a topic to see it",
         )
-    notices = [Notice(kind="missing", message="there is no such topic yet", topic=name) for name in chosen.missing]
+    denied = see_topics(client, chosen.missing, deadline=Deadline.after(patience_s)).denied if chosen.missing else ()
+    hidden = _hidden(cluster, denied, request)
+    missing = [name for name in chosen.missing if name not in hidden]
+    notices = [hidden_topic(name, exists=exists) for name, exists in sorted(hidden.items())]
+    notices += [Notice(kind="missing", message="there is no such topic yet", topic=name) for name in missing]
     notices += [Notice(kind="missing", message=f"no topic matches {each} yet") for each in chosen.unmatched]
     for name in request.start if isinstance(request.start, dict) else ():
         if name not in chosen.chosen and name not in chosen.missing:
             message = "a start is set for this topic, but it is not backed up"
             notices.append(Notice(kind="missing", message=message, topic=name))
+    enough, gap = request.min_topics, None if cluster is None else cluster.may_hide_topics
+    if enough is not None and len(chosen.chosen) < enough:
+        notices.append(too_few_topics(len(chosen.chosen), enough))
+    elif gap is not None and has_patterns(request.topics):
+        notices.append(hidden_topics(gap, enough=enough is not None))
+    if not chosen.chosen and not notices:
+        notices.append(no_topics(any_topic=bool(metadata.topics)))
     return ChosenTopics(
         topics={name: metadata.topics[name] for name in chosen.chosen},
         present=frozenset(topic_id_text(topic.topic_id) for topic in metadata.topics.values()),
         notices=tuple(notices),
     )
+
+
+def _hidden(cluster: ClusterState | None, denied: Iterable[str], request: BackupOptions) -> dict[str, bool]:
+    """The requested topics that this user may not see, with whether they are known to exist.
+
+    `denied` are named topics. If all topics of the cluster are known, one that is not among them does not exist.
+    """
+    known = () if cluster is None else cluster.hidden_topics
+    chosen = select_topics(
+        dict.fromkeys(known, False), request.topics, request.exclude, internal=request.internal
+    ).chosen
+    all_known = cluster is not None and cluster.may_hide_topics is None
+    return {**({} if all_known else dict.fromkeys(denied, False)), **dict.fromkeys(chosen, True)}
 
 
 def observe(

@@ -14,7 +14,9 @@ from maxbrod.options import (
     LayoutOptions,
     MetricsFile,
     MetricsHost,
+    MetricsNames,
     MetricsPort,
+    MinTopics,
     Option,
     Options,
     Paths,
@@ -90,6 +92,7 @@ class BackupOptions(Options):
     ] = False
     topics: Topics = ()
     exclude: Exclude = ()
+    min_topics: MinTopics = None
     internal: Annotated[bool, Option("Back up internal topics as well, such as __consumer_offsets.", SELECTION)] = False
     start: Annotated[
         Start,
@@ -199,6 +202,7 @@ class BackupOptions(Options):
     ] = "maxbrod"
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
+    metrics_names: MetricsNames = ()
     metrics_file: MetricsFile = None
 
     def __post_init__(self) -> None:

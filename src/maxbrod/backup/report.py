@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.archive.runs import PARTIAL
+from maxbrod.backup.notices import is_partial
 from maxbrod.errors import EXIT_DONE
 from maxbrod.notices import Notice, verdict_of, worst_exit_code
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _FINDINGS_MAX: Final = 1000
+_HINTS_MAX: Final = 10
 _KEPT: Final = frozenset({"truncated", "generation"})
 """Notices that say how the archive has changed."""
 
@@ -75,6 +78,11 @@ class BackupReport:
         return worst_exit_code(self.notices)
 
     @property
+    def partial(self) -> bool:
+        """Whether topics that were asked for may be hidden from this user."""
+        return is_partial(self.notices)
+
+    @property
     def verdict(self) -> str:
         """The exit code in a word. A run that found no topic is not called complete: it has archived nothing."""
         return verdict_of(self.exit_code, nothing_selected=self.nothing_selected)
@@ -98,8 +106,8 @@ class BackupReport:
 
     @property
     def waiting(self) -> int | None:
-        """Offsets that the cluster has and the archive lacks; None if not every partition answered."""
-        return add_up(topic.waiting for topic in self.topics) if self.planned else None
+        """Offsets that the cluster has and the archive lacks; None if not every partition answered, or is known."""
+        return add_up(topic.waiting for topic in self.topics) if self.planned and not self.partial else None
 
     def statistics(self) -> dict[str, Any]:
         """The details of the run's row in the catalog."""
@@ -115,11 +123,13 @@ class BackupReport:
             "recovery_point_ms": self.recovery_point_ms,
             "complete": self.complete,
             "exit_code": self.exit_code,
+            **({PARTIAL: True} if self.partial else {}),
             "notices": dict(Counter(notice.kind for notice in self.notices)),
             # Few, and worth keeping: each names offsets that need attention.
             "findings": [str(notice) for notice in self.notices if notice.exit_code or notice.kind in _KEPT][
                 :_FINDINGS_MAX
             ],
+            "hints": list(dict.fromkeys(one.hint for one in self.notices if one.exit_code and one.hint))[:_HINTS_MAX],
         }
 
     def as_dict(self) -> dict[str, Any]:

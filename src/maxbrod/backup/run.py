@@ -47,6 +47,7 @@ from maxbrod.backup.watching import BrokerWatch, Meter
 from maxbrod.catalog.replaced import after_replacing
 from maxbrod.catalog.rows import Run
 from maxbrod.engine.jobs import ON_SPARK
+from maxbrod.engine.preflight import is_local
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullError, UnavailableError
 from maxbrod.kafka.state.capture import capture
@@ -137,17 +138,28 @@ class Backup(JointBackup):
     def _run_rounds(self, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
         """One round for all chosen topics, and further ones for topics that changed while they were read."""
         self._on_progress(Progress(phase="planning"))
-        archive = self._archive()
+        seen: list[tuple[ClusterState, ChosenTopics]] = []
+
+        def look() -> tuple[ClusterState, ChosenTopics]:
+            cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
+            return cluster, self._choose(cluster, demand=demand_topics)
+
+        def look_first() -> None:
+            """A cluster that does not answer, a missing topic, or executors that fail leave no archive behind."""
+            seen.append(look())
+            self._try_executors(seen[0][1])
+
+        archive = self._archive(look_first)
         if self._part is not None:
             own_catalog(archive).claim = self._part.claim
         self._note(*clock_behind(self._known.newest_run, self._run.started_at_ms))
-        cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
+        cluster, chosen = seen[0] if seen else look()
         compacted = {topic.topic_id for topic in cluster.topics if topic.compacted}
         self._known = replace(self._known, compacted=self._known.compacted | compacted)
         again: frozenset[str] | None = None
         for _ in range(_ROUNDS_MAX):
-            demand = demand_topics and again is None
-            chosen = choose_topics(self._client, self._request, patience_s=self._config.patience, demand=demand)
+            if again is not None:
+                chosen = self._choose(cluster, demand=False)
             others: frozenset[PartitionId] = frozenset()
             if self._part is not None:
                 chosen, others = self._narrowing.narrow(chosen, self._part)
@@ -157,7 +169,7 @@ class Backup(JointBackup):
                 self._mend()
             else:
                 topics = {name: topic for name, topic in chosen.topics.items() if name in again}
-                again = self._round(archive, replace(chosen, topics=topics), None)
+                again = self._round(archive, replace(chosen, topics=topics, notices=()), None)
             if not again or self._run.interrupted:
                 break
             self._commit(archive)
@@ -211,17 +223,32 @@ class Backup(JointBackup):
 
     # Planning
 
-    def _archive(self) -> Archive:
+    def _choose(self, cluster: ClusterState, *, demand: bool) -> ChosenTopics:
+        return choose_topics(
+            self._client, self._request, patience_s=self._config.patience, demand=demand, cluster=cluster
+        )
+
+    def _try_executors(self, chosen: ChosenTopics) -> None:
+        """Test the workers of a Spark cluster, which may fail, before the first run creates the archive."""
+        if chosen.topics and (self._given_session is not None or not is_local(self._config.spark.master)):
+            self._spark()
+
+    def _archive(self, before_creating: Callable[[], object]) -> Archive:
         if self._opened is None:
             options = self._config.storage
             if self._last is not None:
                 # Not created again: what has vanished may come back, and what was archived is not archived now.
                 own_catalog(self._last).demand_presence()
-            opened = open_for_writing(self._archive_url, options, single_writer=self._request.single_writer)
+            opened = open_for_writing(
+                self._archive_url,
+                options,
+                single_writer=self._request.single_writer,
+                before_creating=before_creating,
+            )
             self._known = read_archive_state(opened, before=self._known)
             self._generations = KnownGenerations() if self._policy is None else read_generations(opened)
             self._opened = self._last = opened
-            if self.recovery_point_ms is None:
+            if self.recovery_point_ms is None and not self._known.partial:
                 self.recovery_point_ms = oldest(self._known.recovery_points_of(self._choose_names))
         return self._opened
 
@@ -399,7 +426,7 @@ class Backup(JointBackup):
     def _finish(self, archive: Archive, cluster: ClusterState) -> BackupReport:
         if self._run.interrupted:
             self._note(stopped())
-        self._note(*not_captured(cluster))
+        self._note(*not_captured(cluster, self._run.notices))
         quiet, news = self._quiet, self._has_news(archive, cluster)
         if not news:
             # Nothing will be written, which would fail if the archive were gone: "complete" is about what it holds.
@@ -489,6 +516,7 @@ class Backup(JointBackup):
             cluster=snapshot.cluster,
             unrecorded=False,
             behind=behind,
+            partial=run.partial,
             shared=shared,
             log_starts=snapshot.log_starts,
         )
@@ -518,6 +546,7 @@ class Backup(JointBackup):
             return True
         # One of several writers records changes of the cluster alone.
         changed = replace(cluster, taken_at_ms=known.cluster.taken_at_ms) != known.cluster
+        changed = changed or run.partial != self._known.partial
         return (changed and (part is None or part.leads)) or self._are_points_outdated(archive)
 
     def _reports(self, error: MaxbrodError) -> bool:

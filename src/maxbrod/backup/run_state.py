@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.recovery import Reach, behind, move_on, oldest
-from maxbrod.backup.notices import STORAGE
+from maxbrod.backup.notices import STORAGE, is_partial
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
 from maxbrod.catalog.rows import Gap, Row, Segment
 from maxbrod.catalog.run_ids import new_run_id
@@ -153,6 +153,11 @@ class BackupRun:
         """The run without rows that the catalog may not have."""
         return replace(self, rows=(), replaced=())
 
+    @property
+    def partial(self) -> bool:
+        """Whether the run cannot know that it has archived every topic that it was to archive."""
+        return is_partial(self.notices)
+
     def reaches(self) -> dict[PartitionId, Reach]:
         """How far the run has come with every partition that it chose."""
         grave = {(each.topic, each.partition) for each in self.notices if each.exit_code and each.topic is not None}
@@ -180,7 +185,7 @@ class BackupRun:
         Partitions that other writers have not begun with have none: they count as well.
         Here and below, `reaches` saves finding them again.
         """
-        kept = {partition: point for partition, point in before.items() if partition.topic_id in self.present}
+        kept = {partition: point for partition, point in before.items() if self._may_be_there(partition)}
         mine = {
             partition: move_on(before.get(partition), reach, began_at_ms=self.started_at_ms)
             for partition, reach in (self.reaches() if reaches is None else reaches).items()
@@ -190,8 +195,10 @@ class BackupRun:
     def recovery_point(self, points: Mapping[PartitionId, int | None], *, with_others: bool = False) -> int | None:
         """The recovery point of the run's partitions; if there are none, nothing has been missed.
 
-        `with_others`: of all chosen partitions, also of those that other writers back up.
+        None if topics may be hidden. `with_others`: of all chosen partitions, also of those that other writers back up.
         """
+        if self.partial:
+            return None
         chosen = {*self.plans, *self.unanswered, *(self.others if with_others else ())}
         return oldest(points.get(each) for each in chosen) if chosen else self.started_at_ms
 
@@ -200,8 +207,12 @@ class BackupRun:
     ) -> dict[PartitionId, int | None]:
         """Partitions that are archived less far than planned. Those that the run did not choose stay as they were."""
         reaches = self.reaches() if reaches is None else reaches
-        kept = {each: end for each, end in before.items() if each not in reaches and each.topic_id in self.present}
+        kept = {each: end for each, end in before.items() if each not in reaches and self._may_be_there(each)}
         return {**kept, **behind(reaches)}
+
+    def _may_be_there(self, partition: PartitionId) -> bool:
+        """Whether the cluster may have it: one that is hidden is not gone."""
+        return self.partial or partition.topic_id in self.present
 
     def lags(self) -> dict[str, int | None] | None:
         """For each topic, how many offsets the cluster has and the archive lacks; None if unknown."""
@@ -212,7 +223,7 @@ class BackupRun:
         for topic_id, lag in self._lags_by_id().items():
             topic = names[topic_id]
             found[topic] = add_up((found.get(topic, 0), lag))
-        return found
+        return {**found, **dict.fromkeys(each.topic for each in self.notices if each.topic and is_partial([each]))}
 
     def report(self, archive: str, version: int, recovery_point_ms: int | None) -> BackupReport:
         lags, archived = self._lags_by_id(), self.archived

@@ -109,7 +109,8 @@ def verdict(report: BackupReport) -> Text:
         text = ": every offset up to the end of this run is archived or explained"
         return Text.assemble((report.verdict, "bold green"), text)
     grave = Counter(notice.kind for notice in report.notices if notice.exit_code)
-    return Text.assemble((report.verdict, "bold red"), f": {_counted(grave)}; see above")
+    kinds = ", ".join(f"{count:,} {kind!r}" if len(grave) > 1 else repr(kind) for kind, count in sorted(grave.items()))
+    return Text.assemble((report.verdict, "bold red"), f": {counted(grave.total(), 'problem')} above ({kinds})")
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -25,6 +25,7 @@ from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
 from maxbrod.kafka.fetch.small_ranges import SmallRange, read_small_ranges
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.layouts.kafka.names import SEGMENTS
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import topic_id_of
 from maxbrod.storage.opening import open_storage
@@ -233,7 +234,9 @@ def _failure(error: MaxbrodError) -> Failure:
 
 def _nothing_written(items: Sequence[RangeItem], error: MaxbrodError) -> tuple[Outcome, ...]:
     """Not all objects of the task are durable, so none of its items is archived."""
-    failure = replace(_failure(error), kind=FailureKind.STORAGE, message=str(error))
+    # A segment belongs to one of the partitions, and says nothing to the others.
+    alone = len({item.id for item in items}) == 1 or SEGMENTS not in (error.object_name or "").split("/")
+    failure = replace(_failure(error), kind=FailureKind.STORAGE, message=str(error) if alone else error.message)
     return tuple(
         Outcome(item=item, slices=(), reached=item.start, log_start_offset=0, failure=failure) for item in items
     )

@@ -13,6 +13,7 @@ from maxbrod.archive.instance_target import InstanceTarget
 from maxbrod.backup.coordinating import CoordinationTopic
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.backup.generations import NOTICE, tombstones_ms
+from maxbrod.backup.notices import HIDDEN
 from maxbrod.backup.observing import choose_topics
 from maxbrod.backup.plan.generations import parse_length
 from maxbrod.backup.plan.turns import (
@@ -75,16 +76,20 @@ class TurnsBackup(ForeignBackup):
         del waiting
         started_at_ms = now_ms()
         self._on_progress(Progress(phase="planning"))
+        if self._claimed:
+            # A process that was replaced stops also if it has nothing to write, which would be refused.
+            self.target.look_at_other()
         cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
-        topic = self._topic(cluster, demand=demand_topics)
+        topic, notices = self._topic(cluster, demand=demand_topics)
         if topic is None:
-            return self._idle(started_at_ms, [Notice(kind="missing", message="there is no topic to back up yet")])
+            none = Notice(kind="missing", message="there is no topic to back up yet")
+            return self._idle(started_at_ms, [*notices, none])
         if not self._claimed:
             self._begin(topic)
         before = self._turn.phase
         self._settle(topic)
         if self._turn.phase not in BACKING_UP:
-            return self._idle(started_at_ms, self._notices(topic, before))
+            return self._idle(started_at_ms, [*notices, *self._notices(topic, before)])
         report = self._back_up(cluster, demand_topics=demand_topics)
         while self._turn.phase is Phase.CATCHING_UP and self._reached is not None:
             if report.finished_at_ms - report.started_at_ms <= _BEHIND_MS:
@@ -115,10 +120,12 @@ class TurnsBackup(ForeignBackup):
             raise UsageError("--generation-role reads a topic from its start: --start does not apply")
         return InstanceTarget(self._archive_url, self._config.storage, request, instance=own, other=other)
 
-    def _topic(self, cluster: ClusterState, *, demand: bool) -> TopicState | None:
-        """The one topic; None: it does not exist yet."""
-        chosen = choose_topics(self._client, self._request, patience_s=self._config.patience, demand=demand).topics
-        found = [each for each in cluster.topics if each.name in chosen]
+    def _topic(self, cluster: ClusterState, *, demand: bool) -> tuple[TopicState | None, Sequence[Notice]]:
+        """The one topic, and what may be hidden; None: it does not exist yet."""
+        chosen = choose_topics(
+            self._client, self._request, patience_s=self._config.patience, demand=demand, cluster=cluster
+        )
+        found = [each for each in cluster.topics if each.name in chosen.topics]
         if len(found) > 1:
             raise UsageError(
                 f"{len(found)} topics are chosen, and two instances take turns for one: their messages do not name the "
@@ -132,7 +139,7 @@ class TurnsBackup(ForeignBackup):
                 object_name=found[0].name,
                 hint="back it up without --generation-role",
             )
-        return found[0] if found else None
+        return found[0] if found else None, [each for each in chosen.notices if each.kind == HIDDEN]
 
     def _begin(self, topic: TopicState) -> None:
         """Take over from an earlier process of this instance, in the phase in which that was."""

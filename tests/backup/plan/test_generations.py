@@ -136,6 +136,11 @@ def test_a_generation_whose_last_offset_was_read_too_late_is_not_trusted() -> No
     assert why_late(building(), topic(), now_ms=DAY_MS) is not None
 
 
+def test_a_generation_is_not_trusted_if_the_clock_was_set_back_since_it_began() -> None:
+    assert why_late(building(), topic(), now_ms=-60_000) is None
+    assert "set back" in (why_late(building(), topic(), now_ms=-DAY_MS) or "")
+
+
 def test_a_single_run_reads_all_and_an_interval_reads_its_share() -> None:
     view = topic()
     assert bytes_left(view, building()) == 100_000

@@ -15,6 +15,7 @@ from maxbrod.backup.plan.states import PartitionBackup
 from maxbrod.catalog.generations import Generation, Stage, TopicGenerations
 from maxbrod.engine.windows import estimate_bytes
 from maxbrod.errors import UsageError
+from maxbrod.model import CLOCKS_APART_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,6 +123,8 @@ def why_drop(view: TopicView | None, known: TopicGenerations, *, present: bool, 
 def why_late(building: Generation, view: TopicView, *, now_ms: int) -> str | None:
     """Why a generation whose last offset was read now is not trusted."""
     took_ms = now_ms - building.began_at
+    if took_ms < -CLOCKS_APART_MS:
+        return "the clock was set back since it began, so that nobody knows whether tombstones are missing from it"
     if took_ms < view.tombstones_ms:
         return None
     return (

@@ -1,4 +1,4 @@
-"""The last batch of a log, and the next sequence number of its producer.
+"""The last batch of a log, and what its leader remembers of a producer: sequence numbers, epochs of markers.
 
 A process that resumes the work of another must neither repeat what was written nor assume that all that was sent has
 arrived: a request may still be in flight. With the same producer id and the next sequence numbers, a broker appends
@@ -71,6 +71,18 @@ def next_sequence(client: KafkaClient, where: TopicPartition, producer_id: int, 
 
     0 for a producer that the leader does not know: it accepts any number from that one.
     """
+    found = _producer_of(client, where, producer_id, deadline=deadline)
+    return 0 if found is None or found.last_sequence == _NONE else sequence_after(found.last_sequence, 1)
+
+
+def coordinator_epoch(client: KafkaClient, where: TopicPartition, producer_id: int, *, deadline: Deadline) -> int:
+    """The coordinator epoch of the producer's last marker: the leader refuses markers with a lower one. -1: none."""
+    found = _producer_of(client, where, producer_id, deadline=deadline)
+    return _NONE if found is None else int(found.coordinator_epoch)
+
+
+def _producer_of(client: KafkaClient, where: TopicPartition, producer_id: int, *, deadline: Deadline) -> Message | None:
+    """What the partition's leader remembers of the producer, if anything."""
 
     def request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Message:
         topic = DescribeProducersRequest.TopicRequest
@@ -78,11 +90,10 @@ def next_sequence(client: KafkaClient, where: TopicPartition, producer_id: int, 
             topics=[topic(name=each.topic, partition_indexes=[each.partition]) for each in asked]
         )
 
-    def read(answer: Message) -> Iterator[tuple[TopicPartition, int, int]]:
+    def read(answer: Message) -> Iterator[tuple[TopicPartition, int, Message | None]]:
         for asked, each in each_partition(answer.topics):
-            last = [one.last_sequence for one in each.active_producers or () if one.producer_id == producer_id]
-            yield asked, each.error_code, last[0] if last else _NONE
+            known = [one for one in each.active_producers or () if one.producer_id == producer_id]
+            yield asked, each.error_code, known[0] if known else None
 
     wanted: dict[TopicPartition, None] = {where: None}
-    found = ask_leaders(client, wanted, request, read, operation="read producers", deadline=deadline)[where]
-    return 0 if found == _NONE else sequence_after(found, 1)
+    return ask_leaders(client, wanted, request, read, operation="read producers", deadline=deadline)[where]

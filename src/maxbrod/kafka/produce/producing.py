@@ -7,8 +7,10 @@ are pulled from their feeds as room becomes free, so that memory is bounded.
 Fences keep foreign writes out. Every batch must be appended exactly where the one before it ended: another offset shows
 another writer or a truncated log. A sequence number that the broker does not expect shows that it misses acknowledged
 records. The first marker in a partition is sent alone, to a log that ends where it belongs: from then on the broker
-refuses markers of the same producer with a lower epoch, and the log end says how many of them had arrived. And since a
-broker forgets a producer after a day, the log end is asked for again before a batch is sent after a long pause.
+refuses markers of the same producer with a lower epoch, and the log end says how many of them had arrived. Brokers also
+remember the coordinator epoch of a producer's last marker, which is raised after each lost answer: it is learned from
+them, because an earlier attempt may have raised it. And since a broker forgets a producer after a day, the log end is
+asked for again before a batch is sent after a long pause.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.fetch.log_tails import coordinator_epoch
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, Entry
 from maxbrod.kafka.produce.appends import Acknowledged, Batch, Feed, Hole
@@ -133,6 +136,8 @@ class ProduceStream:
         self._request_bytes = request_bytes
         self._transactional_id = transactional_id
         self._marker_identity = markers
+        self._learns_epochs = markers is not None
+        """Whether others, or an earlier attempt, may have written markers of this producer."""
         self._coordinator_epoch = 0
         self._proven_at: dict[str, float] = {}
 
@@ -300,6 +305,8 @@ class ProduceStream:
             return True
         try:
             end = self._log_end(queue)
+            if isinstance(entry.append, Hole) and not queue.fenced:
+                self._learn_epoch(queue)
         except UnavailableError as error:
             queue.fail(error)
             return False
@@ -391,6 +398,8 @@ class ProduceStream:
             # misses acknowledged records.
             if entry is queue.head and not queue.failed:
                 raise self._gap(queue, entry)
+        elif answer.code == Code.TRANSACTION_COORDINATOR_FENCED:
+            queue.fenced = False  # a late marker has raised the epoch since it was learned: learn it again
         elif answer.code in _TOPIC_CODES:
             if entry is queue.head:  # the entries after it have the same error
                 self._check_topic(queue)
@@ -468,6 +477,14 @@ class ProduceStream:
             raise UnavailableError("the log is still growing", operation=OPERATION, object_name=str(queue.where))
         self._coordinator_epoch += 1  # fences an earlier request that arrives later
         self._land(queue, hole, end)
+
+    def _learn_epoch(self, queue: AppendQueue) -> None:
+        """Let markers have a higher epoch than those that the broker knows, so that it refuses late ones among them."""
+        if self._marker_identity is not None and self._learns_epochs:
+            known = coordinator_epoch(
+                self._client, queue.where, self._marker_identity.producer_id, deadline=queue.deadline
+            )
+            self._coordinator_epoch = max(self._coordinator_epoch, known + 1)
 
     def _log_end(self, queue: AppendQueue) -> int:
         """UnavailableError also if the broker does not know the topic at the moment."""

@@ -68,13 +68,22 @@ class Standing(Enum):
     """The cluster no longer knows the transactional id. The transaction may have ended either way."""
 
 
-def begin(client: KafkaClient, transactional_id: str, *, timeout_ms: int) -> Transaction:
+def begin(
+    client: KafkaClient, transactional_id: str, *, timeout_ms: int, patience_s: float = PATIENCE_S
+) -> Transaction:
     """Take over the transactional id. Its open transaction is aborted."""
-    identity = transactional_producer_id(client, transactional_id, timeout_ms=timeout_ms)
+    deadline = Deadline.after(patience_s)
+    identity = transactional_producer_id(client, transactional_id, timeout_ms=timeout_ms, deadline=deadline)
     return Transaction(transactional_id=transactional_id, identity=identity)
 
 
-def add_partitions(client: KafkaClient, transaction: Transaction, partitions: Iterable[TopicPartition]) -> None:
+def add_partitions(
+    client: KafkaClient,
+    transaction: Transaction,
+    partitions: Iterable[TopicPartition],
+    *,
+    patience_s: float = PATIENCE_S,
+) -> None:
     """Add partitions. This must precede the first batch for them."""
     wanted = sorted(partitions)
     ask_transaction_coordinator(
@@ -83,6 +92,7 @@ def add_partitions(client: KafkaClient, transaction: Transaction, partitions: It
         lambda: add_request(transaction, wanted),
         added,
         operation="add partitions to a transaction",
+        deadline=Deadline.after(patience_s),
     )
 
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from maxbrod.errors import CorruptDataError, MaxbrodError
 from maxbrod.kafka.state.access import may_describe_cluster, read_acls, read_quotas, read_users
-from maxbrod.kafka.state.cluster_state import ClusterState, Group, MissingState, TopicState
+from maxbrod.kafka.state.cluster_state import (
+    HIDDEN_TOPIC,
+    HIDDEN_TOPICS,
+    ClusterState,
+    Group,
+    MissingState,
+    TopicState,
+)
 from maxbrod.kafka.state.groups import list_groups, read_offsets
 from maxbrod.kafka.state.sizes import topics_on_disk
 from maxbrod.kafka.state.topics import read_configs, see_topics
@@ -23,7 +30,6 @@ from maxbrod.model import now_ms, topic_id_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from maxbrod.kafka.state.cluster_state import Acl
     from maxbrod.kafka.state.topics import SeenTopics, TopicConfigs
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
@@ -72,14 +78,18 @@ class _Capture:
     def run(self, names: Iterable[str] | None, group_ids: Collection[str] | None, taken_at_ms: int) -> ClusterState:
         cluster = self._client.metadata([], deadline=self._deadline)
         sees_cluster = bool(self._attempt("rights on the cluster", may_describe_cluster))
-        topics = self._topics(names, sees_cluster=sees_cluster)
+        acls = self._attempt("ACLs", read_acls, _DESCRIBE_CLUSTER)
+        if acls is not None and not acls.authorized:
+            self._gap("ACLs", NO_AUTHORIZER, "nothing is lost: without one there are no ACLs")
+        guarded = acls is None or acls.authorized
+        topics = self._topics(names, sees_cluster=sees_cluster, guarded=guarded)
         return ClusterState(
             cluster_id=cluster.cluster_id,
             taken_at_ms=taken_at_ms,
             brokers=tuple(cluster.brokers.values()),
             topics=topics,
             groups=self._groups(group_ids, topics, sees_cluster=sees_cluster),
-            acls=self._acls(),
+            acls=None if acls is None else acls.acls,
             quotas=self._attempt("client quotas", read_quotas, "allow this user to DescribeConfigs on the cluster"),
             users=self._attempt("SCRAM users", read_users, _DESCRIBE_CLUSTER),
             gaps=tuple(self._gaps),
@@ -103,22 +113,30 @@ class _Capture:
     def _gap(self, what: str, why: str, hint: str) -> None:
         self._gaps.append(MissingState(what=what, why=why, hint=hint))
 
-    def _topics(self, names: Iterable[str] | None, *, sees_cluster: bool) -> tuple[TopicState, ...]:
+    def _topics(self, names: Iterable[str] | None, *, sees_cluster: bool, guarded: bool) -> tuple[TopicState, ...]:
         seen = see_topics(self._client, names, deadline=self._deadline)
-        hidden = seen.denied if names is not None else self._hidden(seen, sees_cluster=sees_cluster)
+        hidden = seen.denied if names is not None else self._hidden(seen, sees_cluster=sees_cluster, guarded=guarded)
         for name in hidden:
-            self._gap(f"topic {name}", code_name(Code.TOPIC_AUTHORIZATION_FAILED), _DESCRIBE_TOPIC)
+            self._gap(f"{HIDDEN_TOPIC}{name}", code_name(Code.TOPIC_AUTHORIZATION_FAILED), _DESCRIBE_TOPIC)
         configs, refused = read_configs(self._client, seen.topics, deadline=self._limit)
         for name, why in refused.items():
             self._gap(f"configuration of topic {name}", why, _DESCRIBE_CONFIGS if _denied(why) else _AGAIN)
         return tuple(_topic_state(topic, configs.get(topic.name)) for topic in seen.topics.values())
 
-    def _hidden(self, seen: SeenTopics, *, sees_cluster: bool) -> tuple[str, ...]:
-        """Topics that the list of all topics silently omits. Users that may Describe the cluster see them on disk."""
+    def _hidden(self, seen: SeenTopics, *, sees_cluster: bool, guarded: bool) -> tuple[str, ...]:
+        """Topics that the list of all topics silently omits. Users that may Describe the cluster see them on disk.
+
+        `guarded`: an authorizer may hide topics. Without one, a broker that does not answer leaves no doubt.
+        """
         on_disk = self._attempt("the list of topics on disk", topics_on_disk) if sees_cluster else None
         if on_disk is None:
             why = "Kafka lists only topics that this user may describe, and does not report whether there are others"
-            self._gap("topics that may be hidden", why, f"{_DESCRIBE_CLUSTER}, and every topic that is to be kept")
+            hint = f"{_DESCRIBE_CLUSTER}, and every topic that is to be kept"
+            if sees_cluster:
+                why = "Kafka lists only topics that this user may describe, and not every broker has told which it has"
+                hint = "run it again when all brokers answer"
+            if guarded:
+                self._gap(HIDDEN_TOPICS, why, hint)
             return ()
         missing = on_disk - set(seen.topics)
         # A topic that was created or deleted a moment ago is not hidden.
@@ -142,12 +160,6 @@ class _Capture:
         for group_id, why in offsets.refused.items():
             self._gap(f"offsets of group {group_id}", why, _DESCRIBE_GROUP if _denied(why) else _AGAIN)
         return tuple(Group(**asdict(each), offsets=offsets.found.get(each.group_id)) for each in listed.values())
-
-    def _acls(self) -> tuple[Acl, ...] | None:
-        found = self._attempt("ACLs", read_acls, _DESCRIBE_CLUSTER)
-        if found is not None and not found.authorized:
-            self._gap("ACLs", NO_AUTHORIZER, "nothing is lost: without one there are no ACLs")
-        return None if found is None else found.acls
 
 
 def _denied(why: str) -> bool:

@@ -146,6 +146,11 @@ class Group:
             object.__setattr__(self, "offsets", _ordered(self.offsets, attrgetter("topic", "partition")))
 
 
+HIDDEN_TOPIC: Final = "topic "
+"""The begin of `MissingState.what`, before the name of a topic that this user may not see."""
+HIDDEN_TOPICS: Final = "topics that may be hidden"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class MissingState:
     """A part of the state that is missing: what, why, and what to do about it."""
@@ -183,6 +188,16 @@ class ClusterState:
         for name, order in orders.items():
             if (values := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _ordered(values, order))
+
+    @property
+    def hidden_topics(self) -> tuple[str, ...]:
+        """The names of topics that exist, and that this user may not see."""
+        return tuple(each.what.removeprefix(HIDDEN_TOPIC) for each in self.gaps if each.what.startswith(HIDDEN_TOPIC))
+
+    @property
+    def may_hide_topics(self) -> MissingState | None:
+        """Why there may be more topics than `topics` and `hidden_topics`; None: there are no more."""
+        return next((each for each in self.gaps if each.what == HIDDEN_TOPICS), None)
 
     def topic(self, name: str) -> TopicState | None:
         return _named(self.topics, name, lambda each: each.name)

@@ -66,7 +66,9 @@ def see_topics(client: KafkaClient, names: Iterable[str] | None, *, deadline: De
 
 def _read_seen(answer: Message) -> SeenTopics:
     denied = [each for each in answer.topics if each.error_code == Code.TOPIC_AUTHORIZATION_FAILED]
-    answer.topics = [each for each in answer.topics if each.error_code != Code.TOPIC_AUTHORIZATION_FAILED]
+    # No topic can have an invalid name, so that there is none.
+    absent = {Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC}
+    answer.topics = [each for each in answer.topics if each.error_code not in absent]
     return SeenTopics(topics=read_metadata(answer).topics, denied=tuple(sorted(each.name for each in denied)))
 
 

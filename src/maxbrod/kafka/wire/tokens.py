@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 import os
 import re
 import threading
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka.net.sasl.msk import AwsMskIamClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from maxbrod import strict_json
 from maxbrod.errors import AccessDeniedError, EnvironmentMissingError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _ask(endpoint: str, client: str, secret: str, scope: str | None) -> _Known:
 
 def _document(body: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(body)
+        found = strict_json.parse(body)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
