@@ -77,18 +77,19 @@ def test_what_a_task_reads_at_once_never_grows_with_its_partitions(partitions: i
     seen: list[int] = []
 
     class Watched(restore_task._Partition):
-        def __init__(self, *_: object, request_bytes: int) -> None:
+        def __init__(self, item: Any, _: object, *, request_bytes: int) -> None:
+            self.place = item.where
             seen.append(request_bytes)
 
         def outcome(self, failure: Any) -> Any:
-            return failure
+            return MagicMock(where=self.place, failure=failure)
 
     kafka = KafkaConfig(bootstrap="127.0.0.1:1")
     settings = RestoreSettings(
         restore_id="r", archive_url="memory://", kafka=kafka, storage=StorageConfig(), producer_id=1
     )
     with patch.object(restore_task, "_Partition", Watched), patch.object(restore_task, "_restore"):
-        restore_task.run_restore_task(settings, [MagicMock()] * partitions)
+        restore_task.run_restore_task(settings, [MagicMock(where=number) for number in range(partitions)])
     assert len(seen) == partitions
     assert min(seen) >= 1 << 20, "small requests are slow"
     assert sum(seen[: restore_task.PARTITIONS_AT_ONCE]) <= 64 << 20

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from maxbrod.archive.selection import matches_nothing, select_topics
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.catalog.schema import SORT_ORDER
 from maxbrod.compare.live import choose_match, whole_target
 from maxbrod.compare.plan.pairs import Brought, Extent, Match, Pair, Times
 from maxbrod.compare.plan.parts import PART_BYTES
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.run import find_restore
-from maxbrod.model import GapReason, TopicPartition
-from maxbrod.restore.archived import known_topics
+from maxbrod.model import GapReason, PartitionId, TopicPartition
+from maxbrod.restore.archived import known_topics, looking_back
 from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.mapping import decode_map
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.compare.live import LiveCluster
     from maxbrod.compare.plan.pairs import CompareRequest
+    from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
     from maxbrod.restore.plan.sources import Source
 
@@ -65,7 +67,7 @@ def pair_archived(archive: Archive, target: LiveCluster, request: CompareRequest
         restored = _named_restore(archive, target, request)
         target.look(each.topic.target.name for each in restored)
         return [pair for each in restored for pair in _pair_restored(archive, target, request.selection, each)]
-    topics = list(measure_topics(archive, request.selection))
+    topics = list(measure_topics(archive, request.selection, shared=request.shared))
     into = {sources[0].topic: request.selection.rename.apply(sources[0].topic) for sources, _ in topics}
     target.look(into.values())
     known = _restored_topics(archive, target) if request.match is Match.AUTO and not request.cuts else []
@@ -92,7 +94,6 @@ def pair_brought(archive: Archive, request: RestoreRequest, logs: Mapping[TopicP
                 match=Match.BROUGHT,
                 source=_extent(source, source.asked_first).clipped(log.brought.first, log.brought.end),
                 target=log.target,
-                restored=True,
                 brought=log.brought,
                 notes=(*_notes(source), *log.notes),
             )
@@ -100,16 +101,23 @@ def pair_brought(archive: Archive, request: RestoreRequest, logs: Mapping[TopicP
     return found
 
 
-def measure_topics(archive: Archive, request: RestoreRequest) -> Iterator[tuple[list[Source], int]]:
-    """The chosen partitions of each selected topic, and how many partitions the topic has in all."""
-    moment = find_moment(archive.storage, archive.catalog.runs(), request.as_of)
+def measure_topics(
+    archive: Archive, request: RestoreRequest, *, shared: bool = False
+) -> Iterator[tuple[list[Source], int]]:
+    """The chosen partitions of each selected topic, and how many partitions the topic has in all.
+
+    `shared`: see `CompareRequest`.
+    """
+    runs = archive.catalog.runs()
+    moment = find_moment(archive.storage, runs, request.as_of)
     revisions = moment.revisions_in(archive.catalog)
     chosen = choose_incarnations(request, *known_topics(archive.catalog, moment, revisions))
     for error in chosen.wrong:
         raise error
     ends = {} if moment.snapshot is None else moment.snapshot.ends
-    rows = archive.catalog.portions(SOURCE_COLUMNS, topic_ids=chosen.topics, revisions=revisions)
-    sources = measure_sources(rows, request, chosen, ends, as_of=request.as_of is not None, revisions=revisions)
+    rows = archive.catalog.portions((*SOURCE_COLUMNS, "run_id"), topic_ids=chosen.topics, revisions=revisions)
+    as_of, had = request.as_of is not None, None if shared else looking_back(request, moment, runs)
+    sources = measure_sources(rows, request, chosen, ends, as_of=as_of, revisions=revisions, had=had)
     for partition in sorted(request.partitions - {each.partition for each in sources}):
         raise UsageError(f"no selected topic has a partition {partition}", hint="see 'maxbrod ls'")
     if not sources:
@@ -141,7 +149,6 @@ def _pair_restored(
             match=Match.SET,
             source=_extent(source, source.first_offset),
             target=None,
-            restored=True,
             notes=_notes(source),
             times=times,
         )
@@ -183,8 +190,9 @@ def _pair_topic(
     match = choose_match(request, topic, count, None if there is None else len(there.partitions))
     times = Times(since_ms=request.selection.since_ms, until_ms=request.selection.until_ms, cut_target=True)
     for source in sources:
-        # The target may still have what was pruned from the start of the archive.
-        asked_first = source.first_offset if GapReason.PRUNED in source.gaps else source.asked_first
+        # The target may still have what was pruned from the start of the archive, unless that is asked for.
+        missed = any(each.reason is GapReason.PRUNED for each in source.troubles)
+        asked_first = source.first_offset if GapReason.PRUNED in source.gaps and not missed else source.asked_first
         first, end = asked_first, source.asked_end
         log = target.log(name, source.partition)
         if match is Match.APPEND and log is not None:
@@ -243,7 +251,21 @@ def _with_slices(archive: Archive, source: Source, pair: Pair) -> Pair:
             splits.append(each.base_offset)
             size = 0
         size += each.raw_bytes
-    return replace(pair, splits=tuple(splits), bytes=sum(each.raw_bytes for each in slices), slices=slices)
+    return replace(
+        pair,
+        splits=tuple(splits),
+        bytes=sum(each.raw_bytes for each in slices),
+        slices=slices,
+        revision=source.revision,
+        compacted=GapReason.COMPACTED in source.gaps,
+    )
+
+
+def whole_log(archive: Archive, source: Extent, revision: int) -> tuple[Slice, ...]:
+    """All that the archive has of a partition, beyond what is compared too."""
+    partition = PartitionId(topic_id=source.topic_id, partition=source.partition)
+    rows = archive.catalog.rows(topic_id=source.topic_id, partition=source.partition, revisions={partition: revision})
+    return tuple(slice_of(row) for row in decode_rows(rows.sort_by(SORT_ORDER)) if isinstance(row, Segment))
 
 
 # Restores

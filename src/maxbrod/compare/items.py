@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.batch.digest import Digest  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.compare.plan.differences import Difference  # noqa: TC001 - as above
 from maxbrod.compare.plan.pairs import Brought, Extent  # noqa: TC001 - as above
 from maxbrod.compare.plan.parts import Side  # noqa: TC001 - as above
 from maxbrod.kafka.wire.client import PATIENCE_S
@@ -42,8 +43,6 @@ class CompareItem:
     """Whether the place of a record is its offset; otherwise only the order of records counts."""
     since_ms: int | None = None
     until_ms: int | None = None
-    restored: bool = False
-    """Whether to read records as a restore writes them: all of them have create time."""
     map: dict[str, Any] | None = None
     """From offsets of the source to offsets of the target."""
     brought: Brought | None = None
@@ -76,3 +75,44 @@ class SuspectItem:
     source_topic: str
     target_topic: str
     limit: int
+
+
+LATER: Final = 1 << 61
+"""A place behind all that is compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaner:
+    """What the log cleaner may have done to one side."""
+
+    horizon_ms: int | None
+    """Tombstones from before this time may be gone; None: the side is not compacted, and lacks nothing."""
+    elsewhere: tuple[tuple[CompareItem, int | None], ...] = ()
+    """Records of that side which are not compared, with the place that counts for all of them; None: their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedItem:
+    """A pair of compacted partitions that differ. Of its keys only one share is looked at."""
+
+    pair: int
+    whole: SuspectItem
+    source: Cleaner
+    target: Cleaner
+    share: int
+    shares: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What compaction explains, and what it does not."""
+
+    pair: int
+    source_removed: int = 0
+    target_removed: int = 0
+    """Records that only the other side has, and that nothing is lost by."""
+    differences: tuple[Difference, ...] = ()
+    """The first ones."""
+    unexplained: int = 0
+    """How many there are, at least."""
+    failure: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""The two jobs of a comparison: parts to digests, then suspects to differences. Both travel as JSON."""
+"""The jobs of a comparison: parts to digests, then suspects to differences. All travel as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
-from maxbrod.compare.items import CompareItem, Digested, SuspectItem
+from maxbrod.compare.items import CompactedItem, CompareItem, Digested, Settled, SuspectItem
 from maxbrod.compare.plan.differences import Difference
 from maxbrod.engine.jobs import run_tasks
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _ITEMS: Final = TypeAdapter(list[CompareItem])
 _DIGESTS: Final = TypeAdapter(list[Digested])
 _SUSPECT: Final = TypeAdapter(SuspectItem)
+_COMPACTED: Final = TypeAdapter(CompactedItem)
+_SETTLED: Final = TypeAdapter(Settled)
 _DIFFERENCES: Final = TypeAdapter(list[Difference])
 
 
@@ -47,6 +49,15 @@ def run_difference_job(
     return [each for answer in answers for each in _DIFFERENCES.validate_json(answer)]
 
 
+def run_compacted_job(
+    session: SparkSession, settings: CompareSettings, items: Sequence[CompactedItem], *, name: str
+) -> list[Settled]:
+    """What compaction explains of each item."""
+    payloads = [_COMPACTED.dump_json(item).decode() for item in items]
+    answers = run_tasks(session, partial(_settle, settings), payloads, name=name)
+    return [_SETTLED.validate_json(answer) for answer in answers]
+
+
 def _digest(settings: CompareSettings, payload: str) -> str:
     # Loads numba, which the driver does not need.
     from maxbrod.compare.task import digest_parts  # noqa: PLC0415
@@ -58,3 +69,9 @@ def _differences(settings: CompareSettings, payload: str) -> str:
     from maxbrod.compare.task import find_differences  # noqa: PLC0415 - as above
 
     return _DIFFERENCES.dump_json(find_differences(settings, _SUSPECT.validate_json(payload))).decode()
+
+
+def _settle(settings: CompareSettings, payload: str) -> str:
+    from maxbrod.compare.compaction import settle  # noqa: PLC0415 - as above
+
+    return _SETTLED.dump_json(settle(settings, _COMPACTED.validate_json(payload))).decode()

@@ -10,6 +10,7 @@ from maxbrod.compare.plan.pairs import Extent, Match, Pair, Times
 from maxbrod.compare.plan.parts import split_evenly
 from maxbrod.errors import UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
+from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, topic_id_text
 from maxbrod.restore.plan.rename import unused_rule
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.compare.plan.pairs import CompareRequest
+    from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
     from maxbrod.restore.plan.request import RestoreRequest
@@ -73,6 +75,15 @@ class LiveCluster:
             return None
         whole = Extent(topic=name, topic_id=self.id_of(name), partition=partition, first=first, end=max(first, end))
         return whole.clipped(first, log.stable)
+
+    def whole(self, name: str, partition: int) -> Extent | None:
+        """All committed records of a partition, as far as `look` has seen."""
+        log = self.log(name, partition)
+        return None if log is None else self.extent(name, partition, log.first, log.stable)
+
+    def state(self, names: Iterable[str]) -> ClusterState:
+        """The topics with their configuration."""
+        return capture(self._client, sorted(set(names)), (), deadline=Deadline.after(self._patience_s))
 
     def id_of(self, name: str) -> str:
         return topic_id_text(self.topics[name].topic_id)

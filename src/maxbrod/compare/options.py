@@ -36,6 +36,6 @@ class CompareOptions(SelectionOptions):
         ),
     ] = "auto"
     ignore: Annotated[
-        Words, Option("Ignore timestamp, timestamp_type, key, value or headers. May be repeated.", BEHAVIOR, "FIELD")
+        Words, Option("Ignore timestamp, key, value or headers. May be repeated.", BEHAVIOR, "FIELD")
     ] = ()
     differences: Annotated[int, Option("Report at most this many differences.", BEHAVIOR, "N", low=0)] = 10

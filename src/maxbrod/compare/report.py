@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from maxbrod.compare.plan.pairs import WHOLE_TOPIC
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from maxbrod.compare.plan.differences import Difference
+
+
+def name_of(topic: str, partition: int) -> str:
+    return topic if partition == WHOLE_TOPIC else f"{topic}-{partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,10 @@ class PartitionComparison:
     source_log_start: int | None = None
     target_log_start: int | None = None
     """Where the logs begin, if both must begin at the same offset; otherwise None."""
+    source_removed: int = 0
+    target_removed: int = 0
+    """Records that compaction removed on this side, and that are no difference: later records of their keys are there,
+    or their tombstones had expired."""
     notes: tuple[str, ...] = ()
     failure: Mapping[str, Any] | None = None
     """The error, if they could not be compared."""
@@ -37,9 +46,10 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
-    """`equal`: both sides hold the same records, and neither lacks any.
+    """`equal`: both sides hold the same records, and neither lacks any, but for what compaction removed.
 
-    Where offsets must be the same, the logs begin at the same offset too.
+    The type of timestamps does not count, their value does. Where offsets must be the same, the logs begin at the same
+    offset too.
     """
 
     source: str
@@ -54,6 +64,11 @@ class CompareReport:
     @property
     def equal(self) -> bool:
         return bool(self.partitions) and all(each.equal and each.failure is None for each in self.partitions)
+
+    def noted(self) -> list[str]:
+        """The notes, each with its partition."""
+        named = ((each.target_topic, each.partition, each.notes) for each in self.partitions)
+        return [f"{name_of(topic, partition)}: {note}" for topic, partition, notes in named for note in notes]
 
     @property
     def source_records(self) -> int:

@@ -10,21 +10,25 @@ import uuid
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.compare.archived import pair_archived, pair_brought
-from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
-from maxbrod.compare.job import run_difference_job, run_digest_job
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.compact.by_key.plan import DELETE_RETENTION_MS
+from maxbrod.compare.archived import pair_archived, pair_brought, whole_log
+from maxbrod.compare.items import LATER, Cleaner, CompactedItem, CompareItem, CompareSettings, Settled, SuspectItem
+from maxbrod.compare.job import run_compacted_job, run_difference_job, run_digest_job
 from maxbrod.compare.live import LiveCluster, pair_live
-from maxbrod.compare.plan.pairs import WHOLE_TOPIC, Match, cut_map
+from maxbrod.compare.plan.pairs import BY_OFFSET, NEVER_COMPARED, WHOLE_TOPIC, Match, Times, cut_map
 from maxbrod.compare.plan.parts import (
     ComparePart,
     Side,
+    Suspect,
     cut_parts,
     find_suspects,
     judge,
     judge_set,
+    log_append_notes,
     log_start_notes,
     spread,
 )
@@ -35,10 +39,11 @@ from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UsageError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import now_ms
+from maxbrod.notices import counted
 from maxbrod.restore.plan.mapping import encode_map
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
     from maxbrod.archive.opening import Archive
@@ -46,12 +51,17 @@ if TYPE_CHECKING:
     from maxbrod.compare.items import Digested
     from maxbrod.compare.plan.differences import Difference
     from maxbrod.compare.plan.pairs import CompareRequest, Extent, Pair
-    from maxbrod.compare.plan.parts import Suspect, Verdict
+    from maxbrod.compare.plan.parts import Verdict
     from maxbrod.config import Config, KafkaConfig
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.reach import Needs
     from maxbrod.engine.session import Session
+    from maxbrod.kafka.state.cluster_state import TopicState
+    from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.model import TopicPartition
+
+_SHARE_OFFSETS: Final = 4_000_000
+"""A task holds the keys of so many offsets at most: some 50 bytes each."""
 
 
 class Comparison:
@@ -81,6 +91,7 @@ class Comparison:
         self._on_progress = on_progress
         self._undo = ExitStack()
         self._patience_s = config.patience
+        self._clusters: dict[Side, LiveCluster] = {}
         self._archive: Archive | None = None
         if source is None and config.archive is not None:
             self._archive = open_archive(config.archive, config.storage, layout=config.layout)
@@ -89,7 +100,7 @@ class Comparison:
             source=source,
             archive_url=None if self._archive is None else self._archive.url,
             storage=None if self._archive is None else config.storage,
-            ignored=tuple(sorted(request.ignored)),
+            ignored=tuple(sorted(request.ignored | NEVER_COMPARED)),
             patience_s=self._patience_s,
         )
 
@@ -111,6 +122,7 @@ class Comparison:
         with open_configured(self._config.spark, self._session, needs=self._needs()) as session:
             digested = self._digest(session, pairs, parts)
             work = _Judging(pairs, parts, digested)
+            self._settle(session, pairs, work)
             differences = self._look_closer(session, pairs, work)
         settings = self._settings
         source = settings.source.bootstrap if settings.source is not None else settings.archive_url or ""
@@ -119,13 +131,14 @@ class Comparison:
             target=settings.target.bootstrap,
             started_at_ms=started_at_ms,
             finished_at_ms=now_ms(),
-            ignored=tuple(map(str, settings.ignored)),
+            ignored=tuple(sorted(map(str, self._request.ignored))),
             partitions=tuple(work.comparisons()),
             differences=tuple(differences[: self._request.differences]),
         )
 
     def _pairs(self) -> list[Pair]:
         target = LiveCluster(self._client(self._settings.target), patience_s=self._patience_s)
+        self._clusters[Side.TARGET] = target
         if self._archive is not None and self._brought is not None:
             return pair_brought(self._archive, self._request.selection, self._brought)
         if self._archive is not None:
@@ -133,6 +146,7 @@ class Comparison:
         if self._settings.source is None:
             raise AssertionError("the source is either an archive or a cluster")
         source = LiveCluster(self._client(self._settings.source), patience_s=self._patience_s)
+        self._clusters[Side.SOURCE] = source
         return pair_live(source, target, self._request)
 
     def _needs(self) -> Needs:
@@ -157,13 +171,97 @@ class Comparison:
         name = f"compare-{uuid.uuid4().hex[:12]}"
         return run_digest_job(session, self._settings, items, name=name, on_done=report)
 
+    def _settle(self, session: Session, pairs: Sequence[Pair], work: _Judging) -> None:
+        """Find out what compaction explains of the pairs that differ."""
+        differing = {number: pairs[number] for number in work.differing()}
+        for side, cluster in self._clusters.items():
+            if differing:
+                cluster.look(_topic_of(pair, side) for pair in differing.values())
+        horizons = {side: self._horizons(side, differing, work) for side in Side}
+        items = []
+        for number, pair in differing.items():
+            known = {side: horizons[side][number] for side in Side}
+            if all(each is None for each in known.values()):
+                continue
+            if pair.match not in BY_OFFSET or pair.source is None or pair.target is None:
+                work.note(
+                    number, "the topic is compacted: only by offset (--offsets exact) can it be told what that removed"
+                )
+                continue
+            source, target = (
+                Cleaner(horizon_ms=horizon_ms, elsewhere=self._elsewhere(pair, side))
+                for side, horizon_ms in known.items()
+            )
+            whole = self._suspect_item(pair, Suspect(pair=number, source=pair.source, target=pair.target))
+            offsets = max(each.end - each.first for each in (pair.source, pair.target))
+            shares = offsets // _SHARE_OFFSETS + 1
+            items += [
+                CompactedItem(pair=number, whole=whole, source=source, target=target, share=share, shares=shares)
+                for share in range(shares)
+            ]
+        if items:
+            self._on_progress(Progress(phase="looking at what compaction removed"))
+            name = f"compacted-{uuid.uuid4().hex[:12]}"
+            work.settle(run_compacted_job(session, self._settings, items, name=name))
+
+    def _horizons(self, side: Side, pairs: Mapping[int, Pair], work: _Judging) -> dict[int, int | None]:
+        """Before which time tombstones may be gone, of those pairs of which this side is compacted."""
+        if not pairs:
+            return {}
+        topics: dict[str, TopicState] = {}
+        if side in self._clusters:
+            found = self._clusters[side].state(_topic_of(pair, side) for pair in pairs.values())
+            topics = {each.topic_id: each for each in found.topics}
+        elif self._archive is not None:
+            archive, as_of = self._archive, self._request.selection.as_of
+            moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
+            topics = {} if moment.cluster is None else {each.topic_id: each for each in moment.cluster.topics}
+        at_ms, horizons = now_ms(), {}
+        for number, pair in pairs.items():
+            extent = pair.source if side is Side.SOURCE else pair.target
+            topic = None if extent is None else topics.get(extent.topic_id)
+            if topic is not None and topic.compacted is None:
+                work.note(number, f"whether {topic.name} is compacted is unknown: the user needs DescribeConfigs on it")
+            compacted = (topic is not None and topic.compacted) or (side is Side.SOURCE and pair.compacted)
+            configs = (None if topic is None else topic.effective) or {}
+            retention_ms = int(configs.get("delete.retention.ms", DELETE_RETENTION_MS))
+            horizons[number] = at_ms - retention_ms if compacted else None
+        return horizons
+
+    def _elsewhere(self, pair: Pair, side: Side) -> tuple[tuple[CompareItem, int | None], ...]:
+        """What a side has of a partition beside the compared records: by it the cleaner has removed some of those."""
+        compared = pair.source if side is Side.SOURCE else pair.target
+        if compared is None:
+            return ()
+        slices: tuple[Slice, ...] = ()
+        if side in self._clusters:
+            whole = self._clusters[side].whole(compared.topic, compared.partition)
+        elif self._archive is not None:
+            slices = whole_log(self._archive, compared, pair.revision)
+            ends = [each.end_offset for each in slices]
+            whole = replace(
+                compared, first=min((each.base_offset for each in slices), default=0), end=max(ends, default=0)
+            )
+        if whole is None:
+            return ()
+        uncut = replace(pair, times=Times(), slices=slices)
+        parts: list[tuple[Extent, int | None]] = [
+            (whole.clipped(whole.first, compared.first), 0),
+            (whole.clipped(compared.end, whole.end), LATER),
+        ]
+        others = pair.match is Match.BROUGHT and side is Side.TARGET
+        if others or pair.times != replace(Times(), cut_target=pair.times.cut_target):
+            parts.append((compared, None))
+        return tuple((make_item(uncut, side, part), place) for part, place in parts if part.first < part.end)
+
     def _look_closer(self, session: Session, pairs: Sequence[Pair], work: _Judging) -> list[Difference]:
         limit = self._request.differences
         if not limit:
             return []
         items = [self._suspect_item(pairs[each.pair], each) for each in work.suspects(limit)[:limit]]
         self._on_progress(Progress(phase="looking for the first differences"))
-        return run_difference_job(session, self._settings, items, name=f"differences-{uuid.uuid4().hex[:12]}")
+        name = f"differences-{uuid.uuid4().hex[:12]}"
+        return work.differences() + run_difference_job(session, self._settings, items, name=name)
 
     def _suspect_item(self, pair: Pair, suspect: Suspect) -> SuspectItem:
         source, target = (
@@ -185,6 +283,8 @@ class _Judging:
         self._pairs = pairs
         self._digests = {(each.pair, each.side, each.number): each.digest for each in digested}
         self._failures = {each.pair: each.failure for each in digested if each.failure is not None}
+        self._settled: dict[int, Settled] = {}
+        self._notes: dict[int, list[str]] = {}
         self._parts: dict[int, list[ComparePart]] = {}
         for part in parts:
             self._parts.setdefault(part.pair, []).append(part)
@@ -192,11 +292,45 @@ class _Judging:
             judge(number, pair, self._parts.get(number, []), self._digests) for number, pair in enumerate(self._pairs)
         ]
 
+    def differing(self) -> list[int]:
+        """The pairs that are not equal, as far as could be read."""
+        verdicts = enumerate(self._verdicts)
+        return [number for number, verdict in verdicts if not verdict.equal and number not in self._failures]
+
+    def note(self, number: int, words: str) -> None:
+        self._notes.setdefault(number, []).append(words)
+
+    def differences(self) -> list[Difference]:
+        """Those of pairs that compaction does not explain."""
+        return [each for _, found in sorted(self._settled.items()) for each in found.differences]
+
+    def settle(self, settled: Iterable[Settled]) -> None:
+        """Take over what compaction explains. Each answer is about a share of the keys of a pair."""
+        for each in settled:
+            known = self._settled.get(each.pair, Settled(pair=each.pair))
+            self._settled[each.pair] = Settled(
+                pair=each.pair,
+                source_removed=known.source_removed + each.source_removed,
+                target_removed=known.target_removed + each.target_removed,
+                differences=tuple(sorted((*known.differences, *each.differences), key=_first_offset)),
+                unexplained=known.unexplained + each.unexplained,
+            )
+            if each.failure is not None:
+                self._failures[each.pair] = each.failure
+        for number, found in self._settled.items():
+            self._verdicts[number] = replace(self._verdicts[number], equal=not found.unexplained)
+            if found.source_removed or found.target_removed:
+                self.note(
+                    number,
+                    f"compaction removed {counted(found.source_removed, 'record')} of the source and "
+                    f"{counted(found.target_removed, 'record')} of the target: the last record of each key counts",
+                )
+
     def suspects(self, limit: int) -> list[Suspect]:
         return [
             suspect
             for number, (pair, verdict) in enumerate(zip(self._pairs, self._verdicts, strict=True))
-            if not verdict.equal and number not in self._failures
+            if not verdict.equal and number not in self._failures and number not in self._settled
             for suspect in find_suspects(number, pair, self._parts.get(number, []), self._digests, limit)
         ]
 
@@ -226,6 +360,7 @@ class _Judging:
         failure: Mapping[str, object] | None = self._failures.get(number)
         start_notes = log_start_notes(pair)
         source_start, target_start = pair.log_starts or (None, None)
+        settled = self._settled.get(number, Settled(pair=number))
         return PartitionComparison(
             source_topic=pair.source_topic,
             target_topic=pair.target_topic,
@@ -238,7 +373,9 @@ class _Judging:
             equal=verdict.equal and failure is None and not start_notes,
             source_log_start=source_start,
             target_log_start=target_start,
-            notes=(*start_notes, *pair.notes),
+            source_removed=settled.source_removed,
+            target_removed=settled.target_removed,
+            notes=(*start_notes, *pair.notes, *self._notes.get(number, ()), *log_append_notes(verdict)),
             failure=failure,
         )
 
@@ -257,14 +394,21 @@ def make_item(pair: Pair, side: Side, extent: Extent, *, part: ComparePart | Non
         number=0 if part is None else part.number,
         extent=extent,
         split=part is not None and part.split,
-        by_offset=pair.match in {Match.EXACT, Match.MAPPED, Match.BROUGHT},
+        by_offset=pair.match in BY_OFFSET,
         since_ms=times.since_ms if cuts else None,
         until_ms=times.until_ms if cuts else None,
-        restored=is_source and pair.restored,
         map=offset_map,
         brought=pair.brought,
         slices=tuple(overlapping) if is_source else (),
     )
+
+
+def _topic_of(pair: Pair, side: Side) -> str:
+    return pair.source_topic if side is Side.SOURCE else pair.target_topic
+
+
+def _first_offset(difference: Difference) -> int:
+    return difference.source_offset if difference.source_offset is not None else difference.target_offset or 0
 
 
 def _is_set(pair: Pair) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from maxbrod.cli.output import human_count, out, print_line, table
-from maxbrod.compare.plan.pairs import WHOLE_TOPIC
+from maxbrod.compare.report import name_of
 from maxbrod.errors import error_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def print_comparison(report: CompareReport) -> None:
     shown.title = None
     for each in lines[:LINES_SHOWN_MAX]:
         topics = (each.source_topic, each.target_topic)[: len(names)]
-        shown.add_row(*(_name(topic, each.partition) for topic in topics), *_cells(each))
+        shown.add_row(*(name_of(topic, each.partition) for topic in topics), *_cells(each))
     out.print(shown)
     if len(lines) > LINES_SHOWN_MAX:
         print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} more lines; --json shows all")
@@ -47,11 +47,11 @@ def print_comparison(report: CompareReport) -> None:
 def print_differences(report: CompareReport, console: Console) -> None:
     """Print the first differences, and what could not be compared."""
     for each in report.differences:
-        _print_difference(each, console)
+        print_difference(each, console)
     for failed in (each for each in report.partitions if each.failure is not None):
         words = failed.failure or {}
-        where = _name(failed.target_topic, failed.partition)
-        console.print(Text.assemble((f"{where}: ", "bold red"), str(error_of(words))), soft_wrap=True)
+        where = name_of(failed.target_topic, failed.partition)
+        console.print(Text.assemble((f"{where}: ", "bold red"), error_of(words).told_of(where)), soft_wrap=True)
         if words.get("hint"):
             console.print(Text(f"  {words['hint']}", style="dim"), soft_wrap=True)
 
@@ -77,24 +77,20 @@ def _cells(each: PartitionComparison) -> list[str]:
         each.match,
         human_count(each.source_records),
         human_count(each.target_records),
-        digests[0] if digests[0] == digests[1] else f"{digests[0]} ≠",
+        digests[0] if digests[0] == digests[1] else "compacted" if each.equal else f"{digests[0]} ≠",
         "equal" if each.equal else "unknown" if each.failure is not None else "differs",
     ]
 
 
-def _name(topic: str, partition: int) -> str:
-    return topic if partition == WHOLE_TOPIC else f"{topic}-{partition}"
-
-
 def _print_notes(lines: Iterable[PartitionComparison]) -> None:
-    notes = [f"{_name(each.target_topic, each.partition)}: {note}" for each in lines for note in each.notes]
+    notes = [f"{name_of(each.target_topic, each.partition)}: {note}" for each in lines for note in each.notes]
     for note in notes[:NOTES_SHOWN_MAX]:
         print_line(note)
     if len(notes) > NOTES_SHOWN_MAX:
         print_line(f"and {len(notes) - NOTES_SHOWN_MAX:,} more notes; --json shows all")
 
 
-def _print_difference(each: Difference, console: Console) -> None:
+def print_difference(each: Difference, console: Console) -> None:
     source, target = ("none" if offset is None else str(offset) for offset in (each.source_offset, each.target_offset))
     where = f"{each.source_topic}-{each.partition} offset {source}"
     if (each.source_topic, source) != (each.target_topic, target):

@@ -28,7 +28,7 @@ from maxbrod.errors import MaxbrodError, UnsupportedFormatError
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.reading import read_logs
-from maxbrod.model import Codec, TimestampType, topic_id_of
+from maxbrod.model import Codec, topic_id_of
 from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.storage.opening import open_storage
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     Read = tuple[pa.RecordBatch, NDArray[np.int64]]
     """Records, and the place of each: its offset in the target."""
-    _Event = tuple[int, int, Field | None, int | None]
+    Event = tuple[int, int, Field | None, int | None]
     """A row of the source, or the row before which it is sorted in; -1 if only the target has the record; the field
     that differs; a row of the target."""
 
@@ -79,12 +79,11 @@ def find_differences(settings: CompareSettings, item: SuspectItem) -> list[Diffe
 
     An error while reading only means that fewer are shown: the verdict is known already.
     """
-    search = _Search(item, settings.ignored)
+    search = Search(item, settings.ignored)
     with Reader(settings) as reader, suppress(MaxbrodError):
-        source, target = (_Stream(reader.read(each), by_offset=each.by_offset) for each in (item.source, item.target))
-        while len(search.differences) < item.limit and (source.more() or target.more()):
-            until = min(source.last, target.last)
-            search.compare(source.read_until(until), target.read_until(until))
+        for _ in search.run(reader):
+            if len(search.differences) >= item.limit:
+                break
     return search.differences[: item.limit]
 
 
@@ -115,11 +114,11 @@ class Reader:
         in_archive = item.side is Side.SOURCE and self._settings.source is None
         for records in self._archived(item, cut) if in_archive else self._live(item, cut):
             if item.brought is not None:
-                yield from _of_link(_as_restored(records) if item.restored else records, item.side, item.brought)
+                yield from _of_link(records, item.side, item.brought)
                 continue
             offsets = number_column(records.column("offset"))
             places = offsets if offset_map is None else translate_all(offset_map, offsets)
-            yield _as_restored(records) if item.restored else records, places
+            yield records, places
 
     def _archived(self, item: CompareItem, cut: Cut) -> Iterator[pa.RecordBatch]:
         settings = self._settings
@@ -178,12 +177,6 @@ def _runs(headers: BatchHeaders) -> Iterator[BatchHeaders]:
         start = stop
 
 
-def _as_restored(records: pa.RecordBatch) -> pa.RecordBatch:
-    place = records.schema.get_field_index("timestamp_type")
-    kinds = np.full(records.num_rows, TimestampType.CREATE, np.int8)
-    return records.set_column(place, records.schema.field(place), number_array(kinds))
-
-
 def _of_link(records: pa.RecordBatch, side: Side, brought: Brought) -> Iterator[Read]:
     """The records that a link has appended, or should have: as they are at the source, and at their offsets there."""
     headers = records.column("headers")
@@ -212,14 +205,14 @@ def _too_old(item: CompareItem) -> UnsupportedFormatError:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class Rows:
     """Records with their places, which ascend; unmapped records have none."""
 
     records: pa.RecordBatch
     places: NDArray[np.int64]
 
-    def cut(self, rows: slice) -> _Rows:
-        return _Rows(self.records.slice(rows.start, rows.stop - rows.start), self.places[rows])
+    def cut(self, rows: slice) -> Rows:
+        return Rows(self.records.slice(rows.start, rows.stop - rows.start), self.places[rows])
 
     def record(self, row: int) -> dict[str, Any]:
         values: dict[str, Any] = self.records.slice(row, 1).to_pylist()[0]
@@ -232,7 +225,7 @@ class _Stream:
     def __init__(self, reads: Iterator[Read], *, by_offset: bool) -> None:
         self._reads = reads
         self._by_offset = by_offset
-        self._rows: _Rows | None = None
+        self._rows: Rows | None = None
         self._count = 0
 
     def more(self) -> bool:
@@ -242,7 +235,7 @@ class _Stream:
                 if not self._by_offset:
                     places = np.arange(self._count, self._count + len(places))
                 self._count += len(places)
-                self._rows = _Rows(records, places)
+                self._rows = Rows(records, places)
         return self._rows is not None
 
     @property
@@ -253,7 +246,7 @@ class _Stream:
         # Not the last one: what a link has appended may be out of order, and that is to be found.
         return int(self._rows.places.max())
 
-    def read_until(self, until: int) -> _Rows | None:
+    def read_until(self, until: int) -> Rows | None:
         """The rows up to and including that place."""
         rows = self._rows
         if rows is None:
@@ -264,37 +257,53 @@ class _Stream:
         return rows.cut(slice(0, stop)) if stop else None
 
 
-class _Search:
+class Search:
+    """The differences of two parts, in order: at most some more than the limit."""
+
     def __init__(self, item: SuspectItem, ignored: Sequence[Field]) -> None:
         self._item = item
         self._ignored = ignored
         self.differences: list[Difference] = []
 
-    def compare(self, source: _Rows | None, target: _Rows | None) -> None:
+    def run(self, reader: Reader) -> Iterator[None]:
+        """Compare portion by portion, for as long as the caller wants more."""
+        item = self._item
+        source, target = (_Stream(reader.read(each), by_offset=each.by_offset) for each in (item.source, item.target))
+        while source.more() or target.more():
+            until = min(source.last, target.last)
+            self.compare(source.read_until(until), target.read_until(until))
+            yield
+
+    def lacking(self, side: Side, rows: Rows, lacks: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002 - theirs
+        """Those of the rows which `side` lacks, and which it must have."""
+        return lacks
+
+    def compare(self, source: Rows | None, target: Rows | None) -> None:
         """Compare all rows of both sides up to some place."""
         nothing = np.zeros(0, np.int64)
         mine, its = (nothing if each is None else each.places for each in (source, target))
         _, left, right = np.intersect1d(mine, its, return_indices=True)
-        lost = np.setdiff1d(np.arange(len(mine)), left)[: self._item.limit].tolist()
-        new = np.setdiff1d(np.arange(len(its)), right)[: self._item.limit].tolist()
-        events: list[_Event] = [(row, 0, None, None) for row in lost]
+        lost, new = np.setdiff1d(np.arange(len(mine)), left), np.setdiff1d(np.arange(len(its)), right)
+        if source is not None and len(lost):
+            lost = self.lacking(Side.TARGET, source, lost)[: self._item.limit]
+        if target is not None and len(new):
+            new = self.lacking(Side.SOURCE, target, new)[: self._item.limit]
+        events: list[Event] = [(row, 0, None, None) for row in lost.tolist()]
         # Sorted in before the first record of the source that follows it.
-        events += [(int(np.searchsorted(mine, its[row])), -1, None, row) for row in new]
+        events += [(int(np.searchsorted(mine, its[row])), -1, None, row) for row in new.tolist()]
         if source is not None and target is not None and len(left):
-            events += self._changed(source, target, left, right)
+            events += self.changed(source, target, left, right)
         for event in sorted(events, key=lambda each: (each[0], each[1], _order(each[2]), each[3] or 0)):
             self.differences.append(self._difference(source, target, event))
 
-    def _changed(
-        self, source: _Rows, target: _Rows, left: NDArray[np.int64], right: NDArray[np.int64]
-    ) -> Iterator[_Event]:
+    def changed(self, source: Rows, target: Rows, left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[Event]:
         mine, its = (hash_fields(_whole(each.records)) for each in (source, target))
         for field in Field:
             if field not in self._ignored:
                 for row in np.flatnonzero(_differ(mine[field], its[field], left, right))[: self._item.limit].tolist():
                     yield int(left[row]), 0, field, int(right[row])
 
-    def _difference(self, source: _Rows | None, target: _Rows | None, event: _Event) -> Difference:
+    def _difference(self, source: Rows | None, target: Rows | None, event: Event) -> Difference:
         row, only_target, field, other = event
         mine = None if only_target or source is None else source.record(row)
         its = None if other is None or target is None else target.record(other)

@@ -11,6 +11,7 @@ from maxbrod.options import (
     Exclude,
     MetricsFile,
     MetricsHost,
+    MetricsNames,
     MetricsPort,
     Option,
     Options,
@@ -44,4 +45,5 @@ class DrillOptions(Options):
     ] = None
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
+    metrics_names: MetricsNames = ()
     metrics_file: MetricsFile = None

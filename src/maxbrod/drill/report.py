@@ -146,7 +146,7 @@ def _write_private(path: Path, text: str) -> None:
 
 def sign_report(report: DrillReport, key: Key | None) -> dict[str, Any]:
     # Through JSON once, so that the signed values are those that a reader gets.
-    values = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    values = strict_json.parse(json.dumps(report.as_dict(), allow_nan=False))
     return signed({VERSION_FIELD: VERSION, "report": values}, key)
 
 

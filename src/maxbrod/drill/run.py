@@ -169,14 +169,14 @@ class Drill:
         with KafkaClient(self._kafka, stop=self.stop) as client:
             state.cluster_id = client.metadata([], deadline=Deadline.after(self._patience_s)).cluster_id or ""
         storage = self._archive.storage
-        state.leftovers = tuple(sweep(storage, self._kafka, state.cluster_id, patience_s=self._patience_s))
         remember(storage, own_drill(state.drill_id, state.cluster_id, sandbox=self._request.sandbox))
+        state.leftovers = tuple(sweep(storage, self._kafka, state.cluster_id, patience_s=self._patience_s))
 
     def _drill(self, state: _DrillState) -> None:
         request = self._chosen(state)
         self._on_progress(Progress(phase="starting Spark"))
         with (
-            open_configured(self._config.spark, self._session, needs=needs_of(self._config)) as session,
+            open_configured(self._config.spark, self._session, needs=needs_of(self._config), stop=self.stop) as session,
             cancelled_by(session, self.stop),
         ):
             with state.timed("restore"):

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from maxbrod import strict_json
+from maxbrod.catalog.log import time_of
 from maxbrod.drill.plan import prefix_of
 from maxbrod.errors import ObjectNotFoundError
 from maxbrod.kafka.admin.topics import delete_topics
@@ -25,10 +27,10 @@ from maxbrod.model import now_ms
 from maxbrod.restore.state import delete_restore, restores_into
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from maxbrod.config import KafkaConfig
-    from maxbrod.storage.interface import Storage
+    from maxbrod.storage.interface import ObjectInfo, Storage
 
 DEAD_AFTER_MS: Final = 24 * 3600 * 1000
 """For drills on another machine, whose processes cannot be seen from here."""
@@ -86,10 +88,14 @@ def delete_scratch(kafka: KafkaConfig, drill_id: str, *, patience_s: float) -> t
 
 
 def sweep(storage: Storage, kafka: KafkaConfig, cluster_id: str, *, patience_s: float) -> list[str]:
-    """Remove what dead drills have left in this cluster; returns the deleted topics."""
+    """Remove what dead drills have left in this cluster; returns the deleted topics.
+
+    The caller has just written its own record, so that the store's time is known.
+    """
     removed = []
-    for owner in list(_known(storage)):
-        if not _is_dead(owner) or not (owner.sandbox or owner.cluster_id == cluster_id):
+    listed = list(storage.list(_FOLDER))
+    for owner in list(_known(storage, listed)):
+        if not _is_dead(owner, time_of(listed)) or not (owner.sandbox or owner.cluster_id == cluster_id):
             continue
         left: list[str] = []
         if not owner.sandbox:
@@ -100,18 +106,18 @@ def sweep(storage: Storage, kafka: KafkaConfig, cluster_id: str, *, patience_s: 
     return removed
 
 
-def _known(storage: Storage) -> Iterator[DrillOwner]:
+def _known(storage: Storage, listed: Iterable[ObjectInfo]) -> Iterator[DrillOwner]:
     """The recorded drills. An unreadable object proves nothing and is left alone."""
-    for each in list(storage.list(_FOLDER)):
+    for each in listed:
         with suppress(ValueError, TypeError, ObjectNotFoundError):
-            owner = DrillOwner(**json.loads(bytes(storage.get(each.path))))
+            owner = DrillOwner(**strict_json.parse(storage.get(each.path)))
             if _ID.fullmatch(owner.drill_id) and each.path == _path(owner.drill_id):
                 yield owner
 
 
-def _is_dead(owner: DrillOwner) -> bool:
+def _is_dead(owner: DrillOwner, at_ms: int) -> bool:
     if owner.machine != _machine():
-        return now_ms() - owner.started_at_ms > DEAD_AFTER_MS
+        return at_ms - owner.started_at_ms > DEAD_AFTER_MS
     return not owner.born or _born(owner.pid) != owner.born
 
 

@@ -70,7 +70,15 @@ def _run(work: RestoredGroups, act: Callable[[], Sequence[GroupPosition]], endin
     if as_json:
         told = [asdict(each) for each in positions]
         lacking = [asdict(each) for each in missing]
-        print_json({"restore_id": work.restore_id, "positions": told, "groups_missing": lacking, "exit_code": code})
+        print_json(
+            {
+                "restore_id": work.restore_id,
+                "positions": told,
+                "groups_missing": lacking,
+                "seen_twice_max": sum(each.seen_twice_max for each in positions if each.refused is None),
+                "exit_code": code,
+            }
+        )
     else:
         if positions:
             print_groups(positions, work.run_id)

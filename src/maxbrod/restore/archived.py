@@ -7,9 +7,11 @@ in no row there: between rows it would look like offsets that never had a record
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.incarnations import Incarnation, incarnations_in, newest_ids
+from maxbrod.archive.pruned import PointInTime, had
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
@@ -17,13 +19,14 @@ from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.plan import SourceArchive
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from maxbrod.archive.opening import AnyCatalog, Archive
     from maxbrod.archive.snapshots import Moment
     from maxbrod.catalog.replaced import Revisions
+    from maxbrod.catalog.rows import Run
     from maxbrod.layouts.foreign import Fault, Survey
     from maxbrod.model import PartitionId
     from maxbrod.restore.plan.choosing import Chosen
@@ -58,6 +61,8 @@ class ArchivedState:
     rows: ArchivedRows
     """Only those of the chosen topics."""
     chosen: Chosen
+    had: Callable[[pa.Table], pa.ChunkedArray] | None = None
+    """See `looking_back`."""
 
     @property
     def source(self) -> SourceArchive:
@@ -90,14 +95,31 @@ def look_at_archive(archive: Archive, request: RestoreRequest, *, columns: Colle
     """Choose topics; their rows are read later, with the columns that planning needs, and these."""
     # Without a snapshot topics would get the defaults of the target, and groups would not be restored. That must not
     # come as a surprise after all records are written.
-    moment = find_moment(archive.storage, archive.catalog.runs(), request.as_of, needed=not request.accept_gaps)
+    runs = archive.catalog.runs()
+    moment = find_moment(archive.storage, runs, request.as_of, needed=not request.accept_gaps)
     revisions = moment.revisions_in(archive.catalog)
     topics, newest = known_topics(archive.catalog, moment, revisions)
     chosen = choose_incarnations(request, topics, newest)
+    had = looking_back(request, moment, runs)
+    needed = (*SOURCE_COLUMNS, *columns, *(() if had is None else ("run_id",)))
     rows = ArchivedRows(
-        catalog=archive.catalog, columns=(*SOURCE_COLUMNS, *columns), topic_ids=chosen.topics, revisions=revisions
+        catalog=archive.catalog,
+        columns=tuple(dict.fromkeys(needed)),
+        topic_ids=chosen.topics,
+        revisions=revisions,
     )
-    return ArchivedState(archive=archive, moment=moment, revisions=revisions, rows=rows, chosen=chosen)
+    return ArchivedState(archive=archive, moment=moment, revisions=revisions, rows=rows, chosen=chosen, had=had)
+
+
+def looking_back(
+    request: RestoreRequest, moment: Moment, runs: Sequence[Run]
+) -> Callable[[pa.Table], pa.ChunkedArray] | None:
+    """What marks gaps `pruned` since the point in the past that a request chooses: see `had`. It needs `run_id` too.
+
+    None: the request asks for the present, and names no offsets.
+    """
+    point = PointInTime(run_id=moment.as_of, until_ms=request.until_ms, since_ms=request.since_ms)
+    return partial(had, runs=runs, point=point) if point.chosen or request.ranges else None
 
 
 def known_topics(catalog: AnyCatalog, moment: Moment, revisions: Revisions) -> tuple[dict[str, str], set[str]]:

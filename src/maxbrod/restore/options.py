@@ -10,6 +10,7 @@ from maxbrod.options import (
     Counts,
     MetricsFile,
     MetricsHost,
+    MetricsNames,
     MetricsPort,
     Option,
     Pairs,
@@ -151,4 +152,5 @@ class RestoreOptions(SelectionOptions):
     yes: Annotated[bool, Option("Do not ask for confirmation.", BEHAVIOR, flags=("--yes", "-y"), python=False)] = False
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
+    metrics_names: MetricsNames = ()
     metrics_file: MetricsFile = None

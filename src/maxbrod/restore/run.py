@@ -31,7 +31,7 @@ from maxbrod.restore.meter import RestoreMeter
 from maxbrod.restore.plan.changes import refuse_changes
 from maxbrod.restore.plan.choosing import choose_groups
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
-from maxbrod.restore.plan.obstacles import in_order, refusal
+from maxbrod.restore.plan.obstacles import ObstacleKind, in_order, refusal
 from maxbrod.restore.plan.plan import plan_restore, sources_of, without_lost
 from maxbrod.restore.plan.preflight import lost_obstacles
 from maxbrod.restore.plan.request import command_digest
@@ -206,6 +206,7 @@ class Restore:
             # What is staged has been read already.
             lost=listed_losses(self._archive, chosen.topics.keys(), revisions) if staged is None else {},
             revisions=revisions,
+            had=archived.had if staged is None else None,
         )
         obstacles = [
             *plan.obstacles,
@@ -287,7 +288,9 @@ class Restore:
         if self.stop.is_set():
             raise UnavailableError("the restore was stopped", operation="restore")
         self._on_progress(Progress(phase="starting Spark"))
-        with open_configured(self._config.spark, self._session, needs=needs_of(self._config)) as session:
+        with open_configured(
+            self._config.spark, self._session, needs=needs_of(self._config), stop=self.stop
+        ) as session:
             restored = self._write_once(session, plan, topics, producer_id)
             while lost := self._accepted_losses(session, plan, restored):
                 # Stored before any record that follows them is written: a resumed restore must leave out the same.
@@ -359,7 +362,8 @@ class Restore:
         if (refused := refusal(again.obstacles)) is not None:
             raise refused
         left_out = (each for source in sources_of(plan) for each in lost_obstacles(source, source.lost, accepted=True))
-        obstacles = in_order([*again.obstacles, *left_out])
+        pruned = (each for each in plan.obstacles if each.kind is ObstacleKind.PRUNED)
+        obstacles = in_order([*again.obstacles, *left_out, *pruned])
         return replace(again, restore_id=plan.restore_id, transform=transform, obstacles=obstacles)
 
     def _stage(self, plan: RestorePlan, transform: TransformPlan) -> tuple[RestorePlan, Archive, TransformPlan]:

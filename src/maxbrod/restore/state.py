@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import cramjam
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from maxbrod import strict_json
 from maxbrod.archive.opening import RESTORES
-from maxbrod.batch.compression import decompress
+from maxbrod.batch.compression import unpack_document
 from maxbrod.errors import (
     CorruptDataError,
     ObjectExistsError,
@@ -24,7 +23,7 @@ from maxbrod.errors import (
     RefusedError,
     UnsupportedFormatError,
 )
-from maxbrod.model import Codec, PartitionId
+from maxbrod.model import PartitionId
 from maxbrod.restore.plan.document import decode_plan, encode_plan
 from maxbrod.restore.plan.plan import without_lost
 from maxbrod.restore.plan.sources import UnreadableRange  # noqa: TC001 - pydantic reads the types of fields
@@ -194,7 +193,7 @@ def read_positions(storage: Storage, restore_id: str) -> list[dict[str, Any]]:
 
 def read_document(storage: Storage, path: str) -> dict[str, Any]:
     try:
-        document = strict_json.parse(decompress(Codec.ZSTD, np.frombuffer(storage.get(path), np.uint8)).tobytes())
+        document = strict_json.parse(unpack_document(storage.get(path)))
     except (CorruptDataError, ValueError) as error:
         raise _corrupt("the document cannot be read", path) from error
     if not isinstance(document, dict):

@@ -88,12 +88,20 @@ def print_plan(plan: RestorePlan) -> None:
         print_line(f"only records from {human_time(plan.since_ms)} on")
     if plan.until_ms is not None:
         print_line(f"only records before {human_time(plan.until_ms)}")
-    if plan.groups:
-        print_line(f"groups: {', '.join(plan.groups)}")
+    _print_planned_groups(plan)
     if plan.provenance:
         print_line("every record gets headers 'maxbrod.source.…' that name its source")
     print_transform(plan.transform)
     _print_access(plan.access, done=False)
+
+
+def _print_planned_groups(plan: RestorePlan) -> None:
+    if not plan.groups:
+        return
+    print_line(f"groups: {', '.join(plan.groups)}")
+    if any(topic.target.repartitioned for topic in plan.topics):
+        # How many is known only when the records have their places.
+        print_line("records change their partition: no group skips any, some are seen twice; the report counts them")
 
 
 def print_known_from(runs: Mapping[str, str]) -> None:
@@ -154,10 +162,17 @@ def _cells(line: PlanLine) -> list[str]:
     ]
 
 
-def print_obstacles(plan: RestorePlan, console: Console, *, fatal_only: bool, unknown: bool) -> None:
-    """Fatal ones last, where they are seen first. `unknown`: also print rights that are unknown."""
+def print_obstacles(
+    plan: RestorePlan, console: Console, *, fatal_only: bool, unknown: bool, told: Obstacle | None = None
+) -> None:
+    """Fatal ones last, where they are seen first. `unknown`: also print rights that are unknown.
+
+    `told` is the one that the error names, which ends the command.
+    """
     shown: Counter[ObstacleKind] = Counter()
     for each in reversed(plan.obstacles):
+        if each == told:
+            continue
         if not each.fatal and (fatal_only or (each.kind is ObstacleKind.RIGHT_UNKNOWN and not unknown)):
             continue
         shown[each.kind] += 1
@@ -237,7 +252,9 @@ def print_groups(groups: Sequence[GroupPosition], run_id: str | None) -> None:
 def _how(position: GroupPosition, run_id: str | None) -> str:
     as_of = f", as run {position.run_id} knew it" if position.run_id not in {None, run_id} else ""
     twice = f", up to {position.seen_twice_max:,} seen twice" if position.seen_twice_max else ""
-    return f"{position.move}{twice}{', members removed' if position.forced else ''}{as_of}"
+    # The record is the same, and its offset is another one.
+    moved = " record" if position.move == "same" and position.source_offset != position.offset else ""
+    return f"{position.move}{moved}{twice}{', members removed' if position.forced else ''}{as_of}"
 
 
 def print_failures(report: RestoreReport, console: Console) -> None:
@@ -245,11 +262,12 @@ def print_failures(report: RestoreReport, console: Console) -> None:
     failures: dict[tuple[str, str | None], list[str]] = {}
     for each in report.partitions:
         if each.failure is not None:
-            what = str(error_of(each.failure)), each.failure.get("hint")
-            failures.setdefault(what, []).append(f"{each.target}-{each.partition}")
-    for (message, hint), where in failures.items():
-        more = f" and {len(where) - 1:,} more" if len(where) > 1 else ""
-        console.print(Text.assemble((f"{where[0]}{more}: ", "bold red"), message), soft_wrap=True)
+            where = f"{each.target}-{each.partition}"
+            what = error_of(each.failure).told_of(where), each.failure.get("hint")
+            failures.setdefault(what, []).append(where)
+    for (message, hint), places in failures.items():
+        more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
+        console.print(Text.assemble((f"{places[0]}{more}: ", "bold red"), message), soft_wrap=True)
         if hint:
             console.print(Text(f"  {hint}", style="dim"), soft_wrap=True)
 

@@ -25,7 +25,7 @@ from maxbrod.batch.cuts import Cut
 from maxbrod.batch.headers import walk
 from maxbrod.batch.provenance import Provenance  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.batch.replay import replay
-from maxbrod.errors import MaxbrodError, RefusedError
+from maxbrod.errors import MaxbrodError, RefusedError, TopicGoneError, UsageError
 from maxbrod.kafka.fetch.log_ends import log_ends
 from maxbrod.kafka.fetch.log_tails import next_sequence, read_tail
 from maxbrod.kafka.produce.appends import Batch, Feed, Hole, sequence_after, stamped
@@ -43,7 +43,7 @@ from maxbrod.restore.plan.request import BatchesMode
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
     from numpy.typing import NDArray
@@ -65,6 +65,8 @@ _REQUEST_BYTES: Final = 2 << 20
 """What is read at once exists several times: as it was read, without what is left out, joined and in flight."""
 _READERS: Final = 4
 _SETTLING_S: Final = 0.2
+_OF_TOPIC: Final = frozenset({UsageError.__name__, TopicGoneError.__name__})
+"""Rights, or another incarnation: every partition of the topic would be refused, one after the other."""
 _RULES: Final = {BatchesMode.AUTO: AUTO, BatchesMode.JOIN: JOIN}
 _RUN_BYTES: Final = 8 << 20
 """Batches between two holes that are sent together, where holes are filled by transactions."""
@@ -133,15 +135,36 @@ def transactional_id_of(restore_id: str, where: str) -> str:
 
 
 def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) -> list[Restored]:
-    """Restore some partitions. An error in the archive stops one of them, an error of the target all unfinished ones.
+    """Restore some partitions. A refusal stops the partition that it names, any other error all unfinished ones.
 
     Errors are returned, not raised: Spark would run the task again, and the user would not see the message.
     """
+    found: dict[TopicPartition, Restored] = {}
+    rest = list(items)
+    while rest:
+        outcomes, refused = _run_restore_task(settings, rest)
+        found |= {each.where: each for each in outcomes}
+        # Whatever a broker refuses one partition for, the others have nothing to do with: they go on without it.
+        stopped = {each.where for each in outcomes if each.failure is not None and each.failure is refused}
+        rest = [item for item in rest if item.where in stopped and not _concerns(refused or {}, item.where)]
+    return [found[item.where] for item in items]
+
+
+def _concerns(refused: Mapping[str, Any], where: TopicPartition) -> bool:
+    if refused["error"] in _OF_TOPIC:
+        return str(refused["object_name"]).rpartition("-")[0] == where.topic
+    return bool(refused["object_name"] == str(where))
+
+
+def _run_restore_task(
+    settings: RestoreSettings, items: Sequence[RestoreItem]
+) -> tuple[list[Restored], dict[str, Any] | None]:
+    """The outcomes; and the error that stopped the task, if it is the refusal of one of its partitions."""
     share = _READ_BYTES // max(1, min(len(items), PARTITIONS_AT_ONCE))
     partitions = [
         _Partition(item, settings, request_bytes=max(_REQUEST_BYTES_MIN, min(share, _REQUEST_BYTES))) for item in items
     ]
-    failure = None
+    failure = refused = None
     try:
         storage = open_storage(settings.archive_url, settings.storage)
         with KafkaClient(settings.kafka) as client, ThreadPoolExecutor(_READERS) as ahead:
@@ -150,7 +173,9 @@ def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) ->
             _restore(client, storage, partitions, settings)
     except MaxbrodError as error:
         failure = error.as_dict()
-    return [each.outcome(failure) for each in partitions]
+        if not error.retryable and error.object_name in {str(item.where) for item in items}:
+            refused = failure
+    return [each.outcome(failure) for each in partitions], refused
 
 
 def _restore(
@@ -458,7 +483,8 @@ class _Partition:
         before = self.next_offset - self.item.base
         present = min(max(self._present - before, 0), count)
         # The log ends within this hole, so its last batch must be a marker.
-        if 0 < present == self._present - before and self._tail is not None and not self._tail.control:
+        tail = None if self.item.adopted else self._tail
+        if 0 < present == self._present - before and tail is not None and not tail.control:
             raise self._foreign()
         self.next_offset += count
         if present < count:

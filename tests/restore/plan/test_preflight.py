@@ -10,7 +10,7 @@ from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UsageError
 from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.choosing import Chosen, choose_incarnations
-from maxbrod.restore.plan.obstacles import Obstacle, refusal
+from maxbrod.restore.plan.obstacles import Obstacle, in_order, refusal
 from maxbrod.restore.plan.rename import Rename, parse_rename
 from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.sources import UnreadableRange
@@ -53,6 +53,23 @@ def test_data_that_the_archive_lacks_is_never_passed_over_unless_it_is_accepted(
     assert kinds(rows=rows) == [(kind, True)]
     assert isinstance(refusal(obstacles(rows=rows)), error)
     assert kinds(RestoreRequest(accept_gaps=True), rows=rows) == [(kind, False)]
+
+
+def test_lost_objects_are_not_blamed_on_the_log() -> None:
+    """A repair leaves the same reason behind as a backup that met damaged batches."""
+    (found,) = obstacles(rows=[gap(0, 5, reason=GapReason.CORRUPT)])
+    assert found.what == "the log had damaged batches, or an object of the archive was lost, at offsets 0 to 5"
+
+
+def test_an_obstacle_that_is_found_twice_is_told_once() -> None:
+    found = obstacles(rows=[gap(0, 5, reason=GapReason.CORRUPT)])
+    assert list(in_order([*found, *found])) == found
+
+
+def test_no_hint_asks_for_a_confirmation_that_nobody_waits_for() -> None:
+    request = RestoreRequest(partition_count=4)
+    (found,) = [each for each in obstacles(request) if str(each.kind) == "offsets"]
+    assert (found.fatal, found.hint) == (False, "--offsets append says that this is intended, --strict refuses it")
 
 
 def test_gaps_that_are_explained_are_no_obstacle() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.examples import segment
+from maxbrod.errors import CorruptDataError
 from maxbrod.restore.plan.configs import ConfigChange, TopicConfigs, plan_existing_configs, plan_new_configs
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import RestoreRequest
@@ -140,6 +141,13 @@ def test_a_topic_that_the_snapshot_does_not_know_gets_the_brokers_replicas_and_t
 ):
     made = only_target(archived=topic(factor=3, partitions=9, topic_id="another"))
     assert (made.replication_factor, made.partition_count) == (-1, 3)
+
+
+def test_no_topic_is_planned_for_partitions_that_nobody_saw() -> None:
+    (found,) = plan([segment(0, 10, partition=999_998)]).topics
+    assert found.target.partition_count == 999_999
+    with pytest.raises(CorruptDataError, match=r"2,147,483,648 partitions, of which the archive shows"):
+        plan([segment(0, 10, partition=2**31 - 1)])
 
 
 def test_a_target_is_named_and_counted_as_the_request_says() -> None:

@@ -1,4 +1,8 @@
-"""What is compared: pairs of partitions, and the rule that matches their records."""
+"""What is compared: pairs of partitions, and the rule that matches their records.
+
+Equality is defined here and in `compaction`, once for every verb: two sides are equal if a reader may rely on the same
+things. What does not count is named in the report.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
 DIFFERENCES_DEFAULT: Final = 10
 WHOLE_TOPIC: Final = -1
 """Stands in place of a partition number if a topic is compared as a whole."""
+NEVER_COMPARED: Final = frozenset({Field.TIMESTAMP_TYPE})
+"""Who gave a record its time. Restored and mirrored records keep the time that brokers gave them, as their create time:
+the value counts, its type does not."""
 UNMAPPED: Final = -1
 """The place of a record that the offset map does not contain."""
 
@@ -44,6 +51,10 @@ class Match(StrEnum):
     """The record whose headers name the offset: for topics that a replication link appends to, and others as well."""
 
 
+BY_OFFSET: Final = frozenset({Match.EXACT, Match.MAPPED, Match.BROUGHT})
+"""The place of a record is an offset; otherwise only its order counts, or nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
     """What to compare, and how. `selection` is that of a restore: its rename names the target topics."""
@@ -55,6 +66,8 @@ class CompareRequest:
     """How many differences are shown."""
     restore: str | None = None
     """The restore that made the target; what it selected is compared."""
+    shared: bool = False
+    """The ranges are what both sides are known to have, and nobody's question: what was pruned since is not missed."""
 
     def __post_init__(self) -> None:
         if self.match is Match.MAPPED:
@@ -135,8 +148,6 @@ class Pair:
     source: Extent | None
     target: Extent | None
     times: Times = field(default_factory=Times)
-    restored: bool = False
-    """Whether a restore made the target: restored records have create time, whatever the archive has."""
     offset_map: OffsetMap | None = None
     brought: Brought | None = None
     """Which records of the target are compared, if others have written to it too."""
@@ -148,6 +159,10 @@ class Pair:
     bytes: int = 0
     slices: tuple[Slice, ...] = ()
     """Those that the source is read from, if it is an archive."""
+    revision: int = 0
+    """The revision of the archive's rows."""
+    compacted: bool = False
+    """Whether the archive says that compaction removed records before they were archived."""
 
 
 def parse_fields(words: Iterable[str]) -> frozenset[Field]:
@@ -160,7 +175,7 @@ def parse_fields(words: Iterable[str]) -> frozenset[Field]:
             except ValueError:
                 hint = f"give one of {', '.join(Field)}"
                 raise UsageError(f"--ignore {name!r} is not a field of a record", hint=hint) from None
-    if len(fields) == len(Field):
+    if fields | NEVER_COMPARED == set(Field):
         raise UsageError("--ignore names every field, so nothing is left to compare", hint="ignore fewer fields")
     return frozenset(fields)
 

@@ -155,6 +155,15 @@ def log_start_notes(pair: Pair) -> tuple[str, ...]:
     return (f"the log starts at offset {source} in the source, and at {target} in the target",)
 
 
+def log_append_notes(verdict: Verdict) -> tuple[str, ...]:
+    """A note if brokers gave records of one side their times, and not the same ones of the other."""
+    mine, its = verdict.source.log_append, verdict.target.log_append
+    if mine == its:
+        return ()
+    told = f"{mine:,} records of the source and {its:,} of the target have log append time"
+    return (f"{told}: the type of timestamps is not compared, their values are",)
+
+
 def find_suspects(number: int, pair: Pair, parts: Sequence[ComparePart], digests: Digests, limit: int) -> list[Suspect]:
     """Where to look for the first differences of a pair that is not equal; each suspect has at least one."""
     source, target = pair.source, pair.target

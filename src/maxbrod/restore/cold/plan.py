@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow.compute as pc
 
+from maxbrod.bounds import count_partitions
 from maxbrod.catalog.schema import SORT_ORDER, Kind
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
@@ -114,12 +115,13 @@ def cold_state(
             partitions.setdefault(where.topic, {}).setdefault(where.partition, []).append(directory.node_id)
             if folder.topic_id is not None:
                 ids.setdefault(where.topic, folder.topic_id)
+    counts = count_partitions((name, number) for name, found in partitions.items() for number in found)
     topics = [
         TopicState(
             name=name,
             topic_id=ids.get(name, ""),
             internal=False,
-            replicas=tuple(tuple(found.get(each, ())) for each in range(max(found) + 1)),
+            replicas=tuple(tuple(found.get(each, ())) for each in range(counts[name])),
             configs=None,
             effective=effective.get(name),
         )

@@ -150,6 +150,7 @@ class ColdRestore:
             topic_runs=moment.topic_runs,
             lost=listed_losses(archive, chosen.topics.keys(), archived.revisions),
             revisions=archived.revisions,
+            had=archived.had,
         )
         extents = measure_extents(archived.rows.portions(), sources_of(plan))
         obstacles = [
@@ -174,7 +175,7 @@ class ColdRestore:
         if not self._request.accept_gaps or not damaged.topics:
             return {}
         self.on_progress(Progress(phase="looking for damage"))
-        with open_configured(self._config.spark, self._session, needs=self._needs()) as session:
+        with open_configured(self._config.spark, self._session, needs=self._needs(), stop=self.stop) as session:
             found = run_loss_job(
                 session,
                 self._archive.url,
@@ -205,7 +206,7 @@ class ColdRestore:
         settings = ColdSettings(restore_id=plan.restore_id, archive_url=self._archive.url, storage=self._config.storage)
         self.on_progress(Progress(phase="starting Spark"))
         try:
-            with open_configured(spark, self._session, needs=self._needs()) as session:
+            with open_configured(spark, self._session, needs=self._needs(), stop=self.stop) as session:
                 tasks = spread(items, parallelism_of(spark.master, session))
                 meter = ColdMeter(self._paths, self.on_progress, bytes_total=total, tasks=len(tasks))
                 return run_cold_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)

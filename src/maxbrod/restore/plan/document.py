@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from maxbrod.batch.compression import compress, decompress
+from maxbrod import strict_json
+from maxbrod.batch.compression import compress, unpack_document
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import Codec
 from maxbrod.restore.plan.plan import RestorePlan  # noqa: TC001 - pydantic reads the types of fields
@@ -49,10 +50,10 @@ def decode_plan(data: bytes, *, object_name: str | None = None) -> RestorePlan:
     Keys that this release does not know are ignored.
     """
     try:
-        document = json.loads(decompress(Codec.ZSTD, np.frombuffer(data, np.uint8)).tobytes())
+        document = strict_json.parse(unpack_document(data))
         version, digest = document.get(FORMAT_FIELD), document.pop(_DIGEST_FIELD, None)
         text = _text(document)
-    except (CorruptDataError, ValueError, AttributeError, RecursionError) as error:
+    except (CorruptDataError, ValueError, AttributeError) as error:
         raise _corrupt(str(error), object_name) from error
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise UnsupportedFormatError(

@@ -23,6 +23,8 @@ class ObstacleKind(StrEnum):
     CORRUPT = "corrupt"
     UNEXPLAINED = "unexplained"
     INCOMPLETE = "incomplete"
+    PRUNED = "pruned"
+    """The chosen point in the past had records that were pruned since."""
     UNPROVED = "unproved"
     """The layout of another tool does not record enough to prove that the archive is complete."""
     NAME = "name"
@@ -51,9 +53,10 @@ _ERRORS: Final[dict[ObstacleKind, type[MaxbrodError]]] = {
     ObstacleKind.CORRUPT: CorruptDataError,
     ObstacleKind.UNEXPLAINED: IncompleteError,
     ObstacleKind.INCOMPLETE: IncompleteError,
+    ObstacleKind.PRUNED: IncompleteError,
     ObstacleKind.UNPROVED: IncompleteError,
 }
-GAPS: Final = frozenset({ObstacleKind.CORRUPT, ObstacleKind.UNEXPLAINED, ObstacleKind.INCOMPLETE})
+GAPS: Final = frozenset({ObstacleKind.CORRUPT, ObstacleKind.UNEXPLAINED, ObstacleKind.INCOMPLETE, ObstacleKind.PRUNED})
 """Requested records that the archive lacks: fatal, unless the user accepts gaps."""
 _ORDER: Final = {kind: place for place, kind in enumerate(ObstacleKind)}
 
@@ -74,9 +77,12 @@ class Obstacle:
 
 
 def in_order(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
-    """Sorted, fatal ones first."""
+    """Sorted, fatal ones first, each once."""
     return tuple(
-        sorted(obstacles, key=lambda each: (not each.fatal, _ORDER[each.kind], each.where or "", each.offset or 0))
+        sorted(
+            dict.fromkeys(obstacles),
+            key=lambda each: (not each.fatal, _ORDER[each.kind], each.where or "", each.offset or 0),
+        )
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from maxbrod.bounds import check_partitions
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.access import AccessPlan, find_access_obstacles, plan_access
 from maxbrod.restore.plan.choosing import choose_groups
@@ -25,7 +26,7 @@ from maxbrod.restore.repartition.extents import SourceExtent, plan_extents
 from maxbrod.transform.plan import TransformPlan  # noqa: TC001 - pydantic reads the types of fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
@@ -142,22 +143,33 @@ def plan_restore(
     access_runs: Mapping[str, str] | None = None,
     lost: Mapping[PartitionId, Sequence[UnreadableRange]] | None = None,
     revisions: Revisions | None = None,
+    had: Callable[[pa.Table], pa.ChunkedArray] | None = None,
 ) -> RestorePlan:
     """`rows` have the columns of `SOURCE_COLUMNS`; `ends` and `snapshot` are those of the run `archive.run_id`.
 
     `topic_runs` maps topic ids to the older run that describes them, `access_runs` the same for ACLs and quotas.
     `lost` are ranges whose objects are missing or damaged; `revisions` are those of the rows.
+    `had` marks gaps `pruned` since the chosen point in the past; None: what was pruned is not missed.
 
     A plan with fatal obstacles is still a plan: `obstacles.refusal` says whether it may run.
     """
     as_of = request.as_of is not None
     read = RowsInMemory(rows) if isinstance(rows, pa.Table) else rows
-    sources = measure_sources(read.portions(), request, chosen, ends, as_of=as_of, lost=lost, revisions=revisions)
-    counts: dict[str, int] = {}
+    sources = measure_sources(
+        read.portions(), request, chosen, ends, as_of=as_of, lost=lost, revisions=revisions, had=had
+    )
+    known: dict[str, int] = {}
     for each in ends:
-        counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
+        known[each.topic_id] = max(known.get(each.topic_id, 0), each.partition + 1)
     archived = {} if snapshot is None else {each.topic_id: each for each in snapshot.topics}
-    subjects = [_subject(request, group, counts, archived, target) for group in _by_topic(sources)]
+    # By its id: another incarnation may have had another configuration.
+    groups = [(group, archived.get(group[0].topic_id)) for group in _by_topic(sources)]
+    counts = [count_partitions(group, state, known.get(group[0].topic_id, 0)) for group, state in groups]
+    check_partitions(
+        {group[0].topic: count for (group, _), count in zip(groups, counts, strict=True)},
+        {group[0].topic: max(len(group), 0 if state is None else state.partition_count) for group, state in groups},
+    )
+    subjects = [_subject(request, *group, count, target) for group, count in zip(groups, counts, strict=True)]
     access = plan_access(
         request,
         snapshot,
@@ -229,14 +241,10 @@ def _by_topic(sources: Sequence[Source]) -> Iterator[list[Source]]:
 def _subject(
     request: RestoreRequest,
     sources: list[Source],
-    counts: Mapping[str, int],
-    topics: Mapping[str, TopicState],
+    archived: TopicState | None,
+    count: int,
     state: TargetState,
 ) -> Subject:
-    # By its id: another incarnation may have had another configuration.
-    topic_id = sources[0].topic_id
-    archived = topics.get(topic_id)
-    count = count_partitions(sources, archived, counts.get(topic_id, 0))
     target = plan_target(request, sources, archived, count, state)
     offsets = [
         plan_offsets(

@@ -35,12 +35,17 @@ _KAFKA_DEFAULTS: Final = {CLEANUP_POLICY: "delete", RETENTION_MS: str(7 * _DAY_S
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 _MISSING: Final = {
     None: (ObstacleKind.INCOMPLETE, "the archive has no row for"),
-    GapReason.CORRUPT: (ObstacleKind.CORRUPT, "the log had damaged batches at"),
+    GapReason.CORRUPT: (ObstacleKind.CORRUPT, "the log had damaged batches, or an object of the archive was lost, at"),
     GapReason.UNEXPLAINED: (ObstacleKind.UNEXPLAINED, "records are missing for an unknown reason among"),
+    GapReason.PRUNED: (ObstacleKind.PRUNED, "records that are asked for were pruned since, among"),
 }
 _LOST: Final = "put the objects back from a copy of the archive; or restore without these offsets: say --accept-gaps"
 _HOLES_HINT: Final = "holes are filled with empty transactions instead, about 200 a second"
 _ACCEPT: Final = "see 'maxbrod show'; to restore all other records, say --accept-gaps"
+_UNDO: Final = (
+    "'maxbrod prune --undo' brings them back in the prune's grace period; or choose a later point in time; or restore "
+    "all other records: say --accept-gaps"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +88,7 @@ def _archive(request: RestoreRequest, sources: Sequence[Source]) -> Iterator[Obs
                 kind=kind,
                 where=where,
                 what=f"{what} offsets {missing.first} to {missing.end}",
-                hint=_ACCEPT,
+                hint=_UNDO if missing.reason is GapReason.PRUNED else _ACCEPT,
                 fatal=not request.accept_gaps,
                 offset=missing.first,
             )
@@ -201,7 +206,7 @@ def _offsets(request: RestoreRequest, target: TargetTopic, source: Source, offse
     append = "restore under another name, or say --offsets append"
     exact = f"--offsets exact keeps them, in about {offsets.cost.seconds:.0f} s" if not target.exists else None
     if target.repartitioned:
-        where, exact = target.name, "confirm it with --offsets append"
+        where, exact = target.name, "--offsets append says that this is intended, --strict refuses it"
         append = "leave out --offsets exact, or --partition-count"
     if offsets.obstacle is not None:
         yield Obstacle(

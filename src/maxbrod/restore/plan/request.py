@@ -109,6 +109,11 @@ class RestoreRequest:
             return None
         return Transform(where=self.where, select=self.select)
 
+    def names(self, topic: str, partition: int) -> bool:
+        """Whether it names offsets of this partition."""
+        where = TopicPartition(topic=topic, partition=partition)
+        return any(each.where == where and (each.first, each.end) != (None, None) for each in self.ranges)
+
     def partition_count_of(self, topic: str) -> int | None:
         """The requested number of partitions for this topic of the archive; None: as many as it has."""
         return self.partition_counts.get(topic, self.partition_count)

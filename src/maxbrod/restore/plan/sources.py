@@ -21,10 +21,10 @@ from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import GapReason, PartitionId
-from maxbrod.restore.plan.columns import SOURCE_COLUMNS, RowColumns, read_columns
+from maxbrod.restore.plan.columns import RowColumns, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -136,26 +136,29 @@ def measure_sources(
     as_of: bool,
     lost: Mapping[PartitionId, Sequence[UnreadableRange]] | None = None,
     revisions: Revisions | None = None,
+    had: Callable[[pa.Table], pa.ChunkedArray] | None = None,
 ) -> tuple[Source, ...]:
     """The requested partitions, sorted by topic and partition. `rows` have the columns of `SOURCE_COLUMNS`.
 
     Rows in portions are measured one by one, and a portion has all rows of its partitions.
     `ends` are the ends of partitions in a snapshot. With `as_of` nothing beyond them exists; otherwise they only tell
     which partitions are archived and empty. `lost` are ranges that cannot be read. `revisions` are those of the rows.
+    `had` marks gaps `pruned` since the chosen point in the past; None: what was pruned is not missed.
     """
     sources: list[Source] = []
     seen: set[PartitionId] = set()
 
     def measure(portion: pa.Table, columns: RowColumns, partitions: Iterable[PartitionId]) -> None:
         asked = _ask(columns, request, chosen, partitions, ends, as_of=as_of)
-        sources.extend(_measure_portion(portion, columns, request, chosen, asked, lost or {}))
+        missed = None if had is None else had(portion).to_numpy()
+        sources.extend(_measure_portion(portion, columns, request, chosen, asked, lost or {}, missed))
 
     for portion in [rows] if isinstance(rows, pa.Table) else rows:
         ordered = portion.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
         columns = read_columns(ordered)
         measure(ordered, columns, [each for each in columns.spans if not as_of or each in ends])
         seen |= columns.spans.keys()
-    nothing = SCHEMA.empty_table().select(SOURCE_COLUMNS)
+    nothing = SCHEMA.empty_table()
     measure(nothing, read_columns(nothing), [each for each in ends if each not in seen])
     sources = [replace(each, revision=(revisions or {}).get(each.id, 0)) for each in sources]
     return tuple(sorted(sources, key=lambda source: (source.topic, source.topic_id, source.partition)))
@@ -190,6 +193,7 @@ def _measure_portion(
     chosen: Chosen,
     asked: Mapping[PartitionId, tuple[int, int]],
     lost: Mapping[PartitionId, Sequence[UnreadableRange]],
+    missed: NDArray[np.bool_] | None,
 ) -> list[Source]:
     holes: dict[PartitionId, list[MissingRange]] = {}
     faults = find_tiling_faults(rows, {each: extent for each, extent in asked.items() if extent[0] < extent[1]})
@@ -200,10 +204,15 @@ def _measure_portion(
         if fault.partition in asked:
             missing = MissingRange(first=fault.first_offset, end=fault.end_offset, reason=None)
             holes.setdefault(fault.partition, []).append(missing)
-    return [
-        _measure(columns, request, chosen.topics[each.topic_id], each, extent, holes.get(each, []), lost.get(each, ()))
-        for each, extent in asked.items()
-    ]
+    found = []
+    for each, extent in asked.items():
+        topic = chosen.topics[each.topic_id]
+        span = columns.spans.get(each, slice(0, 0))
+        bad = _bad_ranges(
+            columns, span, extent, None if missed is None else missed[span] | request.names(topic, each.partition)
+        )
+        found.append(_measure(columns, request, topic, each, extent, [*holes.get(each, []), *bad], lost.get(each, ())))
+    return found
 
 
 def revisions_of(sources: Iterable[Source]) -> dict[PartitionId, int]:
@@ -289,7 +298,7 @@ def _measure(
     topic: str,
     partition: PartitionId,
     asked: tuple[int, int],
-    holes: list[MissingRange],
+    missing_ranges: list[MissingRange],
     lost: Sequence[UnreadableRange],
 ) -> Source:
     span = columns.spans.get(partition, slice(0, 0))
@@ -310,7 +319,7 @@ def _measure(
     lengths = np.clip(np.minimum(end, last) - np.maximum(base, first), 0, None)
     missing = np.where(columns.data[span], columns.end[span] - base - columns.records[span], 0)
     dated = kept & columns.dated[span]
-    missing_ranges = sorted([*holes, *_bad_ranges(columns, span, asked)], key=lambda each: each.first)
+    missing_ranges = sorted(missing_ranges, key=lambda each: each.first)
     return Source(
         topic=topic,
         topic_id=partition.topic_id,
@@ -354,10 +363,17 @@ def _loses_records(reason: GapReason) -> bool:
             assert_never(reason)
 
 
-def _bad_ranges(columns: RowColumns, span: slice, asked: tuple[int, int]) -> list[MissingRange]:
-    """Gaps, and data rows with holes, whose reason is `corrupt` or `unexplained`."""
+def _bad_ranges(
+    columns: RowColumns, span: slice, asked: tuple[int, int], missed: NDArray[np.bool_] | None
+) -> list[MissingRange]:
+    """Gaps, and data rows with holes, whose reason is `corrupt` or `unexplained`; and gaps `pruned` that are `missed`.
+
+    `missed` marks rows of the span. Whoever asks for the present misses nothing that was pruned on purpose.
+    """
     base, end, reason = columns.base[span], columns.end[span], columns.reason[span]
     bad = np.isin(reason, [place for place, each in enumerate(_REASONS) if _loses_records(each)])
+    if missed is not None:
+        bad |= missed & (reason == _REASONS.index(GapReason.PRUNED))
     bad &= (end > asked[0]) & (base < asked[1])
     return [
         MissingRange(
