@@ -27,11 +27,11 @@ from compact.archives import (
 )
 from maxbrod.archive.opening import open_archive
 from maxbrod.batch.headers import walk
-from maxbrod.catalog import retrying
+from maxbrod.catalog import commits, retrying
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import overtaken as overtaken_by
 from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
-from maxbrod.compact import job, run, task
+from maxbrod.compact import cli, job, run, task
 from maxbrod.compact.plan.groups import plan_groups
 from maxbrod.compact.plan.joining import Written, join
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
@@ -319,6 +319,54 @@ def test_recompress_zstd_decompresses_batches_and_keeps_their_codec(making: Maki
     look(making.url)
 
 
+@pytest.mark.parametrize("framed_first", [True, False])
+@pytest.mark.parametrize("framed", [1, 5])
+def test_segments_in_several_codecs_take_no_more_bytes_than_before(
+    making: Making, framed: int, *, framed_first: bool
+) -> None:
+    """Some are in frames, and most are not, or the other way round; without frames the former would be raw again."""
+    noise = random.Random(1)
+    kinds = [Codec.NONE] * framed + [Codec.LZ4, Codec.GZIP, Codec.SNAPPY, Codec.ZSTD]
+    for number, codec in enumerate(kinds if framed_first else kinds[::-1]):
+        values = b"a value that repeats " * 400 if codec is Codec.NONE else noise.randbytes(3000)
+        batches = [data_batch(50 * number + each, 1, codec=codec, value=values) for each in range(50)]
+        making.run({0: batches}, packed=False)
+    before, rows = look(making.url), segments(making.url)
+    assert len({row.path.endswith(".zst") for row in rows}) == 2
+    report = compact(making.url)
+    assert look(making.url) == before
+    assert len({row.path for row in segments(making.url)}) == 1
+    assert report.total("new_bytes") <= report.total("bytes") + 64 * len(rows)
+    (topic,) = report.topics
+    assert (topic.larger is not None) == (topic.new_bytes is not None and topic.new_bytes > topic.bytes)
+
+
+def test_frames_of_a_higher_level_are_copied_where_new_ones_would_be_larger(making: Making) -> None:
+    noise = random.Random(1)
+    for number in range(3):
+        words = [noise.randbytes(12) for _ in range(2000)]
+        value = b" ".join(noise.choice(words) for _ in range(20_000))
+        making.run({0: [data_batch(number, 1, value=value)]}, packed=False, compression="zstd:19")
+    before, rows = look(making.url), segments(making.url)
+    report = compact(making.url)
+    assert look(making.url) == before
+    assert (report.total("bytes"), report.total("new_bytes")) == (sum(row.bytes for row in rows),) * 2
+    assert [topic.larger for topic in report.topics] == [None]
+
+
+def test_a_topic_that_grows_because_it_was_asked_for_says_so(
+    making: Making, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        making.run({0: [data_batch(50 * number, 50, value=b"a value that repeats " * 20)]}, packed=False)
+    report = compact(making.url, recompress="source")
+    assert report.topics[0].larger == "--recompress source was asked for"
+    cli._print(report, quiet=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{TOPIC} takes" in shown
+    assert "more than before: --recompress source was asked for" in shown
+
+
 @pytest.mark.usefixtures("near_or_distant")
 def test_large_segments_are_copied_as_they_are_stored(making: Making) -> None:
     noise = random.Random(1)
@@ -412,6 +460,37 @@ def test_of_two_compactions_at_once_the_second_drops_what_the_first_has_merged(
     assert (report.total("merges"), report.overtaken, report.run_id) == (0, 2, None)
     assert look(making.url) == before
     assert [row.level for row in segments(making.url)] == [1, 1]
+
+
+def test_a_compaction_beside_a_backup_that_never_ends_commits_what_it_has_merged(
+    making: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The follower is faster each time, thirty times: what was merged is merged once, and committed behind it."""
+    making.many(6, partitions=2)
+    other, merge, merges = Making(making.url), job.merge_groups, list[int]()
+    put, following = commits._put_entry, iter(range(30))
+
+    def overtaken(*arguments: Any) -> bool:
+        if (number := next(following, None)) is not None:
+            with monkeypatch.context() as alone:
+                alone.setattr(commits, "_put_entry", put)
+                other.archive.catalog.refresh()
+                other.run({0: [data_batch(18 + 3 * number, 3)]})
+        return put(*arguments)
+
+    def merged(*arguments: Any) -> Any:
+        merges.append(1)
+        return merge(*arguments)
+
+    monkeypatch.setattr(run, "merge_groups", merged)
+    monkeypatch.setattr(commits, "_put_entry", overtaken)
+    monkeypatch.setattr(retrying, "_PAUSE_S", 0)
+    report = compact(making.url, topics=[TOPIC])
+    assert (len(merges), report.total("merges"), report.overtaken, report.exit_code) == (1, 2, 0, EXIT_DONE)
+    found = segments(making.url)
+    assert [row.level for row in found if row.base_offset < 18] == [1, 1]
+    assert len(found) == 2 + 30
+    look(making.url)
 
 
 def test_a_commit_that_is_always_overtaken_gives_up_and_changes_nothing(

@@ -19,6 +19,7 @@ from maxbrod.errors import EXIT_DONE
 from maxbrod.inspect import garbage
 from maxbrod.layouts.kafka.reading import read_log
 from maxbrod.model import now_ms
+from support.clocks import set_clocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +49,7 @@ def test_readers_of_the_older_version_go_on_until_gc_after_its_grace(
     compact(making.url)
     assert garbage.collect_garbage(open_archive(making.url), delete=True).objects == ()
     assert logs(making, old) == before
-    for clock in ("_own_clock_ms", "_store_clock_ms"):
-        monkeypatch.setattr(garbage, clock, lambda *_: now_ms() + 2 * DAY_MS)
+    set_clocks(monkeypatch, own_ms=now_ms() + 2 * DAY_MS, store_ms=now_ms() + 2 * DAY_MS)
     found = garbage.collect_garbage(open_archive(making.url), delete=True)
     assert {each.path for each in found.objects} == {row.path for row in old}
     assert b"".join(logs(making, segments(making.url))) == b"".join(before)

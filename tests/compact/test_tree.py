@@ -37,7 +37,11 @@ def test_segments_of_a_tree_become_one_of_the_next_level(tmp_path: Path) -> None
     assert read(local(tmp_path), survey.segments).equals(before)
 
 
-def test_a_damaged_segment_leaves_its_run_and_the_rest_is_merged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("step_over", "left", "levels"), [(False, 2, "0000"), (True, 0, "001")])
+def test_behind_a_damaged_segment_nothing_is_merged_unless_it_may_be_stepped_over(
+    *, step_over: bool, left: int, levels: str, tmp_path: Path
+) -> None:
+    """The tool itself would delete the damaged one unread, once something behind it has a higher level."""
     write(local(tmp_path), [rows(20)], segment_records_max=10)
     write(local(tmp_path), [rows(20, start=50)], segment_records_max=10)
     bad = next(tmp_path.rglob(f"{10:020d}-*"))
@@ -45,14 +49,32 @@ def test_a_damaged_segment_leaves_its_run_and_the_rest_is_merged(tmp_path: Path)
     data = bytearray(bad.read_bytes())
     data[8] ^= 0xFF
     bad.write_bytes(data)
-    report = compact(tmp_path)
+    report = compact(tmp_path, step_over=step_over)
     assert report.exit_code == EXIT_CORRUPT
     (fault,) = report.faults
     assert (fault.base_offset, fault.end_offset, fault.damaged) == (0, 20, True)
     assert fault.object_name is not None
     assert fault.object_name.endswith(bad.name)
-    levels = sorted(path.parent.name for path in tmp_path.rglob("0*-0*"))
-    assert levels == ["0", "0", "1"]
+    assert "".join(sorted(path.parent.name for path in tmp_path.rglob("0*-0*"))) == levels
+    assert [dict(each.left) for each in report.topics] == [{"behind a damaged segment": left} if left else {}]
+    assert report.total("segments") == 2 * step_over
+
+
+def test_what_waits_behind_a_missing_or_young_segment_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(local(tmp_path), [rows(60)], segment_records_max=10)
+    next(tmp_path.rglob(f"{20:020d}-*")).unlink()
+    (tmp_path / "maxbrod.json").unlink()
+    limits = ["--min-segment-age", "0", "--min-segment-count", "2", "--min-segment-size", "1", "--dry-run"]
+    assert command(["compact", "-a", str(tmp_path), *limits]) == EXIT_DONE
+    said = capsys.readouterr().out
+    assert "segments that stay as they are: 3 behind missing offsets" in said
+    assert "2 segments would become 1" in said
+    assert command(["compact", "-a", str(tmp_path), *limits, "--json"]) == EXIT_DONE
+    assert json.loads(capsys.readouterr().out)["topics"][0]["left"] == {"behind missing offsets": 3}
+    assert command(["compact", "-a", str(tmp_path), *limits, "--step-over"]) == EXIT_DONE
+    assert "5 segments would become 2" in capsys.readouterr().out
 
 
 def test_the_command_prints_a_report_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from given_records import Given, batch
 
 from archive.examples import OLD_ID, fill
 from catalog.examples import TOPIC_ID, segment
 from maxbrod.cli.main import run
+from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
+from maxbrod.layouts.registry import layout_of
+from maxbrod.model import TopicPartition
+from maxbrod.storage.opening import open_storage
 from support.archives import commit_run
 
 if TYPE_CHECKING:
@@ -49,6 +54,19 @@ def test_a_snapshot_that_cannot_be_read_is_named_and_no_recovery_point_is_claime
     text = " ".join(said("ls", *local_place.arguments).split())
     assert "recovery point: unknown: the snapshot of run run-2 cannot be read" in text
     assert json.loads(said("ls", *local_place.arguments, "--json"))["unreadable_snapshot"] == "run-2"
+
+
+def test_faults_of_another_tools_archive_by_which_records_are_not_listed_are_counted(tmp_path: Path, said: Any) -> None:
+    storage, layout, survey = open_storage(str(tmp_path)), layout_of("kbak"), Survey(layout="kbak", segments=())
+    where = TopicPartition(topic="orders", partition=0)
+    written = layout.write(storage, where, [batch([Given(offset=3)])], WriteOptions(), survey=survey)
+    topics = {"orders": ForeignTopic(name="orders", partition_count=1)}
+    layout.publish(storage, survey, written, WriteOptions(), ClusterFacts(topics=topics, taken_at_ms=5))
+    assert json.loads(said("ls", "--archive", str(tmp_path), "--json"))["faults"] == 0
+    for path in tmp_path.rglob("manifest.json"):
+        path.write_text(path.read_text().replace('"start_offset": 3', '"start_offset": 9'))
+    assert "damaged: 1 fault, by which records are not listed" in said("ls", "--archive", str(tmp_path))
+    assert json.loads(said("ls", "--archive", str(tmp_path), "--json"))["faults"] == 1
 
 
 def test_every_listing_fits_eighty_columns_and_a_pipe_gets_names_whole(

@@ -7,6 +7,7 @@ import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from deltalake import DeltaTable
@@ -14,12 +15,14 @@ from deltalake import DeltaTable
 from archive.examples import fill
 from catalog.examples import gap, run, segment
 from maxbrod.archive.opening import open_for_writing, open_native
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.late import LATE_MS
 from maxbrod.check.run import check_archive
 from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, StorageFullError, UsageError
 from maxbrod.inspect import garbage
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.model import AbortedTransaction, GapReason
+from support.clocks import set_clocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -137,6 +140,18 @@ def test_a_run_that_was_suspended_commits_nothing_that_gc_has_deleted_meanwhile(
     patient.catalog.commit(rows)
 
 
+def test_a_late_commit_asks_for_its_objects_though_the_clock_was_set_back(
+    local_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, late = fill(local_place), local_place.open()
+    monkeypatch.setattr("maxbrod.catalog.catalog.now_ms", lambda: int((time.time() - DAY_S) * 1000))
+    assert isinstance(late.catalog, Catalog)
+    late.catalog._since_s -= 2 * LATE_MS / 1000
+    with pytest.raises(RefusedError, match="was deleted before the run could commit it"):
+        late.catalog.commit([segment(0, 7, partition=5, path=ORPHANS[0]), run("late", snapshot=None)])
+    assert not check_archive(archive).problems
+
+
 def test_a_run_that_is_suspended_within_its_commit_says_what_gc_has_deleted(
     local_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,14 +172,18 @@ def test_a_run_that_is_suspended_within_its_commit_says_what_gc_has_deleted(
     assert "repair" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("clock", ["_own_clock_ms", "_store_clock_ms"])
+@pytest.mark.parametrize("clock", ["own_ms", "store_ms"])
 def test_a_clock_that_is_ahead_makes_nothing_garbage(
     clock: str, local_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = fill(local_place)
     put_old(local_place, archive, ORPHANS, age_s=60)
-    monkeypatch.setattr(garbage, clock, lambda *_: int((time.time() + 9 * DAY_S) * 1000))
-    assert collect_garbage(archive, delete=True).objects == ()
+    set_clocks(monkeypatch, **{clock: int((time.time() + 9 * DAY_S) * 1000)})
+    with pytest.raises(RefusedError, match=r"this machine's clock is 9 d (ahead of|behind) the store's"):
+        collect_garbage(archive, delete=True)
+    set_clocks(monkeypatch, **{clock: int((time.time() + 600) * 1000)})
+    put_old(local_place, archive, ["packs/run-8-ff.log"], age_s=DAY_S - 60)
+    assert "packs/run-8-ff.log" not in {found.path for found in collect_garbage(archive, delete=True).objects}
     assert set(ORPHANS) <= paths_of(archive)
 
 
@@ -186,6 +205,18 @@ def test_a_full_store_can_be_relieved_of_garbage(local_place: Place, monkeypatch
     assert collect_garbage(archive, delete=True).objects == ()
 
 
+def test_a_store_that_is_full_since_its_last_commit_can_be_relieved_of_what_runs_left_since(
+    local_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = fill(local_place)
+    for found in list(archive.storage.list()):
+        age(local_place, found.path, 9 * DAY_S)
+    put_old(local_place, archive, ORPHANS)
+    put_old(local_place, archive, ["packs/run-8-ff.log"], age_s=DAY_S / 2)
+    monkeypatch.setattr(archive.storage, "put", Mock(side_effect=StorageFullError("no space left")))
+    assert {found.path for found in collect_garbage(archive, delete=True, trust_clock=True).objects} == set(ORPHANS)
+
+
 def test_what_a_commit_put_out_of_use_stays_for_the_grace_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = fill(place)
     age_all(place, archive)
@@ -197,8 +228,8 @@ def test_what_a_commit_put_out_of_use_stays_for_the_grace_time(place: Place, mon
     assert (report.objects, report.young_objects) == ((), 1)
     assert gone.path in paths_of(archive)
 
-    for clock in ("_own_clock_ms", "_store_clock_ms"):
-        monkeypatch.setattr(garbage, clock, lambda *_: int((time.time() + 2 * DAY_S) * 1000))
+    later_ms = int((time.time() + 2 * DAY_S) * 1000)
+    set_clocks(monkeypatch, own_ms=later_ms, store_ms=later_ms)
     assert [found.path for found in collect_garbage(place.open(), delete=True).objects] == [gone.path]
     assert not check_archive(place.open()).problems
 

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from archive.examples import EMPTY_ID, OLD_ID, cluster, fill, part
 from catalog.examples import TOPIC_ID, many_segments, segment
 from maxbrod.archive.runs import list_runs, show_run
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.errors import UsageError
 from maxbrod.inspect.listing import list_topics
 from maxbrod.inspect.showing import show_topic
@@ -15,6 +16,8 @@ from maxbrod.kafka.state.cluster_state import TopicState
 from support.archives import commit_run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from support.archives import Place
 
 
@@ -63,6 +66,24 @@ def test_topics_are_chosen_by_name_and_pattern_and_close_names_are_told(local_pl
     with pytest.raises(UsageError, match="'ordres'") as caught:
         list_topics(archive, ["ordres"])
     assert caught.value.hint == "did you mean orders?"
+
+
+def test_a_listing_of_one_topic_reads_no_rows_of_others(local_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = fill(local_place)
+    other = segment(0, 10, topic="clicks", topic_id="CLICKSCLICKSCLICKSCLIA", path="segments/clicks/x/0/1.log")
+    commit_run(archive, "run-3", [other])
+    every = {each.topic: each for each in list_topics(archive).topics}
+    read: list[str] = []
+    portions = Catalog.portions
+
+    def counted(self: Catalog, *columns: Any, **conditions: Any) -> Iterator[Any]:
+        for rows in portions(self, *columns, **conditions):
+            read.extend(rows["topic"].to_pylist())
+            yield rows
+
+    monkeypatch.setattr(Catalog, "portions", counted)
+    assert list_topics(archive, ["clicks"]).topics == (every["clicks"],)
+    assert set(read) == {"clicks"}
 
 
 def test_a_topic_created_again_and_still_empty_is_the_newest_of_its_name(local_place: Place) -> None:

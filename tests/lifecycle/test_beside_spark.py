@@ -16,6 +16,7 @@ from maxbrod.archive.opening import open_archive
 from maxbrod.inspect import garbage
 from maxbrod.model import now_ms
 from prune.test_native import prune
+from support.clocks import set_clocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,10 +46,8 @@ def value(offset: int) -> bytes:
 def collect_garbage(url: str, monkeypatch: pytest.MonkeyPatch, *, ahead_ms: int) -> int:
     with monkeypatch.context() as patched:
         later = now_ms() + ahead_ms
-        for clock in ("_own_clock_ms", "_store_clock_ms"):
-            patched.setattr(garbage, clock, lambda *_: later)
-        patched.setattr("maxbrod.archive.undo.now_ms", lambda: later)
-        return len(garbage.collect_garbage(open_archive(url), delete=True).objects)
+        set_clocks(patched, own_ms=later, store_ms=later)
+        return len(garbage.collect_garbage(open_archive(url), delete=True, trust_clock=True).objects)
 
 
 def test_a_stream_and_a_query_go_on_beside_compact_prune_by_key_and_gc(

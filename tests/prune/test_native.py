@@ -10,11 +10,15 @@ import pytest
 from catalog.examples import run
 from maxbrod.archive.carried import NOTHING, Carried, LostTopic, encode_carried
 from maxbrod.archive.holds import add_hold, release_hold
+from maxbrod.archive.runs import list_runs
 from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.archive.undo import undo_prune
+from maxbrod.catalog import commits
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.check.run import check_archive
 from maxbrod.cli.main import run as main
 from maxbrod.errors import UsageError
@@ -42,7 +46,7 @@ from prune.archives import (
 from support.archives import commit_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from maxbrod.archive.opening import Archive
     from support.archives import Place
@@ -380,8 +384,26 @@ def test_replaced_rows_go_when_no_run_can_reach_them_and_revisions_keep_counting
     assert not [path for path in archive.catalog.replaced()["path"].to_pylist() if path is not None]
     assert archive.catalog.revisions() == there
     assert as_of(archive, "three") == [(0, 5, "data"), (5, 12, "data")]
+    # The gap that keeps the number belongs to no point in time.
+    assert {each.restorable for each in list_runs(archive)} == {True, None}
     undo_prune(archive, apply=True)
     assert everything(archive) == before
+
+
+def test_a_pruned_history_is_missed_only_by_the_runs_that_saw_it(local_place: Place) -> None:
+    archive = local_place.create()
+    old = data("users", 0, 9, age_days=50, run_id="one")
+    commit(archive, "one", [old], {part("users"): 9})
+    new = data("users", 0, 12, age_days=1, path="packs/new.log", run_id="two", first_leader_epoch=5)
+    archive.storage.put("packs/new.log", bytes(700))
+    archive.catalog.commit([new], retired=[old])
+    put_run(archive, "three", 12, 1)
+    prune(archive, older_days=30)
+    assert as_of(archive, "one") == [(0, 9, "pruned")]
+    assert {each.run_id: each.restorable for each in list_runs(archive) if each.snapshot} == {
+        "one": False,
+        "three": True,
+    }
 
 
 def test_a_run_that_reaches_replaced_rows_keeps_them(local_place: Place) -> None:
@@ -433,9 +455,34 @@ def test_a_backup_that_commits_in_between_does_not_stop_a_prune(
     prune(archive, older_days=5)
     found = local_place.open()
     assert segments(found, "orders")[0] == (50, 60)
-    assert segments(found, "orders")[-1] == (120, 130)
+    # The second attempt follows the second backup.
+    assert segments(found, "orders")[-1] == (110, 120)
     assert_tiles(found)
     assert len(list(found.storage.list("prunes"))) == 1
+
+
+def test_a_hold_that_is_added_while_a_backup_overtakes_a_prune_is_respected(
+    local_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, other = years(local_place), local_place.open()
+    put, steps = commits._put_entry, iter(["backup", "backup", "hold", "backup"])
+
+    def overtaken(*arguments: Any) -> bool:
+        step = next(steps, None)
+        with monkeypatch.context() as alone:
+            alone.setattr(commits, "_put_entry", put)
+            other.catalog.refresh()
+            if step == "hold":
+                add_hold(other, who="legal", why="case", topics=["orders"])
+            elif step == "backup":
+                other.catalog.commit([run(new_run_id(), snapshot=None)])
+        return put(*arguments)
+
+    monkeypatch.setattr(commits, "_put_entry", overtaken)
+    report = prune(archive, older_days=5)
+    assert (report.going.segments, report.run_id, next(steps)) == (0, None, "backup")
+    assert segments(local_place.open(), "orders")[0] == (0, 10)
+    assert list(archive.storage.list("prunes")) == []
 
 
 def test_holes_of_other_reasons_stay_what_they_are(local_place: Place) -> None:
@@ -465,3 +512,25 @@ def test_every_run_is_listed_with_its_reason_also_if_all_stay(
     said = capsys.readouterr().out
     for each in points(archive):
         assert any(each.run_id in line and "stays" in line for line in said.splitlines())
+
+
+def test_two_undos_at_once_bring_each_run_back_once(local_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = years(local_place)
+    request = PruneRequest(segments=SegmentPolicy(), runs=RunPolicy(last=2))
+    prune_archive(archive, request, apply=True)
+    mine, commit = local_place.open(), Catalog.commit
+    others: list[Callable[[], object]] = [
+        lambda: local_place.open().catalog.commit([run("other", snapshot=None)]),
+        lambda: undo_prune(local_place.open(), apply=True),
+    ]
+
+    def overtaken(catalog: Catalog, *rows: Any, **more: Any) -> Any:
+        if catalog is mine.catalog and others:
+            others.pop(0)()
+        return commit(catalog, *rows, **more)
+
+    monkeypatch.setattr(Catalog, "commit", overtaken)
+    with pytest.raises(UsageError, match="no prune of this archive can be undone"):
+        undo_prune(mine, apply=True)
+    ids = [each.run_id for each in local_place.open().catalog.runs()]
+    assert sorted(set(ids)) == sorted(ids)

@@ -19,6 +19,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.opening import open_storage
 from prune.test_kill_sweep import Killed
+from support.clocks import set_clocks
 from support.storages import s3_options
 
 if TYPE_CHECKING:
@@ -61,6 +62,20 @@ def told(capsys: pytest.CaptureFixture[str], path: Path, *words: str, exits: int
 
 
 LAYOUTS = pytest.mark.parametrize("name", ["kbak", "kbs", "parquet", "avro", "binlog"])
+
+
+@LAYOUTS
+def test_ages_count_up_to_the_newest_object_if_this_machines_clock_is_ahead(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree(name, tmp_path)
+    set_clocks(monkeypatch, own_ms=round(time.time() * 1000) + 400 * DAY_MS)
+    planned = told(capsys, tmp_path, "prune", "--older-than", "15d")
+    assert (planned["going"]["segments"], planned["idle_ms"] // DAY_MS) == (3, 400)
+    assert told(capsys, tmp_path, "prune", "--older-than", "15d", "--trust-clock")["going"]["segments"] == 4
+    set_clocks(monkeypatch, own_ms=round(time.time() * 1000) - 400 * DAY_MS)
+    refused = told(capsys, tmp_path, "prune", "--older-than", "15d", "--apply", exits=5)
+    assert "this machine's clock is 400 d behind the store's" in refused["message"]
 
 
 @LAYOUTS

@@ -55,3 +55,28 @@ def test_backups_restores_and_comparisons_of_a_pruned_archive(
     report = command.json("compare", "--suffix", "-all")
     assert (report["equal"], report["source_records"]) == (True, 160)
     assert run(["check", "-a", str(tmp_path)]) == 0
+
+
+def test_a_restore_as_of_a_run_whose_records_were_pruned_is_refused_or_incomplete(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic, config={"retention.ms": "-1"})
+    first = None
+    for _ in range(2):
+        produce(cluster, topic, numbered(20))
+        report = back_up(config_of(cluster, tmp_path, topic))
+        first = first or report.run_id
+    assert first is not None
+    assert run(["prune", "-a", str(tmp_path), "--topic-bytes", "0", "--apply"]) == 0
+    capsys.readouterr()
+    command = Command(cluster, tmp_path, capsys)
+    then = ["restore", "--as-of", first, "--suffix", "-then"]
+    command(*then, exits=3)
+    assert "records that are asked for were pruned since, among offsets 0 to 20" in command.said
+    assert command.json(*then, exits=3)["obstacles"][0]["kind"] == "pruned"
+    assert not command.json("compare", "--as-of", first, exits=3)["equal"], "the source still has them"
+    restored = command.json(*then, "--accept-gaps")
+    assert (restored["complete"], restored["records"], len(restored["accepted_gaps"])) == (False, 0, 1)
+    # The present has given them up on purpose.
+    assert command.json("restore", "--suffix", "-now")["complete"]
+    assert command.json("compare")["equal"]

@@ -37,6 +37,11 @@ def test_the_last_runs_stay_by_commit_not_by_clock() -> None:
     assert kept(runs, RunPolicy(last=1)) == ["stepped-back"]
 
 
+def test_a_run_whose_clock_was_ahead_takes_no_other_run_with_it() -> None:
+    runs = [run("ahead", START + timedelta(days=400)), run("a", START), run("b", START + timedelta(days=1))]
+    assert kept(runs, RunPolicy(within_s=7 * 86_400)) == ["ahead", "a", "b"]
+
+
 def test_periods_without_runs_do_not_count() -> None:
     runs = [
         run("old", START),

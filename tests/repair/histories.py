@@ -41,6 +41,10 @@ def records(first: int, count: int, *, epoch: int = 0, value: bytes = b"value", 
     return data_batch(first, count, value=value, leader_epoch=epoch, **more)
 
 
+def _place(each: PartitionId) -> tuple[str, int]:
+    return each.topic_id, each.partition
+
+
 def in_transaction(first: int, count: int, producer: int) -> bytes:
     return data_batch(first, count, attributes=0x10, producer_id=producer, producer_epoch=0, base_sequence=0)
 
@@ -106,10 +110,11 @@ class History:
         log_starts: dict[PartitionId, int] | None = None,
         reason: GapReason = GapReason.RETENTION,
         snapshot: bool = True,
+        shares: str | None = None,
         retired: list[Gap] | None = None,
         **how: Any,
     ) -> None:
-        """One run: what it read, with gaps of this reason between."""
+        """One run: what it read, with gaps of this reason between. `shares`: the run whose snapshot it shares."""
         written = self.write(logs, **how)
         archive = self.open()
         rows: list[Any] = []
@@ -132,7 +137,13 @@ class History:
             self.held[partition] = (first, max(cursor, self.held.get(partition, (0, 0))[1]))
         statistics = {"command": "backup", "exit_code": 0, "records": 1}
         run = Run(started_at=_NOW, finished_at=_NOW + self.number, snapshot=None, statistics=statistics, **shared)
-        if snapshot:
+        if shares is not None:
+            changes = [
+                [["run_id"], self.run_id],
+                *([["ends", *_place(each)], end] for each, (_, end) in self.held.items()),
+            ]
+            run = replace(run, snapshot=f"snapshots/{shares}.json.zst", snapshot_changes=changes)
+        elif snapshot:
             path = f"snapshots/{self.run_id}.json.zst"
             archive.storage.put(path, encode(self._snapshot(archive, rows, run, log_starts or {}, retired or [])))
             run = replace(run, snapshot=path)

@@ -11,11 +11,13 @@ import pytest
 from maxbrod.backup.plan.mending import plan_mending
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.cli.main import run as maxbrod
 from maxbrod.config import Config
-from maxbrod.model import MENDABLE, GapReason
+from maxbrod.model import MENDABLE, Codec, GapReason
 from maxbrod.repair.report import Action
 from maxbrod.repair.run import repair_archive
 from repair.histories import IDS, History, records, repaired
+from support.sparkless import no_session, run_tasks_here
 
 if TYPE_CHECKING:
     from maxbrod.notices import Notice
@@ -83,6 +85,25 @@ def test_of_a_damaged_slice_the_sound_start_stays(history: History) -> None:
     assert [row[:2] for row in after] == [(0, 10), (10, 20), (20, 30)]
     assert before[0][2].startswith(after[0][2])
     assert gaps(history) == [(0, 10, 20, "corrupt")]
+
+
+def test_a_batch_that_is_larger_than_what_is_looked_into_is_neither_damage_nor_taken_out(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history.run({("orders", 0): [records(30, 2, value=bytes(1 << 20), codec=Codec.ZSTD)]})
+    for module in ("batch.timestamps", "layouts.kafka.verifying"):
+        monkeypatch.setattr(f"maxbrod.{module}.DECOMPRESSED_BYTES_MAX", 1 << 20)
+    version = history.open().catalog.version
+    assert (repaired(history.url, deep=True).action, history.open().catalog.version) == (Action.NONE, version)
+    monkeypatch.setenv("MAXBROD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("maxbrod.check.deep.open_configured", no_session)
+    monkeypatch.setattr("maxbrod.check.deep.parallelism_of", lambda *_: 1)
+    monkeypatch.setattr("maxbrod.check.job.run_tasks", run_tasks_here)
+    assert maxbrod(["check", "--deep", "-a", history.url]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "limit: orders-0 offsets [30, 32)" in text
+    assert "a restore takes them as they are" in text
+    assert "sound: " in text
 
 
 def test_a_row_of_an_older_run_whose_object_is_lost_is_a_gap_as_of_that_run(history: History) -> None:

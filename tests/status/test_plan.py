@@ -172,3 +172,11 @@ def test_without_a_recovery_point_the_line_says_whether_backups_or_objects_are_t
     assert (lines["recovery point"].state, lines["recovery point"].hint) == (State.FAILED, "see 'maxbrod check'")
     lines = {each.name: each for each in judge(replace(damaged, damaged=None), TARGETS)}
     assert "maxbrod backup" in (lines["recovery point"].hint or "")
+
+
+def test_what_nobody_has_recorded_is_not_said_to_have_never_been_done() -> None:
+    """Restores and comparisons leave no proof: the archive may have been restored all the same."""
+    told = {each.name: each.text for each in judge(replace(GOOD, drill=None, deep_check=None), TARGETS)}
+    assert told["drill"] == "none is recorded: no drill has restored records and compared them"
+    assert told["deep check"] == "none is recorded: no check has read all objects"
+    assert not [text for text in told.values() if "nobody" in text]

@@ -12,12 +12,14 @@ from archive.examples import fill
 from catalog.examples import segment
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.proofs import KEPT, Proof, ProofKind, last_proof, read_proofs, record_proof
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_USAGE
 from maxbrod.status.run import gather
 from support.archives import commit_run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pytest
@@ -58,7 +60,7 @@ def test_a_deleted_segment_fails_at_once(place: Place, capsys: pytest.CaptureFix
     code, promises = looked(place, capsys)
     assert code == EXIT_CORRUPT
     assert promises["objects"]["state"] == "FAILED"
-    assert "orders-0 from offset 0" in promises["objects"]["text"]
+    assert "missing: orders-0 offsets [0, 10) in " in promises["objects"]["text"]
     assert run(["status", *place.arguments]) == EXIT_CORRUPT
     assert "FAILED  objects: missing: orders-0" in capsys.readouterr().out
 
@@ -80,6 +82,21 @@ def test_segments_that_a_compaction_can_merge_are_counted_from_rows(local_place:
     # Too few, too small and compacted ones do not count, and neither do young ones.
     assert count(written_at + hour) == (10, 1)
     assert count(written_at + hour - 1) == (0, 0)
+
+
+def test_every_row_is_read_once(local_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = fill(local_place)
+    calls: list[object] = []
+    portions = Catalog.portions
+
+    def counted(self: Catalog, *columns: Any, **conditions: Any) -> Iterator[Any]:
+        calls.append(columns)
+        return portions(self, *columns, **conditions)
+
+    monkeypatch.setattr(Catalog, "portions", counted)
+    facts = gather(archive, 1_700_000_300_000)
+    assert (facts.segments, facts.records) == (5, 37)
+    assert len(calls) == 1
 
 
 def test_a_backup_that_failed_is_not_ok(local_place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,3 +196,11 @@ def test_a_follow_that_has_stopped_is_never_ok(local_place: Place, capsys: pytes
     assert promises["recovery point"]["state"] in {"WARN", "FAILED"}
     assert "metrics of --follow" in (promises["recovery point"]["hint"] or "") or code
     assert code == EXIT_INCOMPLETE
+
+
+def test_a_problem_without_a_place_is_named_without_an_empty_one(
+    local_place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local_place.create()
+    _, promises = looked(local_place, capsys)
+    assert promises["offsets"]["text"] == "empty: no run has stored anything here"

@@ -82,8 +82,7 @@ def check(call: Call[CheckOptions]) -> None:
         verdict = quick.verdict if found is None else found.verdict_with(quick.problem_counts)
         whole = not options.topics and verdict is not Verdict.STOPPED
         unrecorded = _record(opened, verdict, found, started_at) if whole else None
-        wrong = sum(quick.problem_counts.values()) + (len(found.problems) if found else 0)
-        report_figures(last_problems=wrong, last_deep=int(deep and part is None))
+        report_figures(last_problems=_wrong(quick, found), last_deep=int(deep and part is None))
         if verdict is Verdict.DAMAGED:
             quick = replace(quick, recovery_point=None)
         if as_json:
@@ -273,8 +272,13 @@ def _words(verdict: Verdict, quick: CheckReport, found: DeepCheckReport | None) 
             return f"{verdict}: {_EXPLAINED}, and {read} is what was written; {_NOT_ASKED}"
         case Verdict.STOPPED:
             return f"{verdict} on request, with nothing found so far: the same command goes on from here"
-    wrong = sum(quick.problem_counts.values()) + (len(found.problems) if found else 0)
+    wrong = _wrong(quick, found)
     return f"{verdict}: {wrong:,} problem{'s'[: wrong != 1]}, see above"
+
+
+def _wrong(quick: CheckReport, found: DeepCheckReport | None) -> int:
+    """The number of problems. A limit of the check itself is said, and is none."""
+    return sum(quick.problem_counts.values()) + sum(bool(each.exit_code) for each in (found.problems if found else ()))
 
 
 def _foreign_words(report: ForeignCheckReport) -> str:
@@ -294,15 +298,6 @@ def _foreign_words(report: ForeignCheckReport) -> str:
 
 
 def _print_problem(problem: Problem) -> None:
-    where = ""
-    if problem.partition is not None:
-        where = f" {problem.topic or problem.topic_id}-{problem.partition}"
-    if problem.first_offset is not None:
-        known = problem.end_offset is not None
-        where += f" offsets [{problem.first_offset:,}, {problem.end_offset:,})" if known else ""
-        where += "" if known else f" from offset {problem.first_offset:,} on"
-    if problem.object_name is not None:
-        where += f" in {problem.object_name}"
-    print_line(f"{problem.kind}:{where}: {problem.message}")
+    print_line(str(problem))
     if problem.hint:
         print_line(f"  {problem.hint}")

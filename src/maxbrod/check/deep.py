@@ -103,7 +103,7 @@ def deep_check(
     waiting = [row for row in chosen if slice_name(row) not in sound]
     check = _DeepCheck(archive, _Meter(on_progress, sum(row.raw_bytes for row in waiting)))
     if waiting:
-        with open_configured(spark, session, needs=needs_storage(archive.url, archive.options)) as working:
+        with open_configured(spark, session, needs=needs_storage(archive.url, archive.options), stop=stop) as working:
             parallelism = parallelism_of(spark.master, working)
             for wave in _waves(waiting, wave_bytes):
                 if stop is not None and stop.is_set():
@@ -178,11 +178,11 @@ class _DeepCheck:
         found = verify_slices(session, archive.url, archive.options, tasks, name=name, on_done=self.meter.report)
         self.problems += [self._problem(wave[each.number], each) for each in found]
         self.checked += wave
-        return {each.number for each in found}
+        return {each.number for each in found if not each.limit}
 
     def _problem(self, row: Segment, found: SliceProblem) -> Problem:
         return Problem(
-            kind=ProblemKind.DAMAGED,
+            kind=ProblemKind.LIMIT if found.limit else ProblemKind.DAMAGED,
             message=f"{found.message}, at offset {found.offset}",
             topic=row.topic,
             topic_id=row.topic_id,
@@ -190,7 +190,9 @@ class _DeepCheck:
             first_offset=row.base_offset,
             end_offset=row.end_offset,
             object_name=self.archive.storage.name_of(row.path),
-            hint="check again; if the damage remains, restore the object from a copy or an older object version, or "
+            hint="its bytes are as they were written, and a restore takes them as they are"
+            if found.limit
+            else "check again; if the damage remains, restore the object from a copy or an older object version, or "
             "use 'maxbrod repair --deep'",
         )
 

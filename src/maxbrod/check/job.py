@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from maxbrod.batch.columns import number_column
 from maxbrod.engine.jobs import run_tasks
-from maxbrod.errors import MaxbrodError
+from maxbrod.errors import BatchLimitError, MaxbrodError
 from maxbrod.layouts.foreign import BatchLayout, Fault
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.layouts.kafka.verifying import verify_slice
@@ -36,6 +36,8 @@ class SliceProblem:
     number: int
     offset: int
     message: str
+    limit: bool = False
+    """It is sound, but larger than what is looked into."""
 
 
 _SLICES: Final = TypeAdapter(list[tuple[int, Slice]])
@@ -76,7 +78,7 @@ def check_segments(
 def _verify_slices(archive_url: str, options: StorageConfig, payload: str) -> str:
     storage = open_storage(archive_url, options)
     problems = [
-        SliceProblem(number=number, offset=problem.offset, message=problem.message)
+        SliceProblem(number=number, offset=problem.offset, message=problem.message, limit=problem.limit)
         for number, each in _SLICES.validate_json(payload)
         for problem in verify_slice(storage, each)
     ]
@@ -100,7 +102,9 @@ def _check_segment(storage: Storage, layout: str, segment: ForeignSegment) -> Fa
             records += offsets.size
             last = int(offsets[-1]) if offsets.size else last
     except MaxbrodError as error:
-        return Fault(path=segment.path, message=error.message, offset=error.offset)
+        # Larger than what is decoded is no damage.
+        fatal = not isinstance(error, BatchLimitError)
+        return Fault(path=segment.path, message=error.message, offset=error.offset, fatal=fatal)
     # Batches also count control records, which readers do not return; their own checksums cover them.
     counted = not isinstance(layout_of(layout), BatchLayout)
     if counted and segment.records is not None and records != segment.records:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.unlisted import FOLDERS
 from maxbrod.catalog.path_set import hash_paths
 from maxbrod.catalog.schema import INT64_MAX, Kind
 from maxbrod.check.problems import Problem, ProblemKind
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.storage.interface import Storage
+    from maxbrod.storage.interface import ObjectInfo, Storage
 
 _ABSENT: Final = -1
 _WHOLE: Final = INT64_MAX
@@ -68,8 +69,10 @@ class NeededObjects:
 
     def lacking(self, storage: Storage) -> LackingObjects:
         """List the objects, and find those that are missing or too short."""
-        names, sizes = _list(storage, self._folders)
         hashes = np.concatenate([np.empty(0, np.int64), *self._hashes])
+        unnamed: list[ObjectInfo] = []
+        folders = self._folders if self._narrow else self._folders | set(FOLDERS)
+        names, sizes = _list(storage, folders, None if self._narrow else _Sieve(hashes, unnamed))
         ends = np.concatenate([np.empty(0, np.int64), *self._ends])
         order = np.lexsort((ends, hashes))
         hashes, ends = hashes[order], ends[order]
@@ -78,7 +81,7 @@ class NeededObjects:
         hashes, ends = hashes[last], ends[last]
         found = _look_up(hashes, names, sizes, otherwise=_ABSENT)
         short = found < ends
-        return LackingObjects(objects=len(hashes), hashes=hashes[short], sizes=found[short])
+        return LackingObjects(objects=len(hashes), hashes=hashes[short], sizes=found[short], unnamed=tuple(unnamed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,8 @@ class LackingObjects:
     """How many were looked for."""
     hashes: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    unnamed: tuple[ObjectInfo, ...] = ()
+    """Objects that no row names. Not looked for if only a few topics are."""
 
     def __bool__(self) -> bool:
         return bool(len(self.hashes))
@@ -131,13 +136,39 @@ def _slices(rows: pa.Table) -> pa.Table:
     return data.append_column("slice_end", pc.add(data["position"], data["bytes"]))
 
 
-def _list(storage: Storage, folders: Iterable[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Hashes of names, sorted, and the size of each object."""
+class _Sieve:
+    """Keeps the objects that no row names, out of all that are listed."""
+
+    def __init__(self, named: NDArray[np.int64], unnamed: list[ObjectInfo]) -> None:
+        self._named, self._unnamed = np.unique(named), unnamed
+        self._waiting: list[ObjectInfo] = []
+
+    def add(self, info: ObjectInfo) -> None:
+        self._waiting.append(info)
+        if len(self._waiting) == _ROWS_AT_ONCE:
+            self.empty()
+
+    def empty(self) -> None:
+        hashes = hash_paths(info.path for info in self._waiting)
+        # Not `np.isin`: it sorts all names again for each few objects.
+        for place in np.flatnonzero(_look_up(hashes, self._named, self._named, otherwise=0) != hashes).tolist():
+            self._unnamed.append(self._waiting[place])
+        self._waiting = []
+
+
+def _list(
+    storage: Storage, folders: Iterable[str], sieve: _Sieve | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Hashes of names, sorted, and the size of each object. All objects go through the sieve."""
     hashes, sizes = array("q"), array("q")
     for folder in sorted(folders):
         for found in storage.list(folder):
             hashes.append(hash(found.path))
             sizes.append(found.size)
+            if sieve is not None:
+                sieve.add(found)
+    if sieve is not None:
+        sieve.empty()
     names, known = np.frombuffer(hashes, np.int64), np.frombuffer(sizes, np.int64)
     order = np.argsort(names)
     return names[order], known[order]

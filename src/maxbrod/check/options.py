@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from maxbrod.options import MetricsFile, MetricsHost, MetricsPort, Option, Options, TopicWords
+from maxbrod.options import MetricsFile, MetricsHost, MetricsNames, MetricsPort, Option, Options, TopicWords
 
 DEEP: Final = "Deep check"
 
@@ -28,4 +28,5 @@ class CheckOptions(Options):
     yes: Annotated[bool, Option("With --repair: do not ask for confirmation.", flags=("--yes", "-y"))] = False
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
+    metrics_names: MetricsNames = ()
     metrics_file: MetricsFile = None

@@ -19,6 +19,8 @@ class ProblemKind(StrEnum):
     """Offsets that a snapshot records as archived and no row covers."""
     NOT_ARCHIVED = "not archived"
     """Offsets that the cluster had at a run that could not archive them."""
+    UNLISTED = "unlisted"
+    """Records that the catalog lacks, in an object that no row names; or a commit whose entry the log has lost."""
     EMPTY = "empty"
     """No run has stored anything."""
     UNEXPLAINED = "unexplained"
@@ -34,6 +36,8 @@ class ProblemKind(StrEnum):
     """A slice whose bytes are not what was written."""
     UNREADABLE = "unreadable"
     """A snapshot that cannot be read."""
+    LIMIT = "limit"
+    """A batch that unpacks to more than was looked into. Its bytes are those that were written: nothing is wrong."""
 
 
 class Verdict(StrEnum):
@@ -62,6 +66,7 @@ _INCOMPLETE: Final = {
     ProblemKind.HOLE,
     ProblemKind.BEHIND,
     ProblemKind.NOT_ARCHIVED,
+    ProblemKind.UNLISTED,
     ProblemKind.EMPTY,
     ProblemKind.UNEXPLAINED,
     ProblemKind.DAMAGED_AT_SOURCE,
@@ -87,6 +92,15 @@ class Problem:
     def exit_code(self) -> int:
         return exit_code_of(self.kind)
 
+    def __str__(self) -> str:
+        where = [] if self.partition is None else [f"{self.topic or self.topic_id}-{self.partition}"]
+        if self.first_offset is not None and self.end_offset is not None:
+            where.append(f"offsets [{self.first_offset:,}, {self.end_offset:,})")
+        elif self.first_offset is not None:
+            where.append(f"from offset {self.first_offset:,} on")
+        where += [] if self.object_name is None else [f"in {self.object_name}"]
+        return ": ".join(part for part in (str(self.kind), " ".join(where), self.message) if part)
+
 
 def verdict_of(kinds: Iterable[ProblemKind], *, deep: bool, interrupted: bool = False) -> Verdict:
     """The gravest problem decides. `deep`: objects were read; `interrupted`: not all of them."""
@@ -101,4 +115,6 @@ def verdict_of(kinds: Iterable[ProblemKind], *, deep: bool, interrupted: bool = 
 
 
 def exit_code_of(kind: ProblemKind) -> int:
+    if kind is ProblemKind.LIMIT:
+        return EXIT_DONE
     return EXIT_INCOMPLETE if kind in _INCOMPLETE else EXIT_CORRUPT

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.clocks import read_clocks
 from maxbrod.archive.holds import active_holds
 from maxbrod.archive.lifecycle import NO_ROWS
 from maxbrod.archive.snapshots import last_snapshot_run
@@ -105,6 +106,8 @@ def accept_missing(archive: Archive) -> str | None:
                 "runs": missing.runs.num_rows,
                 "exit_code": 0,
             },
+            still_valid=lambda: active_holds(archive).active == holds.active,
         )
 
-    return take(archive, taking, grace_s=GRACE_S)
+    taken = take(archive, taking, read_clocks(archive, ask_store=True, demand=False), grace_s=GRACE_S)
+    return None if taken is None else taken.run_id

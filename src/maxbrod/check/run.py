@@ -8,25 +8,32 @@ the archive only what the last runs recorded.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.incarnations import select_names
 from maxbrod.archive.known import knowledge_of
+from maxbrod.archive.rebuilding import find_lost_commit, find_lost_end
 from maxbrod.archive.recovery import oldest
-from maxbrod.archive.runs import ending_of
+from maxbrod.archive.runs import ending_of, is_partial
+from maxbrod.archive.snapshot_document import is_intact
 from maxbrod.archive.snapshots import read_snapshot
+from maxbrod.archive.unlisted import HINT as UNLISTED_HINT
+from maxbrod.archive.unlisted import UNCOMMITTED_MS, find_unlisted, not_young
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.catalog.tiling import TILING_COLUMNS, Tiling, find_tiling_faults
 from maxbrod.check.objects import NeededObjects
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
 from maxbrod.errors import EXIT_DONE, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
-from maxbrod.model import GapReason, PartitionId
+from maxbrod.model import GapReason, PartitionId, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.catalog.rows import Run
     from maxbrod.catalog.tiling import Overlap, UncoveredRange
+    from maxbrod.storage.interface import ObjectInfo
 
 _COLUMNS: Final = (
     *("topic", *TILING_COLUMNS, "reason", "path", "position", "bytes", "records"),
@@ -50,6 +58,9 @@ _EMPTY: Final = Problem(
     message="no run has stored anything here",
     hint="run 'maxbrod backup' and look at its output",
 )
+_COMMIT_S: Final = 10.0
+"""How long a commit may take that has put its objects, before its entry counts as lost."""
+_LOOK_AGAIN_S: Final = 0.5
 SNAPSHOTS_READ: Final = 20
 """How many of the newest snapshots are read; the others only have to exist. A backup every minute makes half a million
 a year."""
@@ -110,8 +121,8 @@ class SnapshotFindings:
     read: int = 0
     last: Snapshot | None = None
     """The newest snapshot, if it could be read."""
-    lowest_ends: dict[PartitionId, int] = field(default_factory=dict)
-    """The lowest end of each partition in the snapshots that were read."""
+    others: list[Run] = field(default_factory=list)
+    """The runs before it whose snapshots are as they were written."""
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -122,24 +133,30 @@ def check_archive(
     runs: Sequence[Run] | None = None,
     kept_max: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
+    on_rows: Callable[[pa.Table], None] | None = None,
 ) -> CheckReport:
     """Check all topics, or those that match. What is wrong with the archive is in the report, never raised.
 
     The report has the first `kept_max` problems, or all: an archive that lost its objects has as many as rows.
-    `on_problem` is called for every one. `runs` are those of the catalog, if the caller has read them.
+    `on_problem` is called for every one. `runs` are those of the catalog, if the caller has read them; `on_rows` is
+    called with all rows, which are read once, in portions that have all rows of their partitions.
     """
     # The catalog is read before objects are listed: everything that its rows name existed at their commit.
     runs = archive.catalog.runs() if runs is None else runs
     snapshots = _check_snapshots(archive, runs)
-    names = _names(archive, snapshots.last)
+    names = _snapshot_names(snapshots.last)
     if patterns:
+        names |= _topic_names(archive.catalog.topics())
         chosen = select_names(set(names.values()), patterns)
         names = {topic_id: topic for topic_id, topic in names.items() if topic in chosen}
     ids = names.keys() if patterns else None
-    rows = _RowFindings(runs, snapshots, names, NeededObjects(narrow=bool(patterns)))
+    rows = _RowFindings(runs, snapshots, ids, NeededObjects(narrow=bool(patterns)))
     # All columns are read though few are compared, because reading refuses invalid rows.
     for portion in archive.catalog.portions(topic_ids=ids):
         rows.add(portion.select(_COLUMNS))
+        names |= _topic_names(portion.group_by("topic_id").aggregate([("topic", "max")]), "topic_max")
+        if on_rows is not None:
+            on_rows(portion)
     # Rows of older runs, and of generations that are not active yet.
     building = archive.catalog.building()
     others = pa.concat_tables([building.select(_COLUMNS), archive.catalog.replaced().select(_COLUMNS)])
@@ -150,8 +167,10 @@ def check_archive(
     found = _Problems(kept_max, on_problem)
     found.add([] if runs or rows.count else [_EMPTY])
     found.add(snapshots.problems)
+    if not patterns and isinstance(archive.catalog, Catalog):
+        found.add(_unlisted(archive, archive.catalog, runs, lacking.unnamed))
     found.add([*_not_archived(snapshots.last, rows.ends, names)])
-    found.add([*_tiling_problems(rows.tiling(), snapshots, names)])
+    found.add([*_tiling_problems(rows.tiling(archive), snapshots, names)])
     found.add([*_building_problems(building, names)])
     found.add(rows.suspect)
     if lacking:
@@ -171,12 +190,45 @@ def check_archive(
         snapshots=snapshots.recorded,
         snapshots_read=snapshots.read,
         recovery_point=None
-        if verdict_of(found.counts, deep=False) is Verdict.DAMAGED
+        if verdict_of(found.counts, deep=False) is Verdict.DAMAGED or (not patterns and is_partial(runs))
         else oldest(point for each, point in points.items() if each.topic_id in names),
         unfinished_runs=_unfinished(runs, rows.newer_runs),
         problems=tuple(found.kept),
         problem_counts=dict(found.counts),
     )
+
+
+def _unlisted(archive: Archive, catalog: Catalog, runs: Sequence[Run], unnamed: Sequence[ObjectInfo]) -> list[Problem]:
+    """What was written and the catalog does not list: commits that the log has lost, and what objects hold."""
+    if (lost := _find_lost_end(archive, catalog, runs)) is not None:
+        hint = "'maxbrod repair' rebuilds the catalog; if a run was killed, the next 'maxbrod backup' will do"
+        return [Problem(kind=ProblemKind.UNLISTED, message=f"the catalog has lost its end: {lost}", hint=hint)]
+    return [
+        Problem(
+            kind=ProblemKind.UNLISTED,
+            message="an object holds them, and no row names it",
+            topic=each.topic,
+            topic_id=each.topic_id,
+            partition=each.partition,
+            first_offset=each.first_offset,
+            end_offset=each.end_offset,
+            object_name=archive.storage.name_of(each.path),
+            hint=UNLISTED_HINT,
+        )
+        for each in find_unlisted(archive.storage, catalog, not_young(unnamed))
+    ]
+
+
+def _find_lost_end(archive: Archive, catalog: Catalog, runs: Sequence[Run]) -> str | None:
+    """As `find_lost_end`. A commit that is under way looks like one that was lost: it gets some time to end."""
+    named, until_ms = {run.snapshot for run in runs}, now_ms() - UNCOMMITTED_MS
+    found = find_lost_end(archive.storage, catalog, named, until_ms=until_ms)
+    deadline = time.monotonic() + _COMMIT_S
+    while found is None and (young := find_lost_commit(catalog)) is not None and catalog.is_newest():
+        if time.monotonic() >= deadline:
+            return young
+        time.sleep(_LOOK_AGAIN_S)
+    return found
 
 
 class _Problems:
@@ -205,8 +257,9 @@ class _RowFindings:
     """What the rows say, added up portion by portion. A portion has all rows of its partitions."""
 
     def __init__(
-        self, runs: Sequence[Run], snapshots: SnapshotFindings, names: Mapping[str, str], objects: NeededObjects
+        self, runs: Sequence[Run], snapshots: SnapshotFindings, ids: Collection[str] | None, objects: NeededObjects
     ) -> None:
+        """`ids` are the topics to check; None: all."""
         self.objects = objects
         self.count = 0
         self.bytes = 0
@@ -220,7 +273,7 @@ class _RowFindings:
         self._expected_ends = {
             each: end
             for each, end in ({} if snapshots.last is None else snapshots.last.ends).items()
-            if each.topic_id in names
+            if ids is None or each.topic_id in ids
         }
         self._holes: list[UncoveredRange] = []
         self._overlaps: list[Overlap] = []
@@ -240,11 +293,16 @@ class _RowFindings:
             self.ends[place], firsts[place] = each["end_offset_max"], each["base_offset_min"]
         self._prove(rows, firsts)
 
-    def tiling(self) -> Tiling:
+    def tiling(self, archive: Archive) -> Tiling:
         """The faults of all rows, and the expected partitions that have none."""
         nothing = SCHEMA.empty_table().select(_COLUMNS)
-        absent = self._expected_ends.keys() - self.ends.keys()
-        self._prove(nothing, {each: self._snapshots.lowest_ends[each] for each in absent})
+        absent = {each: end for each, end in self._expected_ends.items() if end and each not in self.ends}
+        # Seldom any: partitions that were empty at every backup, though not at their first offset.
+        for run in self._snapshots.others if absent else ():
+            with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
+                ends = read_snapshot(archive.storage, run).ends
+                absent = {each: min(lowest, ends.get(each, lowest)) for each, lowest in absent.items()}
+        self._prove(nothing, absent)
         holes = sorted(self._holes, key=lambda hole: (hole.partition, hole.first_offset))
         return Tiling(holes=tuple(holes), overlaps=tuple(self._overlaps))
 
@@ -260,10 +318,9 @@ class _RowFindings:
         self._overlaps += faults.overlaps
 
 
-def _names(archive: Archive, snapshot: Snapshot | None) -> dict[str, str]:
-    """The name of every topic that has rows or is in the last snapshot, by id."""
-    named = archive.catalog.topics().to_pylist()
-    return {**_snapshot_names(snapshot), **{each["topic_id"]: each["topic"] for each in named}}
+def _topic_names(topics: pa.Table, name: str = "topic") -> dict[str, str]:
+    """The names of topics by id."""
+    return dict(zip(topics["topic_id"].to_pylist(), topics[name].to_pylist(), strict=True))
 
 
 def _snapshot_names(snapshot: Snapshot | None) -> dict[str, str]:
@@ -384,13 +441,21 @@ def _problem_of(reason: GapReason) -> ProblemKind | None:
             assert_never(reason)
 
 
+def _lacking(row: Mapping[str, Any]) -> str:
+    if row["kind"] != Kind.GAP:
+        return f"only {row['records']} records for these offsets"
+    # A repair takes out lost objects with the same reason.
+    corrupt = row["reason"] == GapReason.CORRUPT
+    return f"not archived{': damaged in the log, or its object was lost' if corrupt else ''}"
+
+
 def _suspect_rows(rows: pa.Table) -> list[Problem]:
     """Gaps that are problems, and slices that have fewer records than offsets for no known reason."""
     kinds = {str(reason): kind for reason in GapReason if (kind := _problem_of(reason)) is not None}
     return [
         Problem(
             kind=kinds[row["reason"]],
-            message="not archived" if row["kind"] == Kind.GAP else f"only {row['records']} records for these offsets",
+            message=_lacking(row),
             topic=row["topic"],
             topic_id=row["topic_id"],
             partition=row["partition"],
@@ -428,6 +493,11 @@ def _check_snapshots(archive: Archive, runs: Sequence[Run]) -> SnapshotFindings:
 
 def _read_snapshot(archive: Archive, run: Run, found: SnapshotFindings, *, is_last: bool) -> None:
     try:
+        # Of older ones the checksum is enough: parsing one of 100,000 partitions takes half a second.
+        if not is_last and is_intact(bytes(archive.storage.get(run.snapshot or ""))):
+            found.read += 1
+            found.others.append(run)
+            return
         snapshot = read_snapshot(archive.storage, run)
         knowledge_of(snapshot)
     except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
@@ -441,7 +511,5 @@ def _read_snapshot(archive: Archive, run: Run, found: SnapshotFindings, *, is_la
         )
         return
     found.read += 1
-    for partition, end in snapshot.ends.items():
-        found.lowest_ends[partition] = min(end, found.lowest_ends.get(partition, end))
     if is_last:
         found.last = snapshot

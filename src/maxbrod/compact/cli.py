@@ -78,6 +78,7 @@ def _print(report: CompactReport, *, quiet: bool) -> None:
             shown.add_row(each.topic, *(f"{count:,}" for count in counts), human_bytes(each.bytes), after)
         out.print(shown)
     _print_left(report)
+    _print_larger(report)
     print_line(_words(report))
 
 
@@ -93,6 +94,7 @@ def _print_by_key(report: CompactReport) -> None:
             shown.add_row(each.topic, *counts, removed, human_bytes(each.bytes), after)
         out.print(shown)
     _print_left(report)
+    _print_larger(report)
     took_s = (report.finished_at_ms - report.started_at_ms) / 1000
     if report.dry_run:
         words = f"{counted(report.total('segments'), 'segment')} up to {report.cut} would be read; nothing was changed"
@@ -123,6 +125,13 @@ def _print_left(report: CompactReport) -> None:
     if left:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in left.items())
         print_line(f"segments that stay as they are: {reasons}")
+
+
+def _print_larger(report: CompactReport) -> None:
+    for each in report.topics:
+        if each.larger is not None:
+            grown = human_bytes((each.new_bytes or 0) - each.bytes)
+            print_line(f"{each.topic} takes {grown} more than before: {each.larger}")
 
 
 def _words(report: CompactReport) -> str:

@@ -19,6 +19,7 @@ class CompactKeywords(TypedDict, total=False):
     max_segment_count: int
     max_segment_size: int | str
     delete: bool
+    step_over: bool
     parallelism: int | None
     topics: str | Iterable[str]
     exclude: str | Iterable[str]

@@ -56,6 +56,14 @@ class TopicLimits(Options):
             LIMITS,
         ),
     ] = True
+    step_over: Annotated[
+        bool,
+        Option(
+            "In the layout parquet: also merge what lies behind segments that are missing, too young or damaged. Only "
+            "if kafka-replicator's own compaction never runs on this tree: it would delete those segments unread.",
+            LIMITS,
+        ),
+    ] = False
     parallelism: Annotated[
         int | None,
         Option(

@@ -44,6 +44,8 @@ class CompactedTopic:
     """The number of segments that stay as they are, by reason."""
     removed: int | None = None
     """The records, of `records`, that a compaction by key removed. None: it was none, or nothing was written."""
+    larger: str | None = None
+    """Why the topic takes more bytes than before. None: it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +108,18 @@ class TopicFigures:
             self.records = (self.records or 0) + records
 
 
+def why_larger(before: int, after: int | None, recompress: str, otherwise: str) -> str | None:
+    """Why bytes grew; None if they did not. Only what `--recompress auto` stores is meant to be the smaller choice."""
+    if after is None or after <= before:
+        return None
+    return otherwise if recompress == "auto" else f"--recompress {recompress} was asked for"
+
+
 class Figures:
-    def __init__(self) -> None:
+    def __init__(self, recompress: str, otherwise: str = "segments that do not shrink share objects in frames") -> None:
+        """`otherwise` says why bytes grow though nobody asked for another compression."""
         self._topics: dict[str, TopicFigures] = {}
+        self._why = recompress, otherwise
 
     def of(self, topic: str) -> TopicFigures:
         return self._topics.setdefault(topic, TopicFigures(topic=topic, partitions=set()))
@@ -129,4 +140,5 @@ class Figures:
             new_bytes=each.new_bytes,
             records=each.records,
             left=dict(left),
+            larger=why_larger(each.bytes, each.new_bytes, *self._why),
         )

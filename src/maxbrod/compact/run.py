@@ -122,7 +122,7 @@ class _Compaction:
         self._clock_ms = clock_ms
         self._started_at = now_ms()
         self._run_id = new_run_id()
-        self._figures = Figures()
+        self._figures = Figures(config.compact.recompress)
         self._faults: list[CompactFault] = []
         self._overtaken = self._commits = 0
         self._bytes_done = 0
@@ -140,7 +140,10 @@ class _Compaction:
         plan = join_plans(plans)
         if plan.groups:
             with open_configured(
-                self._config.spark, session, needs=needs_storage(self._archive.url, self._config.storage, writes=True)
+                self._config.spark,
+                session,
+                needs=needs_storage(self._archive.url, self._config.storage, writes=True),
+                stop=self._stop,
             ) as working:
                 self._merge_all(working, settings, plan)
             if self._commits and not self._recorded:
@@ -238,12 +241,12 @@ class _Compaction:
                 self._overtaken += len(done) - len(kept)
                 done = kept
             if done or (last and self._commits):
-                self._commit_once(done, last=last)
+                self._commit_once(done, last=last, follows=attempt > 0)
                 self._count(done)
 
         commit_with_retries(self._catalog, commit)
 
-    def _commit_once(self, done: Sequence[_Done], *, last: bool) -> None:
+    def _commit_once(self, done: Sequence[_Done], *, last: bool, follows: bool) -> None:
         now = now_ms()
         new: list[Segment | Run] = [
             row for each in done for row in each.merge.result(each.written, run_id=self._run_id, now_ms=now)
@@ -251,7 +254,8 @@ class _Compaction:
         if last and not self._is_stopped():
             new.append(self._run_row(done, now))
         gone = encode_rows(row for each in done for row in each.merge.rows)
-        self._catalog.commit(new, replaced=gone)
+        # Merged rows that nobody touches stay true, whatever a backup adds meanwhile.
+        self._catalog.commit(new, replaced=gone, still_valid=(lambda: True) if follows else None)
         self._commits += 1
         self._recorded = self._recorded or (last and not self._is_stopped())
 

@@ -63,6 +63,7 @@ def _settings(limits: TopicLimits) -> TopicSettings:
             segments_max=limits.max_segment_count,
             bytes_max=limits.max_segment_size,
             delete=limits.delete,
+            step_over=limits.step_over,
         ),
         parallelism=limits.parallelism,
     )

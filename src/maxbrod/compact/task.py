@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -27,7 +27,7 @@ from maxbrod.errors import (
 from maxbrod.layouts.kafka.compression import Compression, CompressionMode
 from maxbrod.layouts.kafka.contents import Entry
 from maxbrod.layouts.kafka.digest import Digest
-from maxbrod.layouts.kafka.frames import FrameEncoder, encode_frame
+from maxbrod.layouts.kafka.frames import FRAME_BYTES, FrameEncoder, encode_frame
 from maxbrod.layouts.kafka.names import is_framed, segment_path
 from maxbrod.layouts.kafka.objects import OpenObject
 from maxbrod.layouts.kafka.partition import SAMPLE_BYTES, SAMPLE_LEVEL
@@ -50,6 +50,8 @@ _LARGE_BYTES: Final = 4 << 20
 _TINY_BYTES: Final = 128 << 10
 """Logs below this size are checked and written together, because each call costs more than their bytes."""
 _BLOCK_BYTES: Final = 4 << 20
+_FRAME_HEADER_BYTES: Final = 64
+"""What bytes that do not shrink cost at most in a frame: its header, and those of its blocks."""
 _BLOCK_SLICES: Final = 512
 _BLOCKS_AHEAD: Final = 6
 _READERS: Final = 8
@@ -105,8 +107,33 @@ def merge_group(storage: Storage, item: MergeItem, compression: Compression) -> 
         return MergeOutcome(number=item.number, failure=failure_of(error))
 
 
-def _merge(storage: Storage, item: MergeItem, compression: Compression) -> Iterator[Written]:
-    framed = _choose_framed(storage, [each for part in item.parts for each in part], compression)
+class _LargerError(Exception):
+    """What was written is larger than its sources."""
+
+
+def _merge(storage: Storage, item: MergeItem, compression: Compression) -> list[Written]:
+    sources = [each for part in item.parts for each in part]
+    framed = _choose_framed(storage, sources, compression)
+    if framed and compression.mode is CompressionMode.AUTO:
+        plain = sum(each.raw_bytes for each in sources if not is_framed(each.path))
+        headers = _FRAME_HEADER_BYTES * (len(sources) + plain // FRAME_BYTES)
+        with suppress(_LargerError):
+            return _write(storage, item, compression, bytes_max=headers + sum(each.bytes for each in sources))
+        # The frames of the sources are of a higher level: they are copied, and cost what they did.
+        return _write(storage, item, compression, framed=True, as_stored=True)
+    return _write(storage, item, compression, framed=framed)
+
+
+def _write(
+    storage: Storage,
+    item: MergeItem,
+    compression: Compression,
+    *,
+    framed: bool = True,
+    as_stored: bool = False,
+    bytes_max: int | None = None,
+) -> list[Written]:
+    """Write the object. `as_stored`: frames are not made anew. _LargerError: it takes more bytes; nothing is left."""
     path = segment_path(
         topic=item.topic,
         topic_id=item.topic_id,
@@ -119,9 +146,10 @@ def _merge(storage: Storage, item: MergeItem, compression: Compression) -> Itera
         opened = OpenObject(path, writer)
         for part, joined in zip(item.parts, item.slices, strict=True):
             out = _Part(path, writer, compression, framed=framed)
-            for block, logs in _read_blocks(storage, part, readers):
+            for block, logs in _read_blocks(storage, part, readers, whole=not as_stored):
                 if logs is None:
-                    _copy_large(storage, block[0], out, readers)
+                    for source in block:
+                        _copy_large(storage, source, out, readers)
                 else:
                     _copy_small(storage, block, logs, out)
             written = out.finish()
@@ -135,18 +163,21 @@ def _merge(storage: Storage, item: MergeItem, compression: Compression) -> Itera
                     epochs=tuple(out.epochs),
                 )
             )
+        if bytes_max is not None and sum(each.bytes for each in found) > bytes_max:
+            raise _LargerError
         opened.finish(item.run_id, level=item.level)
-    # Only now is the object durable.
-    yield from found
+    return found
 
 
 def _choose_framed(storage: Storage, sources: Sequence[Source], compression: Compression) -> bool:
-    """Whether the object is stored in frames: as most of it was, or, if none of it was, if a sample shrinks to half."""
+    """Whether the object is stored in frames: if some of it was, or if a sample shrinks to half.
+
+    Without frames, what was in frames would take its raw bytes again. What does not shrink costs a few bytes in frames.
+    """
     if compression.mode is not CompressionMode.AUTO:
         return compression.mode is CompressionMode.ZSTD
-    framed = sum(each.raw_bytes for each in sources if is_framed(each.path))
-    if framed:
-        return 2 * framed >= sum(each.raw_bytes for each in sources)
+    if any(each.bytes < each.raw_bytes for each in sources if is_framed(each.path)):
+        return True
     plain = [each for each in sources if each.codec == Codec.NONE.name.lower()]
     if not plain:
         return False
@@ -169,13 +200,13 @@ def _readers(storage: Storage) -> AbstractContextManager[ThreadPoolExecutor | No
 
 
 def _read_blocks(
-    storage: Storage, sources: Sequence[Source], readers: ThreadPoolExecutor | None
+    storage: Storage, sources: Sequence[Source], readers: ThreadPoolExecutor | None, *, whole: bool
 ) -> Iterator[tuple[list[Source], list[NDArray[np.uint8]] | None]]:
-    """Blocks of sources with their logs; a large source alone, without its log."""
+    """Blocks of sources with their logs; a large source alone, without its log. None has its log unless `whole`."""
     coming: deque[tuple[list[Source], list[Callable[[], NDArray[np.uint8]]] | None]] = deque()
     ahead = 0 if readers is None else _BLOCKS_AHEAD
     for block in _blocks(sources):
-        large = block[0].raw_bytes >= _LARGE_BYTES
+        large = not whole or block[0].raw_bytes >= _LARGE_BYTES
         coming.append((block, None if large else [_reading(storage, each, readers) for each in block]))
         if len(coming) > ahead:
             yield _arrived(*coming.popleft())

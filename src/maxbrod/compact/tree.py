@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.compaction_limits import CompactionLimits  # noqa: TC001 - pydantic reads the types of what travels
 from maxbrod.layouts.foreign import WriteOptions
-from maxbrod.layouts.parquet.compaction import compact_folder, plan_folder
+from maxbrod.layouts.parquet.compaction import DAMAGED, compact_folder, plan_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from maxbrod.layouts.parquet.overlaps import SegmentRange
     from maxbrod.storage.interface import Storage
@@ -53,19 +53,22 @@ class TreeOutcome:
     topic: str
     partition: int
     merges: tuple[TreeMerge, ...]
+    left: dict[str, int]
+    """The number of segments that stay as they are, by reason."""
 
 
 def merge_folder(storage: Storage, item: TreeItem) -> TreeOutcome:
     """Merge the segments of one partition. Never raises what concerns it alone."""
     limits, now_ms = item.limits, item.now_ms
     runs: list[tuple[list[SegmentRange], int]] = []
+    left: Mapping[str, int] = {}
     failed: dict[int, MaxbrodError] = {}
 
     def on_damage(run: Sequence[SegmentRange], error: MaxbrodError) -> None:
         failed[run[0].base] = error
 
     try:
-        runs = plan_folder(storage, item.folder, limits, now_ms=now_ms)
+        runs, left = plan_folder(storage, item.folder, limits, now_ms=now_ms)
         options = WriteOptions(codec=item.codec, level=item.level)
         merged = (
             []
@@ -82,11 +85,15 @@ def merge_folder(storage: Storage, item: TreeItem) -> TreeOutcome:
             object_name=error.object_name,
             offset=error.offset,
         )
-        return TreeOutcome(topic=item.topic, partition=item.partition, merges=(whole,))
+        return TreeOutcome(topic=item.topic, partition=item.partition, merges=(whole,), left=dict(left))
     found = {each.base_offset: each for each in merged}
     merges = []
+    behind = 0
     for run, size in runs:
         base, error_here, new = run[0].base, failed.get(run[0].base), found.get(run[0].base)
+        if failed and error_here is None and new is None:
+            behind += len(run)
+            continue
         merges.append(
             TreeMerge(
                 base_offset=base,
@@ -101,4 +108,9 @@ def merge_folder(storage: Storage, item: TreeItem) -> TreeOutcome:
                 damaged=error_here is not None,
             )
         )
-    return TreeOutcome(topic=item.topic, partition=item.partition, merges=tuple(merges))
+    return TreeOutcome(
+        topic=item.topic,
+        partition=item.partition,
+        merges=tuple(merges),
+        left={**left, **({DAMAGED: behind} if behind else {})},
+    )

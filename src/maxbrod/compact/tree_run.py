@@ -7,7 +7,8 @@ the higher level, so every state in between is readable.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.incarnations import select_names
 from maxbrod.compact.job import JobPlace, merge_folders
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
     from maxbrod.engine.session import Session
+
+_WRITTEN_ANEW: Final = "rows are written anew, with the settings of this release"
 
 
 def compact_tree(
@@ -74,7 +77,7 @@ def compact_tree(
         outcomes = [merge_folder(storage, item) for item in items]
     elif items:
         with open_configured(
-            config.spark, session, needs=needs_storage(archive.url, archive.options, writes=True)
+            config.spark, session, needs=needs_storage(archive.url, archive.options, writes=True), stop=stop
         ) as working:
             sized = ((item.topic, sizes[item.folder], item) for item in items)
             tasks = tasks_of(sized, settings, parallelism_of(config.spark.master, working))
@@ -82,7 +85,7 @@ def compact_tree(
             outcomes = _on_spark(working, archive, tasks, total, on_progress=on_progress, stop=stop)
     else:
         outcomes = []
-    return _report(archive, outcomes, dry_run=options.dry_run, started_at=started_at, stop=stop)
+    return _report(archive, outcomes, options.recompress, dry_run=options.dry_run, started_at=started_at, stop=stop)
 
 
 def _on_spark(
@@ -117,14 +120,18 @@ def _on_spark(
 def _report(
     archive: Archive,
     outcomes: Sequence[TreeOutcome],
+    recompress: str,
     *,
     dry_run: bool,
     started_at: int,
     stop: threading.Event | None,
 ) -> CompactReport:
-    figures = Figures()
+    figures = Figures(recompress, _WRITTEN_ANEW)
     faults = []
+    left: dict[str, Counter[str]] = {}
     for outcome in outcomes:
+        if outcome.left:
+            left.setdefault(outcome.topic, Counter()).update(outcome.left)
         for merge in outcome.merges:
             if merge.message is not None:
                 faults.append(
@@ -155,7 +162,7 @@ def _report(
         dry_run=dry_run,
         started_at_ms=started_at,
         finished_at_ms=now_ms(),
-        topics=figures.topics({}),
+        topics=figures.topics(left),
         faults=tuple(faults),
         interrupted=stop is not None and stop.is_set(),
     )

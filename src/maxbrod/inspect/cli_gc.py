@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.durations import parse_duration_s
@@ -15,6 +17,8 @@ from maxbrod.options import ArchiveOptions, JsonOption, StorageOptions
 if TYPE_CHECKING:
     from maxbrod.inspect.garbage import GarbageReport
 
+_SHOWN: Final = 20
+
 
 @command("gc", GcOptions, after=(ArchiveOptions, StorageOptions, JsonOption))
 def gc(call: Call[GcOptions]) -> None:
@@ -22,7 +26,8 @@ def gc(call: Call[GcOptions]) -> None:
 
     A run that was killed leaves objects behind that no reader can see. They look like those of a run in progress; only
     their age tells them apart. The grace period must be longer than any run takes from its first object to its commit.
-    If another process commits while objects are being deleted, the remaining ones are kept.
+    If another process commits while objects are being deleted, the remaining ones are kept. Objects that hold records
+    which the catalog lacks are kept too, and the exit code is 3: see 'maxbrod repair'.
 
     For example:
 
@@ -35,11 +40,17 @@ def gc(call: Call[GcOptions]) -> None:
 
     options = call.options
     grace_s = parse_duration_s(options.grace)
-    report = collect_garbage(open_archive(call.archive, call.config.storage), grace_s=grace_s, delete=options.delete)
+    report = collect_garbage(
+        open_archive(call.archive, call.config.storage),
+        grace_s=grace_s,
+        delete=options.delete,
+        trust_clock=options.trust_clock,
+    )
     if call.as_json:
         print_json(asdict(report))
     else:
         _print(report, options.grace)
+    raise typer.Exit(report.exit_code)
 
 
 def _print(report: GarbageReport, grace: str) -> None:
@@ -58,5 +69,19 @@ def _print(report: GarbageReport, grace: str) -> None:
         why = f"written, or put out of use, within {grace}: a run or a reader may need them"
         stay = "stays" if report.young_objects == 1 else "stay"
         print_line(f"{counted(report.young_objects, 'object')} of {young} {stay}, {why}")
+    if report.prunes_waiting:
+        print_line(
+            f"{counted(len(report.prunes_waiting), 'prune')} can still be undone by the time of the newest backup, but "
+            "not by this machine's clock: the objects stay until a backup finds something new; if this clock is "
+            "right, give --trust-clock"
+        )
+    from maxbrod.archive.unlisted import HINT  # noqa: PLC0415 - as above
+
+    for each in report.unlisted[:_SHOWN]:
+        print_line(f"stays, because the catalog lacks its records: {each}")
+    if len(report.unlisted) > _SHOWN:
+        print_line(f"and {len(report.unlisted) - _SHOWN:,} more: see --json")
+    if report.unlisted:
+        print_line(f"  {HINT}")
     if report.objects and not report.deleted:
         print_line("nothing was changed; repeat with --delete")

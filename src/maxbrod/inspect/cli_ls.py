@@ -17,6 +17,7 @@ from maxbrod.cli.output import (
     stored_bytes,
     table,
 )
+from maxbrod.errors import UsageError
 from maxbrod.inspect.cli_generations import describe_generation
 from maxbrod.inspect.options import LsOptions
 from maxbrod.layouts.registry import NATIVE
@@ -24,6 +25,10 @@ from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption
 
 _GONE_SHOWN: Final = 10
+NO_LONGER_WHOLE: Final = (
+    "no longer whole: records that the run left were pruned since, or taken out as lost; a restore as of it needs "
+    "--accept-gaps"
+)
 
 if TYPE_CHECKING:
     from maxbrod.archive.runs import RunSummary
@@ -49,10 +54,12 @@ def ls(call: Call[LsOptions]) -> None:
     options = call.options
     opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
     if options.runs:
+        if options.all:
+            raise UsageError("--all is about topics, --runs lists runs", hint="leave one of them out")
         if opened.survey is not None and not call.as_json:
             print_line(_no_runs(opened.survey.layout))
             return
-        _show_runs(list_runs(opened), as_json=call.as_json)
+        _show_runs(list_runs(opened, options.topics, as_of=options.as_of), as_json=call.as_json)
         return
     listing = list_topics(opened, options.topics, as_of=options.as_of)
     if call.as_json:
@@ -96,6 +103,9 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
     if past:
         print_line(f"{past:,} more were deleted and created again since: see --all")
     if listing.layout != NATIVE:
+        if listing.faults:
+            faults = counted(listing.faults, "fault")
+            print_line(f"damaged: {faults}, by which records are not listed: see 'maxbrod check'")
         print_line(_no_runs(listing.layout))
         return
     last = listing.last_run
@@ -130,6 +140,8 @@ def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:
             f"recovery point: unknown: the snapshot of run {listing.unreadable_snapshot} cannot be read, see "
             "'maxbrod check'; topics without records are not listed"
         )
+    elif listing.partial:
+        print_line("recovery point: none: topics may be hidden from the user of the last backup: see 'maxbrod status'")
     elif listing.recovery_point is None:
         print_line("recovery point: none: no backup of a cluster has archived all of this to its end")
     else:
@@ -155,9 +167,11 @@ def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
             f"{(run.finished_at - run.started_at) / 1000:,.1f} s",
             *("" if count is None else human_count(count) for count in (run.topics, run.records)),
             "" if run.bytes is None else human_bytes(run.bytes),
-            _ending(run),
+            _ending(run) if run.restorable is not False else f"{_ending(run)}, no longer whole",
         )
     out.print(shown)
+    if any(run.restorable is False for run in runs):
+        print_line(NO_LONGER_WHOLE)
 
 
 def _ending(run: RunSummary) -> str:

@@ -20,6 +20,7 @@ from maxbrod.cli.output import (
 )
 from maxbrod.errors import UsageError
 from maxbrod.inspect.cli_generations import describe_generation
+from maxbrod.inspect.cli_ls import NO_LONGER_WHOLE
 from maxbrod.inspect.options import ShowOptions
 from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption
@@ -149,6 +150,8 @@ def _print_run(report: RunReport, *, as_json: bool) -> None:
     print_line(f"{run.command or 'run'} {run.run_id}")
     print_line(f"from {human_time(run.started_at)} to {human_time(run.finished_at)}")
     print_line(f"snapshot: {run.snapshot or 'none'}")
+    if run.restorable is False:
+        print_line(NO_LONGER_WHOLE)
     for name, value in run.statistics.items():
         if name in _SHOWN_ELSEWHERE or value in ([], {}):
             continue

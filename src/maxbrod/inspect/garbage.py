@@ -3,30 +3,34 @@
 A run writes its objects first and names them in one commit at the end, so garbage looks like the objects of a running
 backup. Only age tells them apart. Four rules keep the objects of a run safe, in this order: objects are listed before
 the catalog is read, so that everything committed by then is named; nothing younger than the grace time is deleted; ages
-are measured with the clock of the store that stamped the objects or with our own, whichever makes them younger; and the
+are measured with the clock of the store that stamped the objects or with our own, whichever makes them younger, and not
+at all if the clocks contradict each other (see `archive/clocks`); and the
 catalog must not change from when it was read until the last object is deleted. Objects that a commit has put out of use
 stay for the grace time too, because someone may be reading them. Rows that were replaced after a truncation still name
-their objects, which are no garbage. So do the undo documents of prunes, until a prune can no longer be undone. Nothing
-is garbage while the catalog is rebuilt, or if it seems to have lost its end.
+their objects, which are no garbage. So do the undo documents of prunes, until a prune can no longer be undone. Whatever
+its age, an object that holds records which the catalog lacks is no garbage: see `archive.unlisted`. Nothing is garbage
+while the catalog is rebuilt, or if it seems to have lost its end.
 """
 
 from __future__ import annotations
 
-import time
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.archive.clocks import read_clocks
 from maxbrod.archive.rebuilding import find_lost_end, rebuild_under_way
-from maxbrod.archive.undo import PRUNES, named_by_undo
-from maxbrod.errors import RefusedError, StorageFullError, UsageError
+from maxbrod.archive.undo import PRUNES, SLACK_MS, named_by_undo, undoable
+from maxbrod.archive.unlisted import UnlistedRange, find_unlisted
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.ledger import documents_in, read_ledger
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UsageError
 from maxbrod.restore.staged_objects import stagings_left
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.storage.interface import ObjectInfo, Storage
+    from maxbrod.storage.interface import ObjectInfo
 
 FOLDERS: Final = ("packs", "probes", PRUNES, "segments", "snapshots")
 """Where a killed run leaves objects. Commits clean up the catalog's own folder."""
@@ -49,14 +53,25 @@ class GarbageReport:
     """Objects without a row that were written, or lost their row, within the grace time."""
     young_bytes: int
     named_objects: int
+    prunes_waiting: tuple[str, ...] = ()
+    """Prunes whose grace period is over by this machine's clock, but not by the newest backup: their objects stay."""
+    unlisted: tuple[UnlistedRange, ...] = ()
+    """Records in other objects that no row names, and which the catalog lacks: these objects stay."""
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_INCOMPLETE if self.unlisted else EXIT_DONE
 
 
-def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = False) -> GarbageReport:
+def collect_garbage(
+    archive: Archive, *, grace_s: int = GRACE_S, delete: bool = False, trust_clock: bool = False
+) -> GarbageReport:
     """Find garbage, and with `delete` delete it.
 
-    `grace_s` must be longer than any run takes from its first object to its commit. RefusedError: the catalog seems to
-    have lost its end; or a run committed meanwhile, or a rebuild began: then some of the garbage may be deleted, and
-    nothing else is.
+    `grace_s` must be longer than any run takes from its first object to its commit. `trust_clock`: this machine's clock
+    is right, whatever the newest run says. RefusedError: the clocks contradict each other; the catalog seems to have
+    lost its end; or a run committed meanwhile, or a rebuild began: then some of the garbage may be deleted, and nothing
+    else is.
     """
     if archive.survey is not None:
         raise RefusedError(
@@ -69,21 +84,34 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
             f"a grace time of {grace_s} s is shorter than a run may take",
             hint="give at least 1h; younger objects may belong to a run that has not committed yet",
         )
-    now_ms = min(_own_clock_ms(), _store_clock_ms(archive.storage)) if delete else _own_clock_ms()
+    clocks = read_clocks(archive, ask_store=delete, trusted=trust_clock)
+    now_ms = clocks.object_ms
     listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]
     listed += stagings_left(archive.storage)
     archive.catalog.refresh()
     named = archive.catalog.path_set()
-    named.add(named_by_undo(archive.storage, archive.catalog.runs()))
+    prunes = undoable(archive.storage, archive.catalog.runs(), clocks, slack_ms=SLACK_MS)
+    named.add(named_by_undo(archive.storage, prunes))
     unnamed = [found for found in listed if found.path not in named]
     garbage = [found for found in unnamed if found.modified_ms < now_ms - grace_s * 1000]
     if garbage:
         recent = archive.catalog.recent_paths(now_ms - grace_s * 1000)
         garbage = [found for found in garbage if found.path not in recent]
+    old = {found.path for found in garbage}
+    young = [found for found in unnamed if found.path not in old]
     version = archive.catalog.version
     _demand_whole(archive, now_ms)
+    unlisted = find_unlisted(archive.storage, _own(archive), garbage)
+    kept = {each.path for each in unlisted}
+    garbage = [found for found in garbage if found.path not in kept]
     if delete:
-        _delete(archive, [found.path for found in garbage], since_ms=now_ms - grace_s * 1000)
+        paths = [found.path for found in garbage]
+        dead, silent = _documents(archive, {found.path for found in listed}.difference(paths), now_ms - grace_s * 1000)
+        # First: what names an object as part of the archive must not outlive it. The others say what it is not.
+        _delete(archive, dead, since_ms=now_ms - grace_s * 1000)
+        _delete(archive, paths, since_ms=now_ms - grace_s * 1000)
+        if silent:
+            archive.storage.delete(silent)
     return GarbageReport(
         archive=archive.url,
         version=version,
@@ -91,9 +119,11 @@ def collect_garbage(archive: Archive, *, grace_s: int = GRACE_S, delete: bool = 
         objects=tuple(garbage),
         bytes=_bytes(garbage),
         deleted=delete,
-        young_objects=len(unnamed) - len(garbage),
-        young_bytes=_bytes(unnamed) - _bytes(garbage),
+        young_objects=len(young),
+        young_bytes=_bytes(young),
         named_objects=len(listed) - len(unnamed),
+        prunes_waiting=tuple(prune.run_id for prune in prunes if prune.until_ms <= now_ms - SLACK_MS),
+        unlisted=tuple(unlisted),
     )
 
 
@@ -102,7 +132,7 @@ def _demand_whole(archive: Archive, now_ms: int) -> None:
     named = {run.snapshot for run in archive.catalog.runs()}
     # A run that is about to commit has a snapshot already.
     until_ms = now_ms - GRACE_S_MIN * 1000
-    lost = find_lost_end(archive.storage, archive.catalog.version, named, until_ms=until_ms)
+    lost = find_lost_end(archive.storage, _own(archive), named, until_ms=until_ms)
     if lost is not None:
         raise RefusedError(
             f"the catalog does not say what is garbage: {lost}",
@@ -110,6 +140,24 @@ def _demand_whole(archive: Archive, now_ms: int) -> None:
             object_name=archive.url,
             hint="'maxbrod repair' rebuilds the catalog; if a run was killed, the next 'maxbrod backup' will do",
         )
+
+
+def _own(archive: Archive) -> Catalog:
+    assert isinstance(archive.catalog, Catalog)  # noqa: S101 - archives of other layouts are refused
+    return archive.catalog
+
+
+def _documents(archive: Archive, there: Collection[str], before_ms: int) -> tuple[list[str], list[str]]:
+    """Documents of the ledger that never counted, and such as tell nothing once only `there` is left.
+
+    They are no garbage of runs: nobody counts them.
+    """
+    old = {info.path for info, _ in documents_in(archive.storage) if info.modified_ms < before_ms}
+    if not old:
+        return [], []
+    catalog = _own(archive)
+    ledger = read_ledger(archive.storage, last=catalog.ledger, version=catalog.version, there=there)
+    return sorted(old.intersection(ledger.dead)), sorted(old.intersection(ledger.silent))
 
 
 def _delete(archive: Archive, paths: Sequence[str], *, since_ms: int) -> None:
@@ -132,25 +180,6 @@ def _delete(archive: Archive, paths: Sequence[str], *, since_ms: int) -> None:
                 hint="try again when no run is active",
             )
         archive.storage.delete(paths[start : start + _DELETED_AT_ONCE])
-
-
-def _own_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _store_clock_ms(storage: Storage) -> int:
-    """The time with which the store stamps an object written now.
-
-    A full store takes no object, and must be able to get rid of some: then it is at least as late as its newest object.
-    """
-    name = f"probes/{uuid.uuid4().hex}"
-    try:
-        storage.put(name, b"what time is it?")
-        return storage.head(name).modified_ms
-    except StorageFullError:
-        return max((found.modified_ms for folder in FOLDERS for found in storage.list(folder)), default=0)
-    finally:
-        storage.delete([name])
 
 
 def _bytes(objects: Iterable[ObjectInfo]) -> int:

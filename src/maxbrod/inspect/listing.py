@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.archive.recovery import oldest
-from maxbrod.archive.runs import RunSummary, gaps_by_topic, summarise_run
+from maxbrod.archive.runs import RunSummary, gaps_by_topic, is_partial, summarise_run
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.schema import Kind
 from maxbrod.inspect.generations import GenerationSummary, summarise_generations
@@ -77,36 +77,57 @@ class Listing:
     """
     behind: int = 0
     """The number of partitions that the last backup could not archive completely."""
+    partial: bool = False
+    """Whether topics may have been hidden from the last backup: then there is no recovery point."""
     unreadable_snapshot: str | None = None
     """The newest run with a snapshot, if that cannot be read: recovery points and empty topics are then unknown."""
+    faults: int = 0
+    """The number of faults in another tool's archive by which records are lost: they are not listed."""
 
 
 def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> Listing:
     """Topics by name; also empty ones, if the last backup saw them. UsageError: a pattern matches nothing."""
     runs = archive.catalog.runs()
     moment = find_moment(archive.storage, runs, as_of)
+    known = _known_topics(moment.snapshot)
+    ids = _matching(archive, moment, known, patterns) if patterns else None
     totals: dict[str, _Totals] = {}
-    for rows in archive.catalog.portions(_COLUMNS, as_of=moment.ends, revisions=moment.revisions):
+    for rows in archive.catalog.portions(_COLUMNS, topic_ids=ids, as_of=moment.ends, revisions=moment.revisions):
         _add(totals, rows)
-    summaries = _summaries(totals, moment)
+    summaries = _summaries(totals, moment, {key: each for key, each in known.items() if ids is None or key in ids})
     if as_of is None:
         generations = summarise_generations(archive.catalog)
         summaries = [replace(each, generations=generations.get(each.topic_id, ())) for each in summaries]
-    chosen = select_names({each.topic for each in summaries}, patterns)
     snapshot = moment.snapshot
-    listed = {each.topic_id for each in summaries if each.topic in chosen}
+    listed = {each.topic_id for each in summaries}
     points = {} if snapshot is None else snapshot.recovery_points
+    partial = not patterns and is_partial(runs if moment.run is None else runs[: runs.index(moment.run) + 1])
     return Listing(
         archive=archive.url,
         layout=NATIVE if archive.survey is None else archive.survey.layout,
         as_of=moment.as_of,
-        topics=tuple(each for each in summaries if each.topic in chosen),
+        topics=tuple(summaries),
         runs=len(runs),
         last_run=summarise_run(runs[-1]) if runs else None,
-        recovery_point=oldest(point for each, point in points.items() if each.topic_id in listed or not patterns),
+        recovery_point=None
+        if partial
+        else oldest(point for each, point in points.items() if each.topic_id in listed or not patterns),
+        partial=partial,
         behind=0 if snapshot is None else sum(each.topic_id in listed or not patterns for each in snapshot.behind),
         unreadable_snapshot=moment.run.run_id if moment.run is not None and snapshot is None else None,
+        faults=0 if archive.survey is None else sum(fault.fatal for fault in archive.survey.faults),
     )
+
+
+def _matching(
+    archive: Archive, moment: Moment, known: Mapping[str, tuple[str, int]], patterns: Sequence[str]
+) -> set[str]:
+    """The ids of topics whose names match: of all others, no row is read but for its name."""
+    names = {topic_id: name for topic_id, (name, _) in known.items()}
+    archived = archive.catalog.topics(as_of=moment.ends, revisions=moment.revisions)
+    names |= zip(archived["topic_id"].to_pylist(), archived["topic"].to_pylist(), strict=True)
+    chosen = select_names(set(names.values()), patterns)
+    return {topic_id for topic_id, name in names.items() if name in chosen}
 
 
 def _recovery_points(snapshot: Snapshot | None) -> dict[str, int | None]:
@@ -159,12 +180,14 @@ def _add(totals: dict[str, _Totals], rows: pa.Table) -> None:
         found.max_timestamp = max((time for time in highest if time is not None), default=None)
 
 
-def _summaries(totals: Mapping[str, _Totals], moment: Moment) -> list[TopicSummary]:
+def _summaries(
+    totals: Mapping[str, _Totals], moment: Moment, known: Mapping[str, tuple[str, int]]
+) -> list[TopicSummary]:
+    """`known` are topics in the snapshot, with or without rows."""
     incarnations = [
         Incarnation(topic=each.topic, topic_id=topic_id, first_written_at=each.first_written_at)
         for topic_id, each in totals.items()
     ]
-    known = _known_topics(moment.snapshot)
     empty = {topic_id: each for topic_id, each in known.items() if topic_id not in totals}
     incarnations += [Incarnation(topic=topic, topic_id=each, first_written_at=0) for each, (topic, _) in empty.items()]
     newest = newest_ids(incarnations, moment.ranks)

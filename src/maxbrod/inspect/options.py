@@ -11,7 +11,9 @@ _AS_OF = "Show the archive as this run left it."
 @dataclass(frozen=True, kw_only=True)
 class LsOptions(Options):
     topics: TopicWords = ()
-    runs: Annotated[bool, Option("List runs instead of topics.")] = False
+    runs: Annotated[
+        bool, Option("List runs instead of topics; with topics, those since the archive has one of them.")
+    ] = False
     as_of: Annotated[str | None, Option(_AS_OF, metavar="RUN")] = None
     all: Annotated[bool, Option("Include topics that were deleted and created again since.")] = False
 
@@ -32,3 +34,10 @@ class ShowOptions(Options):
 class GcOptions(Options):
     delete: Annotated[bool, Option("Delete. Without it, only list what would be deleted.")] = False
     grace: Annotated[str, Option("Keep objects younger than this: 90m, 24h, 7d. At least 1h.", metavar="TIME")] = "24h"
+    trust_clock: Annotated[
+        bool,
+        Option(
+            "This machine's clock is right: grace periods of prunes end by it, not by the time of the newest backup, "
+            "and a newest run in the future is ignored."
+        ),
+    ] = False

@@ -1,1 +1,1 @@
-"""Deletes the oldest segments of another tool's archive."""
+"""Takes records and runs out of an archive by a policy, and undoes that while the grace period lasts."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +12,7 @@ from maxbrod.cli.commands import Call, command
 from maxbrod.cli.durations import parse_duration_s
 from maxbrod.cli.output import human_bytes, human_time, out, print_json, print_json_with, print_line, table
 from maxbrod.errors import EXIT_INCOMPLETE, UsageError
-from maxbrod.notices import counted
+from maxbrod.notices import counted, human_age
 from maxbrod.options import PLACE, JsonOption
 from maxbrod.prune.options import PruneOptions
 
@@ -45,7 +44,8 @@ def prune(call: Call[PruneOptions]) -> None:
 
       maxbrod prune -a s3://backups/kafka --undo --apply
     """
-    from maxbrod.archive.opening import open_archive, open_for_writing  # noqa: PLC0415 - not for `--help`
+    from maxbrod.archive.clocks import read_clocks  # noqa: PLC0415 - not for `--help`
+    from maxbrod.archive.opening import open_archive, open_for_writing  # noqa: PLC0415
     from maxbrod.prune.run import prune_archive  # noqa: PLC0415
 
     options = call.options
@@ -57,32 +57,35 @@ def prune(call: Call[PruneOptions]) -> None:
     if options.undo:
         _undo(opened, call)
         return
-    request = _request(options)
-    report = prune_archive(opened, request, apply=options.apply)
+    clocks = read_clocks(opened, ask_store=options.apply, trusted=options.trust_clock)
+    request = _request(options, clocks.earliest_ms)
+    report = prune_archive(opened, request, apply=options.apply, clocks=clocks)
     if call.as_json:
         # There may be some for each of a hundred thousand partitions.
         items = (json.dumps(asdict(each)) for each in report.items)
         print_json_with({**asdict(replace(report, items=())), "exit_code": 0}, "items", items)
     else:
         _print(report, about_runs=request.runs.given)
+        aged = options.older_than is not None or options.deleted_before is not None or options.as_source
+        if aged and report.idle_ms:
+            _print_idle(report)
 
 
-def _request(options: PruneOptions) -> PruneRequest:
+def _request(options: PruneOptions, now_ms: int) -> PruneRequest:
+    """`now_ms` is the time up to which ages count."""
     from maxbrod.prune.plan import SegmentPolicy  # noqa: PLC0415 - as above
     from maxbrod.prune.run import PruneRequest  # noqa: PLC0415
     from maxbrod.prune.runs import RunPolicy  # noqa: PLC0415
 
-    now = time.time()
-
     def before(age: str | None) -> int | None:
-        return None if age is None else round((now - parse_duration_s(age)) * 1000)
+        return None if age is None else now_ms - round(parse_duration_s(age) * 1000)
 
     return PruneRequest(
         segments=SegmentPolicy(
             before_ms=before(options.older_than),
             topic_bytes_max=options.topic_bytes,
             archive_bytes_max=options.archive_bytes,
-            as_source_at_ms=round(now * 1000) if options.as_source else None,
+            as_source_at_ms=now_ms if options.as_source else None,
             lost_before_ms=before(options.deleted_before),
             compacted_too=options.compacted_too,
         ),
@@ -162,6 +165,14 @@ def _print_totals(report: PruneReport) -> None:
         )
     if not report.applied and (report.going.segments or report.runs_going):
         print_line("nothing was changed; repeat with --apply")
+
+
+def _print_idle(report: PruneReport) -> None:
+    print_line(
+        f"ages count up to the newest backup that found something new, {human_time(report.ages_until_ms)}: "
+        f"{human_age(report.idle_ms)} ago by this machine's clock; if this clock is right, --trust-clock counts them "
+        "up to now"
+    )
 
 
 def _print_undo(report: UndoReport) -> None:

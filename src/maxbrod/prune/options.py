@@ -62,6 +62,14 @@ class PruneOptions(Options):
     grace: Annotated[
         str, Option("How long --undo can bring it back, and its objects stay: 24h, 30d. At least 1h.", BEHAVIOR, "TIME")
     ] = "7d"
+    trust_clock: Annotated[
+        bool,
+        Option(
+            "This machine's clock is right: ages count up to now, not up to the newest backup, and a newest run in the "
+            "future is ignored.",
+            BEHAVIOR,
+        ),
+    ] = False
     undo: Annotated[
         bool, Option("Bring back what a prune took away: the newest one, or that of the named run.", BEHAVIOR)
     ] = False

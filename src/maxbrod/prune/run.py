@@ -7,25 +7,25 @@ objects are deleted right after it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping  # noqa: TC003 - a field of a dataclass
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.clocks import Clocks, read_clocks
 from maxbrod.archive.holds import HOLD_COLUMNS, Hold, Holds, active_holds
 from maxbrod.archive.incarnations import select_names
 from maxbrod.archive.lifecycle import NO_ROWS
 from maxbrod.archive.runs import ending_of
-from maxbrod.archive.snapshots import find_moment, read_snapshot
-from maxbrod.archive.undo import UNDOES, Taking, take, undoable
+from maxbrod.archive.snapshots import UNREADABLE, find_moment, read_snapshot
+from maxbrod.archive.undo import SLACK_MS, UNDOES, Taking, take, undoable
 from maxbrod.catalog.commits import absent_rows
+from maxbrod.catalog.run_ids import time_of
 from maxbrod.catalog.schema import SCHEMA, Kind
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
+from maxbrod.errors import UsageError
 from maxbrod.layouts.registry import prune_of
 from maxbrod.model import PartitionId
 from maxbrod.prune.foreign import delete_segments, with_times
@@ -37,7 +37,7 @@ from maxbrod.prune.sizes import Oversize
 from maxbrod.restore.state import others_interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshots import Moment
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.plan import RestorePlan
 
 GRACE_S: Final = 7 * 24 * 3600
-_UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
 _NOTHING_CARRIED: Final = "needed for lost topics until a new backup carries them on"
 
 
@@ -87,6 +86,10 @@ class PruneReport:
     run_id: str | None = None
     """The run that `--undo` takes."""
     undo_until_ms: int | None = None
+    ages_until_ms: int = 0
+    """The time up to which ages count: the earliest of this machine's clock, the store's, and the newest backup."""
+    idle_ms: int = 0
+    """How long before this machine's clock that is, if it is the newest backup."""
 
     @property
     def runs_going(self) -> int:
@@ -98,6 +101,7 @@ class _Plan:
     """Decisions, added up portion by portion. Rows are kept only to be taken."""
 
     runs: list[RunDecision]
+    holds: tuple[Hold, ...] = ()
     freed: FreedObjects | None = None
     """None: no rule takes rows."""
     items: list[Item] = field(default_factory=list)
@@ -117,34 +121,39 @@ class _Plan:
         self.dropped.append(absent_rows(unreachable, markers))
 
 
-def prune_archive(archive: Archive, request: PruneRequest, *, apply: bool = False) -> PruneReport:
-    """Find what goes, and with `apply` take it away. Without `apply` nothing is changed."""
+def prune_archive(
+    archive: Archive, request: PruneRequest, *, apply: bool = False, clocks: Clocks | None = None
+) -> PruneReport:
+    """Find what goes, and with `apply` take it away. Without `apply` nothing is changed.
+
+    `clocks` are those by which the request was made. RefusedError: the clocks contradict each other.
+    """
     if not request.given:
         raise UsageError(
             "nothing says what to prune", hint="give an age, such as --older-than 90d, or another limit: see --help"
         )
+    clocks = read_clocks(archive, ask_store=apply) if clocks is None else clocks
     if archive.survey is not None:
-        return _prune_foreign(archive, request, apply=apply)
+        return _prune_foreign(archive, request, clocks, apply=apply)
     if not apply:
-        return _report(archive, _plan(archive, request, taken=False), applied=False)
+        return _report(archive, _plan(archive, request, clocks, taken=False), clocks, applied=False)
     plans: list[_Plan] = []
 
     def taking() -> Taking | None:
-        plans[:] = [_plan(archive, request, taken=True)]
+        plans[:] = [_plan(archive, request, clocks, taken=True)]
         return _taking(archive, plans[0])
 
-    run_id = take(archive, taking, grace_s=request.grace_s)
-    until = None if run_id is None else round((time.time() + request.grace_s) * 1000)
-    return replace(_report(archive, plans[0], applied=True), run_id=run_id, undo_until_ms=until)
+    taken = take(archive, taking, clocks, grace_s=request.grace_s)
+    report = _report(archive, plans[0], clocks, applied=True)
+    return report if taken is None else replace(report, run_id=taken.run_id, undo_until_ms=taken.undo_until_ms)
 
 
-def _plan(archive: Archive, request: PruneRequest, *, taken: bool) -> _Plan:
+def _plan(archive: Archive, request: PruneRequest, clocks: Clocks, *, taken: bool) -> _Plan:
     """Decide about one portion of the rows after the other. With `taken`, keep the rows that go."""
     runs = archive.catalog.runs()
     moment = find_moment(archive.storage, runs, None)
     holds = _holds(archive)
-    restoring = {plan.archive.run_id for plan in _unfinished_restores(archive)}
-    decisions = thin_runs(_run_facts(runs, moment, holds, restoring), request.runs)
+    decisions = thin_runs(_run_facts(archive, runs, moment, holds, clocks), request.runs)
     reach = _reach(archive, runs, decisions) if taken and request.runs.given else None
     policy, facts = request.segments, _topic_facts(runs, moment)
     selected = _selected(archive, moment, request.topics)
@@ -157,7 +166,7 @@ def _plan(archive: Archive, request: PruneRequest, *, taken: bool) -> _Plan:
         for live, replaced in archive.catalog.portions_with_replaced(columns):
             data, dead, held = _with_holders(live, replaced, holds)
             sizes.add(weigh_segments(data, dead, policy, facts, selected=selected, holders=held))
-    plan = _Plan(decisions, FreedObjects() if policy.given else None)
+    plan = _Plan(decisions, holds.active, FreedObjects() if policy.given else None)
     words = [str(each) for each in holds.active]
     # Rows that are taken are remembered whole.
     for live, replaced in archive.catalog.portions_with_replaced(SCHEMA.names if taken else columns):
@@ -222,7 +231,7 @@ def _topic_facts(runs: Sequence[Run], moment: Moment) -> dict[str, TopicFacts]:
             retention_ms=None if effective is None else _number(effective.get("retention.ms")),
             retention_bytes=None if effective is None else _number(effective.get("retention.bytes")),
             known=effective is not None and "retention.ms" in effective,
-            lost_at_ms=None if lost is None else at.get(lost, _time_of(lost)),
+            lost_at_ms=None if lost is None else at.get(lost, time_of(lost)),
         )
     return found
 
@@ -238,16 +247,9 @@ def _number(text: str | None) -> int | None:
         return None
 
 
-def _time_of(run_id: str) -> int | None:
-    """The time in the id of a run that was thinned out since; None if it is not one of ours."""
-    try:
-        return int(datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp() * 1000)
-    except ValueError:
-        return None
-
-
-def _run_facts(runs: Sequence[Run], moment: Moment, holds: Holds, restoring: Collection[str | None]) -> list[RunFacts]:
-    undo = {each.run_id for each in undoable(runs)}
+def _run_facts(archive: Archive, runs: Sequence[Run], moment: Moment, holds: Holds, clocks: Clocks) -> list[RunFacts]:
+    undo = {each.run_id for each in undoable(archive.storage, runs, clocks, slack_ms=SLACK_MS)}
+    restoring = {plan.archive.run_id for plan in _unfinished_restores(archive)}
     # Snapshots of older releases carry nothing on: then those before are still needed for what the cluster has lost.
     carried = moment.snapshot is not None and moment.snapshot.carried is not None
     found = []
@@ -256,7 +258,9 @@ def _run_facts(runs: Sequence[Run], moment: Moment, holds: Holds, restoring: Col
         needed = None
         if run.run_id in holds.runs:
             needed = next(str(each) for each in holds.active if each.run_id == run.run_id)
-        elif run.run_id in undo or (run.statistics.get(UNDOES) is not None and _is_recent(run)):
+        elif run.run_id in undo or (
+            run.statistics.get(UNDOES) is not None and run.finished_at > clocks.earliest_ms - GRACE_S * 1000
+        ):
             needed = "it can be undone" if run.run_id in undo else "it undid a prune"
         elif run.run_id in restoring:
             needed = "an unfinished restore reads its snapshot"
@@ -265,10 +269,6 @@ def _run_facts(runs: Sequence[Run], moment: Moment, holds: Holds, restoring: Col
         complete = ending_of(run) in {None, 0}
         found.append(RunFacts(run_id=run.run_id, at_ms=run.finished_at, point=point, complete=complete, needed=needed))
     return found
-
-
-def _is_recent(run: Run) -> bool:
-    return run.finished_at > (time.time() - GRACE_S) * 1000
 
 
 def _reach(archive: Archive, runs: Sequence[Run], decisions: Sequence[RunDecision]) -> Revisions | None:
@@ -282,7 +282,7 @@ def _reach(archive: Archive, runs: Sequence[Run], decisions: Sequence[RunDecisio
         return None
     try:
         return read_snapshot(archive.storage, oldest).revisions
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -338,10 +338,11 @@ def _taking(archive: Archive, plan: _Plan) -> Taking | None:
             "topics": len(pc.unique(pruned["topic_id"])),
             "exit_code": 0,
         },
+        still_valid=lambda: _holds(archive).active == plan.holds,
     )
 
 
-def _report(archive: Archive, plan: _Plan, *, applied: bool) -> PruneReport:
+def _report(archive: Archive, plan: _Plan, clocks: Clocks, *, applied: bool) -> PruneReport:
     items = (*plan.items, *plan.replaced_items)
     objects, objects_bytes = (0, 0) if plan.freed is None else plan.freed.total()
     return PruneReport(
@@ -354,6 +355,8 @@ def _report(archive: Archive, plan: _Plan, *, applied: bool) -> PruneReport:
         objects=objects,
         objects_bytes=objects_bytes,
         applied=applied,
+        ages_until_ms=clocks.earliest_ms,
+        idle_ms=clocks.idle_ms,
     )
 
 
@@ -366,7 +369,7 @@ def _totals(items: Sequence[Item], *, keep: bool) -> Totals:
     )
 
 
-def _prune_foreign(archive: Archive, request: PruneRequest, *, apply: bool) -> PruneReport:
+def _prune_foreign(archive: Archive, request: PruneRequest, clocks: Clocks, *, apply: bool) -> PruneReport:
     """By its own metadata: without runs, and without a way back."""
     survey = archive.survey
     if survey is None:
@@ -404,6 +407,6 @@ def _prune_foreign(archive: Archive, request: PruneRequest, *, apply: bool) -> P
     prune_of(survey.layout)
     if apply:
         delete_segments(archive, going)
-    plan = _Plan([], FreedObjects())
+    plan = _Plan([], freed=FreedObjects())
     plan.add(segments)
-    return _report(archive, plan, applied=apply)
+    return _report(archive, plan, clocks, applied=apply)

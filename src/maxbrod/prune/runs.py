@@ -108,7 +108,8 @@ def _by_rules(newest_first: Sequence[RunFacts], policy: RunPolicy) -> list[tuple
 def _within(newest_first: Sequence[RunFacts], policy: RunPolicy) -> list[RunFacts]:
     if policy.within_s is None or not newest_first:
         return []
-    newest = max(each.at_ms for each in newest_first)
+    # Not the latest time: an older run whose clock was ahead would take all others with it.
+    newest = newest_first[0].at_ms
     return [each for each in newest_first if each.at_ms > newest - policy.within_s * 1000]
 
 

@@ -17,10 +17,9 @@ from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, 
 from maxbrod.layouts.kafka.contents import read_contents
 from maxbrod.layouts.kafka.described_batches import describe
 from maxbrod.layouts.kafka.digest import Digest
-from maxbrod.layouts.kafka.frames import CONTENT_BYTES_MAX
 from maxbrod.layouts.kafka.names import is_framed, parse_segment_path, run_of_pack
 from maxbrod.layouts.kafka.partition import at_holes
-from maxbrod.layouts.kafka.reading import REQUEST_BYTES, read_logs, read_object
+from maxbrod.layouts.kafka.reading import REQUEST_BYTES, log_bytes_max, read_logs, read_object
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.layouts.kafka.tally import Tally
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange, SliceTransactions
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 _DAMAGES: Final = (CorruptDataError, UnsupportedFormatError, ObjectNotFoundError)
-_RATIO_MAX: Final = 1000
-"""How much larger than the object its log may be: frames of zeros shrink so far."""
 _NO_CONTENTS: Final = (
     "it has no table of contents, and no row of the old catalog names it: an older release wrote it, or it was cut"
 )
@@ -310,7 +307,7 @@ def _found(item: ObjectToExamine, name: SegmentName, found: Slice, tally: Tally,
 def _whole_frames(storage: Storage, item: ObjectToExamine, name: SegmentName) -> Examined:
     """A segment in frames without a table of contents: one slice, because a slice is whole frames."""
     opened, digest = _OpenSlice(position=0), Digest()
-    room = max(item.size * _RATIO_MAX, CONTENT_BYTES_MAX)
+    room = log_bytes_max(item.size)
     try:
         for data, headers in read_object(storage, item.path, 0, item.size, raw_bytes_max=room, digest=digest):
             batches = describe(data, headers, exact=False)

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from maxbrod.archive.snapshot_document import decode
 from maxbrod.archive.snapshots import read_snapshot
+from maxbrod.catalog.codec import LEDGER_ID
+from maxbrod.catalog.ledger import documents_in, read_ledger, slice_keys, version_of
 from maxbrod.catalog.remains import CatalogRemains, read_remains, stream_transactions
 from maxbrod.catalog.replaced import REVISION_COLUMNS, count_revisions, revive
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, slice_of
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from maxbrod.archive.snapshot_document import Snapshot
+    from maxbrod.catalog.codec import Table
+    from maxbrod.catalog.ledger import SliceKey
     from maxbrod.model import GapReason
     from maxbrod.storage.interface import ObjectInfo, Storage
 
@@ -51,6 +55,7 @@ class Gathered:
     transactions: dict[str, int]
     prunes: Prunes
     remains: CatalogRemains
+    ledger: LedgerEvidence
     notices: list[Notice] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """What a rebuild cannot know."""
@@ -58,16 +63,74 @@ class Gathered:
     @property
     def highest_commit(self) -> int:
         commits = [each.run.commit for each in self.runs] + [each.commit for each in self.other_runs]
-        return max((each for each in commits if each is not None), default=-1)
+        return max((each for each in (*commits, version_of(self.ledger.last) or None) if each is not None), default=-1)
 
 
-def gather(storage: Storage) -> Gathered:
+@dataclass(slots=True, kw_only=True)
+class LedgerEvidence:
+    """What the ledger says of the rows of a lost catalog."""
+
+    last: int
+    """The number of its last document."""
+    complete: bool
+    """Whether it has been kept since the archive was created."""
+    present: list[Segment | Gap]
+    """Rows of the archive as it was last. No other row shares an offset with one of them."""
+    replaced: pa.Table
+    """Rows of kind replaced."""
+    before: list[Segment | Gap]
+    """The same with the kind that they had."""
+    retired: set[SliceKey]
+    """Slices that are no part of the archive as it was last."""
+    generations: pa.Table
+    """Rows of kind generations."""
+    notices: list[Notice]
+
+
+def _read_ledger(storage: Storage, table: Table | None) -> LedgerEvidence:
+    # The newest document counts, unless the catalog shows that its commit never was.
+    newest = max((version_of(number) for _, number in documents_in(storage)), default=0)
+    ledger = read_ledger(storage, last=None if table is None or newest > table.log.version else table.ledger)
+
+    def of(*kinds: Kind) -> pa.Table:
+        return ledger.rows.filter(pc.is_in(ledger.rows["kind"], value_set=pa.array(map(str, kinds), pa.string())))
+
+    replaced = of(Kind.REPLACED)
+    return LedgerEvidence(
+        last=ledger.last,
+        complete=ledger.complete and not ledger.unreadable,
+        present=[row for row in decode_rows(of(Kind.DATA, Kind.GAP)) if not isinstance(row, Run)],
+        replaced=replaced,
+        before=[row for row in decode_rows(revive(replaced)) if not isinstance(row, Run)],
+        retired=ledger.gone | slice_keys(of(Kind.REPLACED, Kind.BUILDING)),
+        generations=of(Kind.GENERATIONS),
+        notices=[
+            Notice(
+                kind="ledger",
+                message=f"{path} cannot be read: what its commit replaced may be in the catalog again",
+                hint="restore it from a copy or an older object version, and run the repair again",
+                exit_code=EXIT_INCOMPLETE,
+            )
+            for path in ledger.unreadable
+        ],
+    )
+
+
+def _key(row: Segment) -> SliceKey:
+    return row.path, row.position, row.base_offset, row.end_offset
+
+
+def gather(storage: Storage, table: Table | None = None) -> Gathered:
+    """`table` is the catalog, if its log can be read."""
     remains = read_remains(storage)
     plain = pa.array([str(each) for each in (Kind.DATA, Kind.GAP, Kind.RUN)], pa.string())
     rows = decode_rows(remains.rows.filter(pc.is_in(remains.rows["kind"], value_set=plain)))
     replaced = remains.rows.filter(pc.equal(remains.rows["kind"], Kind.REPLACED))
     rows = [*decode_rows(revive(replaced)), *rows]
-    segments = [row for row in rows if isinstance(row, Segment)]
+    ledger = _read_ledger(storage, table)
+    segments = list(
+        {_key(row): row for row in (*rows, *ledger.present, *ledger.before) if isinstance(row, Segment)}.values()
+    )
     listed = [info for folder in FOLDERS for info in storage.list(folder)]
     known = _known_slices(segments)
     notices: list[Notice] = []
@@ -86,12 +149,13 @@ def gather(storage: Storage) -> Gathered:
         runs=runs,
         other_runs=[*_other_runs(old_runs, runs, notices), *prunes.runs],
         gaps=_gaps(row for row in rows if isinstance(row, Gap) and row.run_id not in prunes.undone),
-        revisions=count_revisions(replaced.select(REVISION_COLUMNS)),
+        revisions=count_revisions(pa.concat_tables([replaced, ledger.replaced]).select(REVISION_COLUMNS)),
         compacted=frozenset(topic_id for each in runs for topic_id in _compacted(each.snapshot)),
-        transactions=_transactions(remains, runs),
+        transactions=_transactions(remains, runs, ledger),
+        ledger=ledger,
         prunes=prunes,
         remains=remains,
-        notices=[*notices, *prunes.notices],
+        notices=[*notices, *ledger.notices, *prunes.notices],
     )
     found.unknown = _unknown(found)
     return found
@@ -236,9 +300,11 @@ def _compacted(snapshot: Snapshot) -> set[str]:
     }
 
 
-def _transactions(remains: CatalogRemains, runs: Iterable[KnownRun]) -> dict[str, int]:
-    """The last batch of each stream that writes into the archive, so that Spark repeats none."""
+def _transactions(remains: CatalogRemains, runs: Iterable[KnownRun], ledger: LedgerEvidence) -> dict[str, int]:
+    """The last batch of each stream that writes into the archive, so that Spark repeats none; and the last document."""
     found = stream_transactions(remains)
+    if ledger.last:
+        found[LEDGER_ID] = ledger.last
     for each in runs:
         stream, batch = each.run.statistics.get("stream"), each.run.statistics.get("batch")
         if isinstance(stream, str) and isinstance(batch, int):
@@ -251,7 +317,6 @@ def _unknown(found: Gathered) -> list[str]:
     unknown = ["which generation of a compacted topic was under construction: the next backup begins another"]
     if found.remains.rows.num_rows == 0:
         unknown.append("runs that recorded no snapshot, such as compactions: they are not listed any more")
-        unknown.append("what was compacted by key and not yet deleted: its objects exist, so it is in the new catalog")
     known = {each.run.run_id for each in found.runs} | {each.run_id for each in found.other_runs}
     unknown += [
         f"whether run {run_id} was committed, because no entry of the log that can be read says so: it is not listed, "

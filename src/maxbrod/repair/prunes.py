@@ -97,7 +97,7 @@ def _run_of(run_id: str, info: ObjectInfo, rows: pa.Table) -> Run:
             "command": "prune",
             "records": pc.sum(rows["records"]).as_py() or 0,
             UNDO: info.path,
-            UNDO_UNTIL: now_ms() + _GRACE_MS,
+            UNDO_UNTIL: max(now_ms(), info.modified_ms) + _GRACE_MS,
         },
         written_at=info.modified_ms,
     )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from maxbrod.archive.rebuilding import announced
+from maxbrod.catalog.generations import decode_generations, encode_generations
 from maxbrod.catalog.rebuilding import ASIDE, keep_aside, next_version, readable_table, replace_catalog
-from maxbrod.catalog.replaced import as_replaced
+from maxbrod.catalog.replaced import as_replaced, revisions_of
 from maxbrod.catalog.rows import Gap, Run, Segment, encode_rows
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.windows import spread
@@ -81,7 +82,8 @@ def _rebuild(
 ) -> RepairReport:
     on_progress(Progress(phase="reading snapshots"))
     started_at = now_ms()
-    table, found = readable_table(storage), gather(storage)
+    table = readable_table(storage)
+    found = gather(storage, table)
     examined = _examine(storage.url, options, session, found, run_id, parallelism, on_progress)
     slices = [each for one in examined for each in one.slices]
     lost = [*found.missing, *(each for one in examined for each in one.lost)]
@@ -130,7 +132,7 @@ def _rebuild(
             written_at=now_ms(),
             commit=version,
         )
-        rows = _table(rebuilt, [*runs, own])
+        rows = pa.concat_tables([_table(rebuilt, [*runs, own]), _generations(found, run_id)])
         if (gone := _missing(storage, rebuilt)) is not None:
             raise RefusedError(
                 "an object was deleted while the archive was read: a rule of the bucket deletes, or somebody does",
@@ -217,6 +219,10 @@ def _decide(
             compacted=found.compacted,
             pruned=found.prunes.ranges,
             pruned_slices=found.prunes.slices,
+            sure=found.ledger.complete,
+            settled=found.ledger.present,
+            replaced=list(zip(found.ledger.before, revisions_of(found.ledger.replaced), strict=True)),
+            retired=found.ledger.retired | found.remains.retired,
         )
         rebuilt = rebuild(remains, run_id=run_id, now_ms=now_ms())
         if not rebuilt.unscanned:
@@ -301,6 +307,16 @@ def _unknown_objects(examined: Sequence[Examined]) -> list[Notice]:
         for each in examined
         if each.unknown is not None
     ]
+
+
+def _generations(found: Gathered, run_id: str) -> pa.Table:
+    """What the ledger says of generations. Those under construction are dropped: the next backup begins another."""
+    at = now_ms()
+    topics = decode_generations(found.ledger.generations).values()
+    kept = [
+        topic if topic.building is None else topic.without_building(at, "the catalog was rebuilt") for topic in topics
+    ]
+    return encode_generations(kept, run_id=run_id, written_at=at)
 
 
 def _table(rebuilt: Rebuilt, runs: Sequence[Run]) -> pa.Table:

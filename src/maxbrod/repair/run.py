@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.rebuilding import find_lost_end
+from maxbrod.archive.unlisted import FOLDERS, HINT, find_unlisted, not_young
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.replaced import revive
@@ -22,7 +23,7 @@ from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
 from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, RefusedError, UsageError
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, RefusedError, UsageError
 from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
 from maxbrod.notices import Notice, counted
@@ -35,6 +36,7 @@ from maxbrod.storage.probe import probe_conditional_puts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maxbrod.archive.unlisted import UnlistedRange
     from maxbrod.catalog.tiling import Overlap, UncoveredRange
     from maxbrod.config import Config
     from maxbrod.engine.progress import OnProgress
@@ -61,6 +63,10 @@ def repair_archive(
     storage = open_storage(_url(config), config.storage)
     needed = SliceSums()
     catalog, problem = diagnose(storage, needed)
+    unlisted = _find_unlisted(storage, catalog) if catalog is not None and problem is None else []
+    if continuing := [each for each in unlisted if each.continues]:
+        more = f", and {counted(len(continuing) - 1, 'other')}" if len(continuing) > 1 else ""
+        problem = f"it lacks records that objects hold: {continuing[0]}{more}"
     if options.rebuild and problem is None:
         problem = "it is rebuilt on request"
     if options.apply and not probe_conditional_puts(storage) and not options.single_writer:
@@ -110,7 +116,9 @@ def repair_archive(
                 notices=Notices(None if options.apply else notices_max, None if options.apply else on_notice),
                 on_progress=on_progress,
             )
-            report = replace(report, lost_snapshots=len(lost), notices=(*report.notices, *lost))
+            report = replace(
+                report, lost_snapshots=len(lost), notices=(*report.notices, *lost, *map(_unlisted_notice, unlisted))
+            )
         if report.applied and report.action is not Action.NONE and config.kafka is not None:
             return _read_again(config, report, spark(), on_progress)
     return report
@@ -140,7 +148,28 @@ def diagnose(storage: Storage, needed: SliceSums) -> tuple[Catalog | None, str |
             f"offsets {misfit.first_offset} to {misfit.end_offset} of {misfit.partition} are not covered exactly once"
         )
         return catalog, f"the rows of the catalog do not fit together: {what}"
-    return catalog, find_lost_end(storage, catalog.version, {run.snapshot for run in runs})
+    return catalog, find_lost_end(storage, catalog, {run.snapshot for run in runs})
+
+
+def _find_unlisted(storage: Storage, catalog: Catalog) -> list[UnlistedRange]:
+    """Records that objects hold and the catalog lacks, as `check` and `gc` find them."""
+    named = catalog.path_set()
+    unnamed = [info for folder in FOLDERS for info in storage.list(folder) if info.path not in named]
+    return find_unlisted(storage, catalog, not_young(unnamed))
+
+
+def _unlisted_notice(each: UnlistedRange) -> Notice:
+    """What no rebuild takes in: it begins behind the end of the archive."""
+    return Notice(
+        kind="unlisted",
+        message=f"{each.path} holds records that the catalog lacks, and that do not continue the archive",
+        topic=each.topic,
+        partition=each.partition,
+        first_offset=each.first_offset,
+        end_offset=each.end_offset,
+        hint=HINT,
+        exit_code=EXIT_INCOMPLETE,
+    )
 
 
 def _lost_snapshots(storage: Storage, catalog: Catalog) -> list[Notice]:

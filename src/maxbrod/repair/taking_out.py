@@ -212,7 +212,9 @@ def _damaged(
     """Read every slice."""
     on_progress(Progress(phase="reading", bytes_total=sum(row.bytes for row, _ in rows)))
     items = [(row.bytes, (number, slice_of(row))) for number, (row, _) in enumerate(rows)]
-    found = verify_slices(session, url, options, spread(items, parallelism), name=run_id)
+    checked = verify_slices(session, url, options, spread(items, parallelism), name=run_id)
+    # What is larger than what is looked into is not damaged.
+    found = [each for each in checked if not each.limit]
     first = {each.number: each for each in reversed(found)}
     return [_Bad(*rows[number], first[number].message, exists=True) for number in sorted(first)]
 
@@ -277,7 +279,7 @@ def _commit(
     """One commit. If another writer was faster, the same change on its version: the bad rows must still be there."""
     live = encode_rows([each.row for each in bad if each.live])
 
-    def commit(_: int) -> int:
+    def commit(attempt: int) -> int:
         former = _former(catalog, [each.row for each in bad if not each.live])
         run = Run(
             run_id=report.run_id,
@@ -290,7 +292,12 @@ def _commit(
         )
         new = pa.concat_tables([encode_rows([*added, run]), _former_gaps(former, report.run_id)])
         generations = drop_generations(catalog, dropped, report.run_id)
-        return catalog.commit(new, replaced=pa.concat_tables([live, former]), generations=generations)
+        return catalog.commit(
+            new,
+            replaced=pa.concat_tables([live, former]),
+            generations=generations,
+            still_valid=(lambda: True) if attempt else None,
+        )
 
     return commit_with_retries(catalog, commit)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.cli.output import human_bytes
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
-from maxbrod.notices import counted
+from maxbrod.notices import counted, human_age
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,6 +65,10 @@ class LastBackup:
     finished_at_ms: int
     exit_code: int | None
     findings: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    """What to do about the findings."""
+    partial: bool = False
+    """Whether topics may have been hidden from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +146,6 @@ def exit_code_of(promises: Sequence[Promise], *, strict: bool) -> int:
     return failed or (EXIT_INCOMPLETE if strict and warned else EXIT_DONE)
 
 
-def human_age(milliseconds: float) -> str:
-    seconds = milliseconds / 1000
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
-
-
 def _failed(name: str, text: str, hint: str | None = None, exit_code: int = EXIT_INCOMPLETE) -> Promise:
     return Promise(name=name, state=State.FAILED, text=text, hint=hint, exit_code=exit_code)
 
@@ -170,7 +166,8 @@ def _backup(facts: Facts, _: Targets) -> Promise:
     if last.exit_code != EXIT_DONE:
         because = f": {last.findings[0]}" if last.findings else ""
         ended = "did not say how it ended" if last.exit_code is None else f"ended with {last.exit_code}"
-        return _failed("backup", f"the last one {ended}{because} ({age})", "run it again, and look at its output")
+        hint = "run it again, and look at its output"
+        return _failed("backup", f"the last one {ended}{because} ({age})", _advice(facts) or hint)
     if facts.unfinished:
         return _warn(
             "backup",
@@ -179,11 +176,18 @@ def _backup(facts: Facts, _: Targets) -> Promise:
     return _ok("backup", f"the last one is complete ({age})")
 
 
+def _advice(facts: Facts) -> str | None:
+    """What the last backup said would help; None if it said nothing, or ended well."""
+    return next(iter(facts.backup.hints), None) if facts.backup is not None else None
+
+
 def _recovery_point(facts: Facts, targets: Targets) -> Promise:
     point = facts.recovery_point_ms
     if point is None and facts.damaged is not None:
         # A backup that ends with 0 does not bring objects back.
         return _failed("recovery point", "none: objects are missing or damaged", "see 'maxbrod check'")
+    if point is None and facts.backup is not None and facts.backup.partial:
+        return _failed("recovery point", "none: topics may be hidden from the user of the last backup", _advice(facts))
     if point is None:
         return _failed(
             "recovery point",
@@ -207,7 +211,7 @@ def _offsets(facts: Facts) -> Promise:
     if facts.missing is not None:
         return _failed("offsets", _found(facts.missing), "see 'maxbrod check'")
     if not facts.partitions:
-        return _failed("offsets", "nothing is archived", "run 'maxbrod backup'")
+        return _failed("offsets", "nothing is archived", _advice(facts) or "run 'maxbrod backup'")
     known = f", as far as can be known: {facts.doubts[0]}" if facts.doubts else ""
     more = f"; {len(facts.doubts) - 1:,} more: see 'maxbrod check'" if len(facts.doubts) > 1 else ""
     partitions = counted(facts.partitions, "partition")
@@ -229,7 +233,7 @@ def _found(found: Found) -> str:
 def _deep_check(facts: Facts, targets: Targets) -> Promise:
     name, proof = "deep check", facts.deep_check
     if proof is None:
-        return _warn(name, "none is recorded: nobody has read the objects", "run 'maxbrod check --deep'")
+        return _warn(name, "none is recorded: no check has read all objects", "run 'maxbrod check --deep'")
     age_ms = facts.now_ms - proof.finished_at_ms
     share = proof.details.get("share")
     part = f", of a sample of {share:.0%}" if isinstance(share, float) and share < 1 else ""
@@ -245,7 +249,7 @@ def _deep_check(facts: Facts, targets: Targets) -> Promise:
 def _drill(facts: Facts, targets: Targets) -> Promise:
     name, proof = "drill", facts.drill
     if proof is None:
-        return _warn(name, "none is recorded: nobody has restored from this archive", "run 'maxbrod drill'")
+        return _warn(name, "none is recorded: no drill has restored records and compared them", "run 'maxbrod drill'")
     age_ms = facts.now_ms - proof.finished_at_ms
     tried, known = proof.details.get("partitions"), proof.details.get("partitions_known")
     part = ""

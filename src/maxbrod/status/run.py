@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.proofs import ProofKind, last_proof, read_proofs
-from maxbrod.archive.runs import ending_of
+from maxbrod.archive.runs import ending_of, is_partial
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.schema import FORMAT_VERSION, Kind
 from maxbrod.check.foreign import check_foreign
@@ -100,29 +100,36 @@ def gather(archive: Archive, clock_ms: int) -> Facts:
     """The facts about an opened archive."""
     proofs = read_proofs(archive.storage)
     totals: Counter[str] = Counter()
-    for rows in archive.catalog.portions(_COLUMNS):
-        data = rows.filter(pc.equal(rows["kind"], str(Kind.DATA)))
+
+    def add(rows: pa.Table) -> None:
+        data = rows.select(_COLUMNS).filter(pc.equal(rows["kind"], str(Kind.DATA)))
         totals["segments"] += data.num_rows
         totals.update({name: pc.sum(data[name]).as_py() or 0 for name in ("bytes", "records")})
         waiting = _waiting(data, clock_ms)
         totals.update(to_compact=waiting.segments, compact_partitions=waiting.partitions)
-    shared: dict[str, Any] = {
-        "now_ms": clock_ms,
-        "deep_check": last_proof(proofs, ProofKind.DEEP_CHECK),
-        "drill": last_proof(proofs, ProofKind.DRILL),
-        **{name: totals[name] for name in ("bytes", "records", "segments")},
-        "to_compact": Waiting(segments=totals["to_compact"], partitions=totals["compact_partitions"]),
-        "release_format": FORMAT_VERSION,
-        "free_bytes": free_bytes(archive.url),
-    }
+
+    def shared() -> dict[str, Any]:
+        return {
+            "now_ms": clock_ms,
+            "deep_check": last_proof(proofs, ProofKind.DEEP_CHECK),
+            "drill": last_proof(proofs, ProofKind.DRILL),
+            **{name: totals[name] for name in ("bytes", "records", "segments")},
+            "to_compact": Waiting(segments=totals["to_compact"], partitions=totals["compact_partitions"]),
+            "release_format": FORMAT_VERSION,
+            "free_bytes": free_bytes(archive.url),
+        }
+
     if archive.survey is not None:
-        return _foreign(archive, shared)
+        for rows in archive.catalog.portions(_COLUMNS):
+            add(rows)
+        return _foreign(archive, shared())
     runs = archive.catalog.runs()
-    report = check_archive(archive, runs=runs, kept_max=_KEPT)
+    # The check reads all rows anyway.
+    report = check_archive(archive, runs=runs, kept_max=_KEPT, on_rows=add)
     backups = [run for run in runs if run.statistics.get("command") == _BACKUP]
     assert isinstance(archive.catalog, Catalog)  # noqa: S101 - of our own layout
     return Facts(
-        **shared,
+        **shared(),
         backup=_last(backups),
         unfinished=tuple(each.run_id for each in report.unfinished_runs if each.exit_code is None),
         recovery_point_ms=report.recovery_point,
@@ -189,12 +196,14 @@ def _last(backups: Sequence[Run]) -> LastBackup | None:
     if not backups:
         return None
     run = backups[-1]
-    findings = run.statistics.get("findings")
+    findings, hints = run.statistics.get("findings"), run.statistics.get("hints")
     return LastBackup(
         run_id=run.run_id,
         finished_at_ms=run.finished_at,
         exit_code=ending_of(run),
         findings=tuple(map(str, findings)) if isinstance(findings, list) else (),
+        hints=tuple(map(str, hints)) if isinstance(hints, list) else (),
+        partial=is_partial(backups),
     )
 
 
@@ -213,7 +222,4 @@ def _first(report: CheckReport, exit_code: int) -> Found | None:
     if first is None:
         # There are more problems than were kept.
         return Found(count=sum(counts.values()), first=f"{next(iter(counts))}: see 'maxbrod check'")
-    where = "" if first.partition is None else f" {first.topic or first.topic_id}-{first.partition}"
-    where += "" if first.first_offset is None else f" from offset {first.first_offset:,}"
-    where += "" if first.object_name is None else f" in {first.object_name}"
-    return Found(count=sum(counts.values()), first=f"{first.kind}:{where}: {first.message}")
+    return Found(count=sum(counts.values()), first=str(first))

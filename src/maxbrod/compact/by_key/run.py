@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.archive.clocks import read_clocks
 from maxbrod.archive.holds import HOLD_COLUMNS, active_holds
 from maxbrod.archive.incarnations import select_names
 from maxbrod.archive.snapshots import find_moment, find_run, last_snapshot_run, read_snapshot
@@ -23,7 +24,7 @@ from maxbrod.compact.by_key.job import compact_groups
 from maxbrod.compact.by_key.plan import PartitionPlan, Policy, hole_offsets_min, plan_partition, policy_of, tile
 from maxbrod.compact.by_key.task import ByKeySettings, GroupItem
 from maxbrod.compact.plan.joining import IDENTITY_COLUMNS
-from maxbrod.compact.report import CompactedTopic, CompactFault, CompactReport
+from maxbrod.compact.report import CompactedTopic, CompactFault, CompactReport, why_larger
 from maxbrod.engine.preflight import needs_storage
 from maxbrod.engine.progress import Progress
 from maxbrod.engine.session import open_configured, parallelism_of
@@ -47,6 +48,7 @@ COMMAND: Final = "compact"
 _WAVE_ROWS: Final = 100_000
 """Rows of one commit, which are held in memory and travel to workers."""
 _TASKS_PER_CORE: Final = 2
+_WRITTEN_ANEW: Final = "the records that stay are encoded anew, each batch in the codec of its topic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,7 @@ class _ByKey:
                 session,
                 needs=needs_storage(self._archive.url, self._config.storage, writes=True),
                 jvm_works=True,
+                stop=self._stop,
             ) as working:
                 wave: list[PartitionPlan] | None = first
                 while wave is not None and not self._is_stopped():
@@ -215,8 +218,10 @@ class _ByKey:
 
     def _items(self, wave: Sequence[PartitionPlan], policies: Mapping[str, tuple[str, Policy]]) -> Iterator[GroupItem]:
         number = 0
+        # A run whose clock was ahead makes no tombstone older than it is.
+        until_ms = min(self._cut.started_at, read_clocks(self._archive, ask_store=True, demand=False).earliest_ms)
         for place, plan in enumerate(wave):
-            horizon = self._cut.started_at - policies[plan.topic_id][1].delete_retention_ms
+            horizon = until_ms - policies[plan.topic_id][1].delete_retention_ms
             for group in plan.groups:
                 yield GroupItem(
                     number=number,
@@ -270,6 +275,7 @@ class _ByKey:
             self._catalog.commit(
                 [*(row for each in done for row in each.new), self._run_row(done)],
                 retired=[row for each in done for row in each.gone],
+                still_valid=(lambda: len(self._not_held(done)) == len(done)) if attempt else None,
             )
             self._commits += 1
             self._committed = self._run_id
@@ -354,6 +360,9 @@ class _ByKey:
                     records=each.records,
                     left=dict(each.left),
                     removed=None if dry else each.removed,
+                    larger=None
+                    if dry
+                    else why_larger(each.bytes, each.new_bytes, self._options.recompress, _WRITTEN_ANEW),
                 )
                 for topic, each in sorted(self._figures.items())
             ),

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter
 
+from maxbrod import strict_json
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.fillers import emptied
 from maxbrod.batch.headers import NEWEST_MAGIC, walk
@@ -251,7 +252,7 @@ def _by_group(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, Any
                 if number is not None:
                     yield note, np.concatenate(offsets)
                 number, offsets = int(group[first]), []
-                note = json.loads(rows.column("note")[0].as_py())
+                note = strict_json.parse(rows.column("note")[0].as_py())
                 rows = rows.slice(1)
             offsets.append(number_column(rows.column("offset")).astype(np.int64))
     if number is not None:

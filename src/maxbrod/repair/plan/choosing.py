@@ -7,11 +7,14 @@ log was truncated and grew again. Two rules decide.
    the same or a lower offset is of a history that the log has lost. Batches without an epoch (-1) say nothing.
 2. *Coverage.* Of what remains, the chain that covers most offsets; of such chains, the one of fewest slices, and of
    those the one that was written last.
+
+What rows of the ledger name is *settled*: nothing else takes its place.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,12 +23,38 @@ if TYPE_CHECKING:
     from maxbrod.repair.plan.found import FoundSlice
 
 
-def choose(candidates: Sequence[FoundSlice]) -> list[FoundSlice]:
-    """Slices that do not overlap, by offset."""
-    ordered = sorted(candidates, key=lambda each: (each.base, each.end))
+def choose(candidates: Sequence[FoundSlice], settled: Sequence[FoundSlice] = ()) -> list[FoundSlice]:
+    """Slices that do not overlap, by offset: all that are settled, and of the candidates those that fit best."""
+    kept = sorted(settled, key=_place)
+    if not _is_disjoint(kept):
+        # Documents of the ledger are lost.
+        candidates, kept = [*candidates, *kept], []
+    others = [each for each in candidates if not overlapping(each, kept)]
+    ordered = sorted([*kept, *others], key=_place)
     if _is_one_log(ordered):
         return ordered
-    return _best_chain(_of_newest_history(ordered))
+    fixed = {each.key for each in kept}
+    return sorted(
+        [*kept, *_best_chain([each for each in newest_history(ordered) if each.key not in fixed])], key=_place
+    )
+
+
+def overlapping(one: FoundSlice, ordered: Sequence[FoundSlice]) -> list[FoundSlice]:
+    """Those of some slices, disjoint and by offset, that share an offset with this one."""
+    found = []
+    for each in ordered[bisect_right(ordered, one.base, key=lambda each: each.end) :]:
+        if each.base >= one.end:
+            break
+        found.append(each)
+    return found
+
+
+def _place(each: FoundSlice) -> tuple[int, int]:
+    return each.base, each.end
+
+
+def _is_disjoint(ordered: Sequence[FoundSlice]) -> bool:
+    return all(one.end <= other.base for one, other in pairwise(ordered))
 
 
 def _is_one_log(ordered: Sequence[FoundSlice]) -> bool:
@@ -37,7 +66,8 @@ def _is_one_log(ordered: Sequence[FoundSlice]) -> bool:
     return True
 
 
-def _of_newest_history(candidates: Sequence[FoundSlice]) -> list[FoundSlice]:
+def newest_history(candidates: Sequence[FoundSlice]) -> list[FoundSlice]:
+    """Without slices of a history that the log has lost, as leader epochs tell."""
     starts = sorted((offset, epoch) for each in candidates for offset, epoch in each.epochs)
     offsets = [offset for offset, _ in starts]
     highest: list[int] = []

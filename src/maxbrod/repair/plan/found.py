@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of what travels
 from maxbrod.model import PartitionId
+
+if TYPE_CHECKING:
+    from maxbrod.catalog.ledger import SliceKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,10 @@ class FoundSlice:
     @property
     def id(self) -> PartitionId:
         return PartitionId(topic_id=self.topic_id, partition=self.partition)
+
+    @property
+    def key(self) -> SliceKey:
+        return self.slice.path, self.slice.position, self.base, self.end
 
     @property
     def base(self) -> int:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.catalog.replaced import meets, merge
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Run, Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
-from maxbrod.model import GapReason, PartitionId
+from maxbrod.model import MENDABLE, GapReason, PartitionId
 from maxbrod.notices import Notice
-from maxbrod.repair.plan.choosing import choose
+from maxbrod.repair.plan.choosing import choose, newest_history, overlapping
 from maxbrod.repair.plan.explaining import Evidence, RunView
 from maxbrod.repair.plan.linking import link
 
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.archive.snapshot_document import Snapshot
+    from maxbrod.catalog.ledger import SliceKey
     from maxbrod.repair.plan.found import FoundSlice, LostRange, PrunedRange
 
 INT64_MAX: Final = 2**63 - 1
+_PLACE: Final = ("topic", "topic_id", "partition", "base_offset", "end_offset")
+_READING_HINT: Final = "compare the topic with its source ('maxbrod compare'), or read it afresh into a new archive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,14 @@ class Remains:
     pruned: Sequence[PrunedRange] = ()
     pruned_slices: Collection[tuple[str, int]] = frozenset()
     """Path and position of slices that were pruned."""
+    sure: bool = False
+    """Whether the ledger names all slices that are no part of the archive any more."""
+    settled: Sequence[Segment | Gap] = ()
+    """Rows of which the ledger says that they are the archive's."""
+    replaced: Sequence[tuple[Segment | Gap, int]] = ()
+    """Rows of which the ledger says that a revision replaced them, with its number."""
+    retired: Collection[SliceKey] = frozenset()
+    """Slices that are no part of the archive as it was last."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,9 +88,11 @@ def rebuild(remains: Remains, *, run_id: str, now_ms: int) -> Rebuilt:
     for one in remains.pruned:
         pruned[one.id].append(one)
     slices: dict[PartitionId, list[FoundSlice]] = defaultdict(list)
+    sure = {_key(row) for row in remains.settled if isinstance(row, Segment)}
     for each in remains.slices:
         gone = (each.slice.path, each.slice.position) in remains.pruned_slices
-        if not gone and not any(one.takes(each) for one in pruned.get(each.id, ())):
+        # What the ledger names was brought back since, if it was ever pruned.
+        if each.key in sure or (not gone and not any(one.takes(each) for one in pruned.get(each.id, ()))):
             slices[each.id].append(each)
     lost: dict[PartitionId, list[LostRange]] = defaultdict(list)
     for missed in remains.lost:
@@ -86,7 +100,13 @@ def rebuild(remains: Remains, *, run_id: str, now_ms: int) -> Rebuilt:
     names = _names(remains)
     known = {partition for each in remains.runs for partition in each.snapshot.ends}
     result = Rebuilt()
-    for partition in sorted({*slices, *lost, *known, *remains.gaps, *pruned}):
+    settled: dict[PartitionId, list[Segment | Gap]] = defaultdict(list)
+    for row in remains.settled:
+        settled[_partition_of(row)].append(row)
+    replaced: dict[PartitionId, list[tuple[Segment | Gap, int]]] = defaultdict(list)
+    for row, revision in remains.replaced:
+        replaced[_partition_of(row)].append((row, revision))
+    for partition in sorted({*slices, *lost, *known, *remains.gaps, *pruned, *settled, *replaced}):
         _Partition(
             partition,
             names.get(partition.topic_id, partition.topic_id),
@@ -94,6 +114,8 @@ def rebuild(remains: Remains, *, run_id: str, now_ms: int) -> Rebuilt:
             slices.get(partition, ()),
             lost.get(partition, ()),
             pruned.get(partition, ()),
+            settled.get(partition, ()),
+            replaced.get(partition, ()),
             result,
             run_id,
             now_ms,
@@ -118,13 +140,15 @@ class _Partition:
     slices: Sequence[FoundSlice]
     lost: Sequence[LostRange]
     pruned: Sequence[PrunedRange]
+    settled: Sequence[Segment | Gap]
+    replaced: Sequence[tuple[Segment | Gap, int]]
     result: Rebuilt
     run_id: str
     now_ms: int
 
     def rebuild(self) -> None:
         runs = [each for each in self.remains.runs if self.id in each.snapshot.ends]
-        live = self._rows(self.slices, runs, present=True)
+        live = self._rows(self._present(), runs, present=True)
         self.result.rows += live
         self._notify(live)
         named = {(row.path, row.position) for row in live if isinstance(row, Segment)}
@@ -136,11 +160,13 @@ class _Partition:
     ) -> list[Segment | Gap]:
         """Rows that tile what these runs accounted for; `present`: and what objects hold beyond."""
         end = runs[-1].snapshot.ends[self.id] if runs else None
-        linked = link(_reachable(choose(candidates), end, beyond=present))
+        if present and end is not None:
+            end = max([end, *(row.end_offset for row in self.settled)])
+        linked = link(_reachable(candidates, end, beyond=present))
         if present:
             self.result.unscanned += linked.needed
             self._notify_undecided(linked.undecided, linked.slices)
-        chain, evidence = linked.slices, self._evidence(runs, linked.slices)
+        chain, evidence = linked.slices, self._evidence(runs, linked.slices, present=present)
         rows: list[Segment | Gap] = []
         cursor = self._first(chain, runs, evidence)
         for number, each in enumerate(chain):
@@ -161,13 +187,15 @@ class _Partition:
         bases = [each.base for each in chain[:1]]
         return min([*firsts[:1], *stated, *bases] or ends[:1], default=None)
 
-    def _evidence(self, runs: Sequence[KnownRun], chain: Sequence[FoundSlice]) -> Evidence:
+    def _evidence(self, runs: Sequence[KnownRun], chain: Sequence[FoundSlice], *, present: bool) -> Evidence:
         evidence = Evidence(stated=list(self.remains.gaps.get(self.id, ())))
         for each in runs:
             snapshot = each.snapshot
             evidence.runs.append(RunView(end=snapshot.ends[self.id], log_start=snapshot.log_starts.get(self.id)))
             stated = snapshot.gaps.get(self.id, ())
             evidence.stated += [(base, end, _reason(reason)) for base, end, reason in stated]
+        gaps = [(row.base_offset, row.end_offset, row.reason) for row in self.settled if isinstance(row, Gap)]
+        evidence.stated += gaps if present else ()
         evidence.pruned = [(each.base, each.end) for each in self.pruned]
         bases = [each.base for each in chain]
         end = runs[-1].snapshot.ends[self.id] if runs else None
@@ -218,6 +246,63 @@ class _Partition:
             written_at=each.modified_ms if each.written_at is None else each.written_at,
         )
 
+    # What the archive is now
+
+    def _present(self) -> list[FoundSlice]:
+        """The slices of the archive as it was last."""
+        sure = {_key(row) for row in self.settled if isinstance(row, Segment)}
+        # What can be read again may have been, by a commit of which nothing else is left.
+        gaps = merge(
+            (row.base_offset, row.end_offset)
+            for row in self.settled
+            if isinstance(row, Gap) and row.reason not in MENDABLE
+        )
+        candidates = [
+            each
+            for each in self.slices
+            if each.key not in sure and each.key not in self.remains.retired and not meets(gaps, each.base, each.end)
+        ]
+        chain = choose(candidates, [each for each in self.slices if each.key in sure])
+        if not self.remains.sure:
+            self._notify_doubt(chain, candidates, sure)
+        lost = merge((each.base, INT64_MAX if each.end is None else each.end) for each in self.lost)
+        spare = choose(
+            [
+                each
+                for each in self.slices
+                if each.key in self.remains.retired
+                and each.key not in sure
+                and meets(lost, each.base, each.end)
+                and not meets(gaps, each.base, each.end)
+                and not overlapping(each, chain)
+            ]
+        )
+        for each in spare:
+            what = "what replaced them is lost or damaged: an earlier reading stands in, with records removed since"
+            self._add("reading", what, each.base, each.end, _READING_HINT, EXIT_INCOMPLETE)
+        return sorted([*chain, *spare], key=lambda each: each.base)
+
+    def _notify_doubt(
+        self, chain: Sequence[FoundSlice], candidates: Sequence[FoundSlice], sure: Collection[SliceKey]
+    ) -> None:
+        """Say where objects hold offsets in several readings, and neither epochs nor the ledger tell the newest."""
+        chosen, compacted = {each.key for each in chain}, self.id.topic_id in self.remains.compacted
+        guessed = [each for each in chain if each.key not in sure]
+        differing = [
+            each
+            for each in newest_history(candidates)
+            if each.key not in chosen
+            and (others := overlapping(each, guessed))
+            and not _is_same(each, others, compacted=compacted)
+        ]
+        if differing:
+            what = (
+                "objects hold them in several readings, and nothing says which is the newest: the one that covers most "
+                "is taken, and records that were removed since may be back"
+            )
+            first, end = min(each.base for each in differing), max(each.end for each in differing)
+            self._add("reading", what, first, end, _READING_HINT, EXIT_INCOMPLETE)
+
     # What was there before
 
     def _replaced(self, runs: Sequence[KnownRun], live: Sequence[Segment | Gap]) -> set[tuple[str, int]]:
@@ -229,10 +314,17 @@ class _Partition:
         named: set[tuple[str, int]] = set()
         if not newest:
             return named
-        after, recorded = {_identity(row) for row in live}, 0
-        for revision in sorted((each for each in last if each < newest), reverse=True):
+        there = {each.key for each in self.slices}
+        known = [(_as_found(row, there), revision) for row, revision in self.replaced]
+        self.result.replaced += known
+        named |= {(row.path, row.position) for row, _ in known if isinstance(row, Segment)}
+        after = {_identity(row) for row in (*live, *(row for row, _ in known))}
+        recorded = max((revision for _, revision in known), default=0)
+        # From its first document on, the ledger has all revisions.
+        first = min((revision for _, revision in known), default=newest + 1)
+        for revision in sorted((each for each in last if each + 1 < first), reverse=True):
             then = runs[: last[revision] + 1]
-            rows = self._rows(self._written_by(then), then, present=False)
+            rows = self._rows(choose(self._written_by(then)), then, present=False)
             # The next revision that a snapshot knows: of several in one run, the first.
             gone = [row for row in rows if _identity(row) not in after]
             self.result.replaced += [(row, revision + 1) for row in gone]
@@ -337,6 +429,33 @@ def _reachable(chain: Sequence[FoundSlice], end: int | None, *, beyond: bool) ->
         kept.append(each)
         cursor = max(cursor, each.end)
     return kept
+
+
+def _is_same(one: FoundSlice, others: Sequence[FoundSlice], *, compacted: bool) -> bool:
+    """Whether slices that share offsets surely are of one reading: equally many records, or one for each offset.
+
+    Of a compacted topic the latter does not tell: another reading may have lost what is beside it.
+    """
+    whole = not compacted and all(each.slice.records == each.end - each.base for each in (one, *others))
+    return whole or any(
+        (each.base, each.end, each.slice.records) == (one.base, one.end, one.slice.records) for each in others
+    )
+
+
+def _as_found(row: Segment | Gap, there: Collection[SliceKey]) -> Segment | Gap:
+    """A replaced row, as a gap if its slice is not there any more."""
+    if isinstance(row, Gap) or _key(row) in there:
+        return row
+    place: dict[str, Any] = {name: getattr(row, name) for name in _PLACE}
+    return Gap(**place, reason=GapReason.CORRUPT, run_id=row.run_id, written_at=row.written_at)
+
+
+def _partition_of(row: Segment | Gap) -> PartitionId:
+    return PartitionId(topic_id=row.topic_id, partition=row.partition)
+
+
+def _key(row: Segment) -> SliceKey:
+    return row.path, row.position, row.base_offset, row.end_offset
 
 
 def _identity(row: Segment | Gap) -> tuple[object, ...]:
