@@ -18,6 +18,7 @@ from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.replicate.ingress import append_source, append_task
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
+from maxbrod.replicate.shares import Shares
 from maxbrod.restore import task
 
 
@@ -43,6 +44,7 @@ def main() -> None:
     patch.object(append_task, "_TRANSACTION_BYTES", 4000).start()
     if sys.argv[3:] == ["without lease"]:
         patch.object(Lease, "hold", lambda _: True).start()
+        patch.object(Shares, "keeps", lambda _, partitions: set(partitions)).start()
     config = Config.model_validate(json.loads(sys.argv[1]))
     with Ingress(config) as ingress:
         print("ready", flush=True)

@@ -19,14 +19,17 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.replicate import promote as promote_module
 from maxbrod.replicate.ingress import append_job, append_source, append_task, workers
+from maxbrod.replicate.ingress import groups as groups_module
 from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.positions import put_mark, take_position
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.promote import promote
+from maxbrod.replicate.shares import Shares
 from maxbrod.sandbox.topics import create_topic, recreate_topic
-from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
+from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
+from maxbrod.sandbox.waiting import wait_for
 from replicate.engine import SUFFIX, archive, carry, link_config, only, take_in
 from replicate.processes import ingress_program, produce_small_batches, tell, told, wait_until_stopped
 from replicate.test_operating import LinkCommand
@@ -152,6 +155,7 @@ def test_two_racing_instances_append_every_record_once(
 ) -> None:
     """The lease would keep one of them from working, so both do without."""
     monkeypatch.setattr(Lease, "hold", lambda _: True)
+    monkeypatch.setattr(Shares, "keeps", lambda _, partitions: set(partitions))
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, offsets="append")
     produce_small_batches(cluster, topic, 600, **_GZIP)
@@ -303,6 +307,93 @@ def test_groups_resume_at_the_first_record_that_they_have_not_processed(
     archive(config)
     take_in(config)
     assert stand(cluster, group)[topic + SUFFIX, 0] > max(log_of(cluster, topic + SUFFIX))
+
+
+def test_a_group_waits_for_records_that_it_has_processed_and_is_not_started_at_the_beginning(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    """A transaction of somebody else hides what the link has brought. Nothing new is archived meanwhile."""
+    group = f"group-{topic}"
+    create_topic(cluster, topic)
+    create_topic(cluster, topic + SUFFIX)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append", groups=(group,))
+    produce(cluster, topic, numbered(10))
+    put(cluster, group, {(topic, 0): 4})
+    archive(config)
+    with Ingress(config) as ingress:
+        with open_transaction(cluster, topic + SUFFIX, numbered(1, first=500), transactional_id=topic):
+            assert only(ingress.run()).state is State.IN_STEP
+            assert (topic + SUFFIX, 0) not in stand(cluster, group)
+        wait_for("the group to move", lambda: ingress.run().groups == 1, timeout_s=60)
+    assert log_of(cluster, topic + SUFFIX)[stand(cluster, group)[topic + SUFFIX, 0]].value == b"value-4"
+
+
+def test_groups_move_once_the_markers_of_the_links_own_transactions_are_there(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator says that a transaction is committed before its markers are written."""
+    group = f"group-{topic}"
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append", groups=(group,))
+    produce(cluster, topic, numbered(10))
+    put(cluster, group, {(topic, 0): 4})
+    late = iter([(0, 0), (0, 0)])
+    monkeypatch.setattr(
+        groups_module, "stable_extent", lambda *where, **more: next(late, None) or stable_extent(*where, **more)
+    )
+    carry(config)
+    assert stand(cluster, group)[topic + SUFFIX, 0] == 4
+
+
+def test_a_long_way_of_a_group_is_gone_without_news_and_by_a_promotion(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups_module, "_WALK_BYTES", 0)
+    monkeypatch.setattr(append_source, "_READ_BYTES", 500)
+    monkeypatch.setattr(append_task, "_TRANSACTION_BYTES", 1)
+    group = f"group-{topic}"
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append", groups=(group,))
+    produce_small_batches(cluster, topic, 60, **_GZIP)
+    put(cluster, group, {(topic, 0): 60})
+    archive(config)
+    read_brought = groups_module.read_brought  # type: ignore[attr-defined]
+
+    def read_some(client: KafkaClient, where: TopicPartition, extent: tuple[int, int], *more: Any, **other: Any) -> Any:
+        """So that one read does not reach the end."""
+        return read_brought(client, where, (extent[0], min(extent[0] + 10, extent[1])), *more, **other)
+
+    monkeypatch.setattr(groups_module, "read_brought", read_some)
+    with Ingress(config) as ingress:
+        ingress.run()
+        first = stand(cluster, group)[topic + SUFFIX, 0]
+        ingress.run()
+        second = stand(cluster, group)[topic + SUFFIX, 0]
+    promote(config)
+    assert 0 < first < second < stand(cluster, group)[topic + SUFFIX, 0]
+    assert stand(cluster, group)[topic + SUFFIX, 0] > max(log_of(cluster, topic + SUFFIX))
+
+
+def test_a_group_is_not_set_back_while_not_every_broker_lists_its_groups(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = f"group-{topic}"
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append", groups=(group,))
+    produce(cluster, topic, numbered(10))
+    put(cluster, group, {(topic, 0): 4})
+    carry(config)
+    put(cluster, group, {(topic + SUFFIX, 0): 8})
+    listing = groups_module.list_groups  # type: ignore[attr-defined]
+    with Ingress(config) as ingress:
+        monkeypatch.setattr(groups_module, "list_groups", lambda *_, **__: ({}, "broker 2 does not answer"))
+        assert ingress.run().groups == 0
+        with pytest.raises(UnavailableError, match="broker 2"):
+            promote(config)
+        assert stand(cluster, group)[topic + SUFFIX, 0] == 8
+        monkeypatch.setattr(groups_module, "list_groups", listing)
+    promote(config)
+    assert stand(cluster, group)[topic + SUFFIX, 0] == 8
 
 
 def test_a_link_that_appends_is_watched_paused_and_promoted(

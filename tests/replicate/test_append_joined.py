@@ -122,7 +122,7 @@ def test_a_position_is_found_wherever_the_link_has_put_it(cluster: Cluster, tmp_
     with KafkaClient(alone.kafka) as client:
         for each, expected in ((config, {topic: 3, other: 3}), (alone, {other: 3})):
             view = LinkView(each, client)
-            marks = view.positions(view.partitions(view.orders())).values()
+            marks = view.positions(view.partitions(view.look(), view.orders())).values()
             assert {mark.source: mark.next_offset for mark in marks} == expected
     produce(cluster, other, numbered(3, first=1003))
     archive(config)

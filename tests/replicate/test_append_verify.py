@@ -15,6 +15,7 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.link import Link
 from maxbrod.replicate.verify import verify
+from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, carry, link_config, take_in
@@ -72,6 +73,26 @@ def test_what_a_link_has_appended_is_compared_among_the_records_of_others(
     found, _ = _verified(config)
     assert (found.equal, found.source_records) == (True, 16)
     assert "the source's before 3 are not compared" in found.notes[0]
+
+
+def test_what_others_have_replaced_in_a_compacted_topic_is_not_missing(
+    cluster: Cluster, tmp_path: Path, topic: str
+) -> None:
+    create_topic(cluster, topic, config={"cleanup.policy": "compact"})
+    config = link_config(cluster, tmp_path / "archive", topic, offsets="append")
+    produce(cluster, topic, numbered(10, keys=3))
+    carry(config)
+    produce(cluster, topic + SUFFIX, numbered(2, first=9, keys=3))  # the last key of the link, and the first one
+    compact(cluster, topic + SUFFIX)
+    found, differences = _verified(config)
+    assert (found.equal, found.target_records, found.target_removed, differences) == (True, 1, 9, [])
+    produce(cluster, topic, numbered(1, first=20, keys=7))
+    carry(config)
+    mark_of(config, topic, replace(mark_of(config, topic), next_offset=12))
+    produce(cluster, topic, numbered(2, first=30))
+    archive(config)
+    found, differences = _verified(config)
+    assert (found.equal, differences) == (False, [(11, "record", True)]), "its key is nowhere else"
 
 
 def test_a_record_that_is_lost_doubled_or_changed_is_found(cluster: Cluster, tmp_path: Path, topic: str) -> None:

@@ -16,13 +16,13 @@ from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.config import StorageConfig
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.model import TopicPartition
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.archive_lease import FOLDER, ArchiveLease, Note, read_note
 from maxbrod.replicate.egress import follow_source
 from maxbrod.replicate.members import ArchiveMembers
-from maxbrod.replicate.printing import _ranges
+from maxbrod.replicate.printing import _ranges, print_status
 from maxbrod.replicate.shares import Shares
-from maxbrod.replicate.status import egress_instances
+from maxbrod.replicate.status import LinkStatus, egress_instances
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.sandbox.waiting import wait_for
@@ -170,7 +170,7 @@ def test_instances_divide_all_partitions_and_the_single_one_writes_no_shares(sto
     with _instances(storage, clock, 2) as (first, second):
         assert first.look() == set(BROKERS)
         assert first.has_all()
-        assert [each.partitions for each in egress_instances(storage)] == [None]
+        assert [each.partitions for each in egress_instances(storage, now_ms())] == [None]
         assert second.look() == set()
         clock.now = 10.0
         mine = first.look()
@@ -179,12 +179,37 @@ def test_instances_divide_all_partitions_and_the_single_one_writes_no_shares(sto
         assert mine | theirs == set(BROKERS)
         assert len(mine) == len(theirs) == 3
         assert not first.has_all()
-        known = {each.instance: set(each.partitions or ()) for each in egress_instances(storage)}
+        known = {each.instance: set(each.partitions or ()) for each in egress_instances(storage, now_ms())}
         assert known == {first.name: mine, second.name: theirs}
         second.shares.leave()
         clock.now = 20.0
         assert first.look() == set(BROKERS)
         assert first.has_all()
+
+
+def test_an_instance_that_was_killed_is_not_said_to_lead(storage: Storage, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with _instances(storage, clock, 2) as (first, second):
+        for now in (0.0, 10.0):
+            clock.now = now
+            first.look()
+            second.look()
+        at_ms = now_ms()
+        lively = egress_instances(storage, at_ms)
+        assert {each.instance: (each.leads, each.lives) for each in lively} == {
+            first.name: (True, True),
+            second.name: (False, True),
+        }
+        later = egress_instances(storage, at_ms + 61_000)
+        assert {(each.leads, each.lives) for each in later} == {(False, False)}
+        assert [each.partitions for each in later] == [each.partitions for each in lively]
+    status = LinkStatus(
+        link="l", archive="a", version=1, at_ms=at_ms, heartbeat_ms=None, ingress_ms=None, partitions=(), egress=later
+    )
+    print_status(status)
+    said = capsys.readouterr().out
+    assert " leads" not in said
+    assert f"egress {first.name} has not reported since" in said
 
 
 def test_a_partition_moves_only_after_the_one_that_had_it_has_heard_of_it(storage: Storage) -> None:
@@ -225,6 +250,8 @@ def test_what_a_lost_instance_had_is_given_to_others_behind_a_fence(storage: Sto
         assert second.may_commit()
         assert not third.may_commit(), "it was stopped, continues in the middle of its run, and does not know"
         assert third.shares.claim_again(lost) is None
+        assert third.shares.keeps(lost) == set()
+        assert first.shares.keeps(BROKERS) == mine
         clock.now = 61.0
         third.look()
         clock.now = 70.0
@@ -244,6 +271,7 @@ def test_an_instance_in_the_middle_of_its_run_keeps_its_claim_when_another_one_i
         assert not second.may_commit()
         assert second.shares.claim_again(working) == first.fences[-1]
         assert second.shares.claim_again(BROKERS) is None, "not what it does not have"
+        assert second.shares.keeps(working) == working
 
 
 def test_another_instance_leads_when_the_leader_is_lost(storage: Storage) -> None:
@@ -259,6 +287,7 @@ def test_another_instance_leads_when_the_leader_is_lost(storage: Storage) -> Non
         assert second.may_commit()
         assert not first.may_commit()
         assert first.shares.claim_again([]) is None
+        assert first.shares.keeps(BROKERS) == set()
 
 
 def test_partitions_of_an_instance_are_shown_as_ranges() -> None:
@@ -398,7 +427,7 @@ def _produce(cluster: Cluster, topic: str, *, first: int) -> None:
 
 
 def _divided(config: Config, sizes: list[int]) -> bool:
-    found = egress_instances(open_storage(str(config.archive), config.storage))
+    found = egress_instances(open_storage(str(config.archive), config.storage), now_ms())
     return sorted(len(each.partitions or ()) for each in found) == sizes
 
 

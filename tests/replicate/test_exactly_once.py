@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.config import KafkaConfig
+from maxbrod.kafka.produce.refusals import misplaced
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.run import Ingress
+from maxbrod.replicate.ingress.workers import Workers
 from maxbrod.replicate.lease import Lease
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.promote import promote
+from maxbrod.replicate.shares import Shares
+from maxbrod.replicate.status import link_status
+from maxbrod.restore.task import Restored
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.sandbox.waiting import wait_for
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
+    from maxbrod.restore.task import RestoreItem
     from maxbrod.sandbox.cluster import Cluster
 
 _NEVER = 0
@@ -38,6 +45,7 @@ def test_two_racing_writers_append_every_record_once(
     The lease would keep one of them from working, so both do without.
     """
     monkeypatch.setattr(Lease, "hold", lambda _: True)
+    monkeypatch.setattr(Shares, "keeps", lambda _, partitions: set(partitions))
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, rate_bytes_per_s=50_000)
     produce_small_batches(cluster, topic, 10)
@@ -100,6 +108,38 @@ def test_a_writer_that_wakes_up_late_never_doubles_a_record(cluster: Cluster, tm
     assert_mirrored(cluster, topic)
 
 
+@pytest.mark.parametrize("replaced", [True, False])
+def test_an_instance_that_lost_its_share_writes_no_verdict(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch, *, replaced: bool
+) -> None:
+    """It was suspended while it appended, and comes back with a fault: the owner's word stands."""
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic, takeover=0)
+    produce(cluster, topic, numbered(10))
+    archive(config)
+    fault = misplaced(TopicPartition(topic=topic + SUFFIX, partition=0), 9, landed=58, expected=9).as_dict()
+
+    def suspended(_: Workers, archive: object, items: list[tuple[int, RestoreItem]], *more: object) -> list[Restored]:
+        with monkeypatch.context() as owner:
+            owner.setattr(Workers, "do", do)
+            if replaced:
+                assert only(take_in(config)).state is State.IN_STEP
+        return [Restored(where=item.where, end=0, records=0, map={}, failure=fault) for _, item in items]
+
+    do = Workers.do
+    with Ingress(config) as ingress:
+        monkeypatch.setattr(Workers, "do", suspended)
+        found = only(ingress.run())
+        monkeypatch.undo()
+        told = link_status(config).partitions[0]
+        if replaced:
+            assert (found.state, found.why) == (State.CATCHING_UP, "another instance works on it now")
+            assert told.state is State.IN_STEP
+            assert only(ingress.run()).state is State.IN_STEP, "nor does it remember one"
+        else:
+            assert [each.state for each in (found, told, only(ingress.run()))] == [State.FAULTED] * 3
+
+
 def test_a_promoted_mirror_takes_nothing_more_from_its_link(cluster: Cluster, tmp_path: Path, topic: str) -> None:
     """Not even from an ingress that was stopped before the promotion and continues after it."""
     create_topic(cluster, topic)
@@ -112,6 +152,7 @@ def test_a_promoted_mirror_takes_nothing_more_from_its_link(cluster: Cluster, tm
         report = promote(config)
         (partition,) = report.partitions
         assert report.fenced
+        assert partition.end is not None
         assert 0 < partition.end < 500
         assert partition.lag_records == 500 - partition.end
         assert report.exit_code == 3

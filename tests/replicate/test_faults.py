@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from maxbrod.config import KafkaConfig
+from maxbrod.errors import UnavailableError
 from maxbrod.kafka.admin.access import set_quotas
+from maxbrod.kafka.produce.lane import Lane
 from maxbrod.kafka.state.cluster_state import Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.replicate.ingress.follow import Interval, follow_archive
 from maxbrod.replicate.link import State
+from maxbrod.replicate.status import link_status
 from maxbrod.sandbox.topics import create_topic, wait_for_in_sync
-from maxbrod.sandbox.traffic import Message, numbered, produce
+from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
 from maxbrod.sandbox.waiting import wait_for
 from replicate.engine import SUFFIX, archive, link_config, only, take_in
 from restore.oracle import log_of
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.config import Config
+    from maxbrod.kafka.wire.deadline import Deadline
     from maxbrod.sandbox.cluster import Cluster
 
 
@@ -50,6 +54,10 @@ def test_a_destination_that_is_down_or_lacks_replicas_is_waited_for(
     cluster3.stop(3)
     try:
         wait_for_in_sync(cluster3, paired + SUFFIX, {2})
+        shown = {each.source: each for each in link_status(config).partitions}
+        assert shown[paired].end == 100
+        if mode == "exact":
+            assert (shown[alone].state, shown[alone].end, shown[alone].lag_records) == (State.UNKNOWN, None, None)
         with _following(config.model_copy(update={"patience": 4.0})) as seen:
             wait_for("trouble that is told", lambda: any(map(_is_trouble, seen)), timeout_s=120)
             cluster3.restart(3)
@@ -62,6 +70,31 @@ def test_a_destination_that_is_down_or_lacks_replicas_is_waited_for(
     for name, holder in ((alone, 3), (paired, 2)):
         values = [each.value for each in log_of(cluster3, name + SUFFIX, broker=holder).values()]
         assert values == [b"value-%d" % number for number in range(200)]
+
+
+def test_a_hole_whose_answers_were_lost_never_keeps_later_ones_from_being_filled(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by 'kill -9' of a broker. Markers of each interval, and of a new process, have a higher epoch than before."""
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    receive, lost = Lane.receive, list[bool]()
+
+    def receive_or_lose(lane: Lane, deadline: Deadline) -> Any:
+        if lane.flights[0].counts and not lost:
+            lost.append(True)
+            raise UnavailableError("the connection is lost", object_name="a broker")
+        return receive(lane, deadline)
+
+    for number in range(3):
+        messages = numbered(5, first=number * 5)
+        # A hole of six offsets at first. The answer for the first of them is lost, and the others get a higher epoch.
+        produce_transaction(cluster, topic, messages, transactional_id=f"{topic}-{number}", commit=number > 0)
+        archive(config)
+        monkeypatch.setattr(Lane, "receive", receive_or_lose)
+        assert only(take_in(config)).state is State.IN_STEP
+    assert lost
+    assert list(log_of(cluster, topic + SUFFIX)) == [*range(6, 11), *range(12, 17)]
 
 
 def test_a_destination_that_throttles_is_written_to_at_its_pace(
@@ -110,7 +143,7 @@ def _is_trouble(interval: Interval) -> bool:
         return interval.error.retryable
     partitions = () if interval.report is None else interval.report.partitions
     assert State.FAULTED not in {each.state for each in partitions}, partitions
-    return any(each.state is State.CATCHING_UP and each.why for each in partitions)
+    return any(each.state in {State.CATCHING_UP, State.UNKNOWN} and each.why for each in partitions)
 
 
 def _in_step(intervals: list[Interval], count: int) -> bool:

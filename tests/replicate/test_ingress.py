@@ -147,6 +147,27 @@ def test_a_deleted_source_topic_leaves_its_mirror(cluster: Cluster, tmp_path: Pa
     assert len(log_of(cluster, topic + SUFFIX)) == 10
 
 
+def test_a_partition_that_is_refused_leaves_its_neighbours_alone(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    """Others have written to the partition that is to come, in a topic that is a mirror: for as long as they have."""
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    produce(cluster, topic, numbered(10))
+    carry(config)
+    with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
+        create_partitions(client, {topic: 2, topic + SUFFIX: 2})
+    produce(cluster, topic + SUFFIX, numbered(3, first=500), partition=1)
+    produce(cluster, topic, numbered(10, first=10))
+    produce(cluster, topic, numbered(5), partition=1)
+    archive(config)
+    with Ingress(config) as ingress:
+        reports = [ingress.run(), ingress.run()]
+    for report in (*reports, take_in(config)):
+        assert (only(report).state, only(report).end) == (State.IN_STEP, 20)
+        assert only(report, 1).state is State.FAULTED
+        assert f"{topic}{SUFFIX}-1" in (only(report, 1).why or "")
+    assert len(log_of(cluster, topic + SUFFIX, 1)) == 3
+
+
 def test_a_topic_that_others_write_to_is_never_appended_to(cluster: Cluster, tmp_path: Path, topic: str) -> None:
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic)

@@ -12,6 +12,7 @@ from maxbrod.replicate.link import (
     Link,
     Mark,
     Order,
+    Ordered,
     State,
     order_of,
     origins_of,
@@ -68,7 +69,7 @@ def test_what_is_not_a_mark_or_an_order_is_left_out(metadata: str | None) -> Non
 
 def test_an_order_is_read_as_it_was_given() -> None:
     assert read_orders([order_of(TopicPartition(topic="orders", partition=0), Order.PAUSE)]) == {
-        TopicPartition(topic="orders", partition=0): (Order.PAUSE, None)
+        TopicPartition(topic="orders", partition=0): Ordered(Order.PAUSE)
     }
 
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from compare.engine import without_spark as comparing_without_spark
+from maxbrod.archive.opening import open_for_writing
 from maxbrod.cli.main import run
 from maxbrod.compare import job
 from maxbrod.config import Config, KafkaConfig
@@ -20,9 +21,14 @@ from maxbrod.kafka.admin.topics import delete_records
 from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import GapReason, PartitionId, TopicPartition
+from maxbrod.prune.plan import SegmentPolicy
+from maxbrod.prune.run import PruneRequest, prune_archive
+from maxbrod.prune.runs import RunPolicy
+from maxbrod.replicate import promote as promote_module
 from maxbrod.replicate import status as status_module
 from maxbrod.replicate.egress import _wait_for_share
 from maxbrod.replicate.fail_back import fail_back
+from maxbrod.replicate.heartbeat import Heartbeat
 from maxbrod.replicate.ingress import follow as follow_module
 from maxbrod.replicate.ingress.follow import Interval, follow_archive
 from maxbrod.replicate.ingress.plan import Extent, Mirror
@@ -30,15 +36,23 @@ from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Posted
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.options import ReplicateOptions
-from maxbrod.replicate.printing import print_promotion
+from maxbrod.replicate.printing import lag_words, print_promotion, print_ways_back
 from maxbrod.replicate.promote import PromoteReport, promote
-from maxbrod.replicate.report import IngressReport, Lacking, PartitionStatus, standing_by, status_of
+from maxbrod.replicate.report import (
+    IngressReport,
+    Lacking,
+    PartitionStatus,
+    exit_code_of,
+    standing_by,
+    status_of,
+)
 from maxbrod.replicate.status import LinkStatus
 from maxbrod.replicate.verify import find_uncompared, mirrored_extent
 from maxbrod.replicate.view import LinkView, MirroredPartition, _unreadable
 from maxbrod.restore.plan.request import OffsetRange
 from maxbrod.restore.plan.targets import LogExtent
-from maxbrod.sandbox.topics import create_topic, offsets
+from maxbrod.sandbox.surgery import compact
+from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, recreate_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
 from restore.engine import Command, configs_of, put, read_all, stand
@@ -85,6 +99,13 @@ def test_status_tells_the_lag_without_the_source(
     assert "in step" not in command("replicate", "status")
 
 
+@pytest.fixture
+def _no_heartbeat_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is."""
+    monkeypatch.setattr(promote_module, "STALE_MS", 1 << 60)
+
+
+@pytest.mark.usefixtures("_no_heartbeat_is_stale")
 @pytest.mark.parametrize("how", ["exact", "append"])
 def test_offsets_that_were_never_archived_are_named_in_every_report(
     cluster: Cluster, tmp_path: Path, topic: str, how: str, capsys: pytest.CaptureFixture[str]
@@ -114,16 +135,20 @@ def test_offsets_that_were_never_archived_are_named_in_every_report(
     assert arrived[-5:] == [value for _, value in read_all(cluster, topic)]
 
 
-def test_a_range_that_a_later_run_may_mend_is_lacking_once_it_was_passed() -> None:
-    gap = Lacking(first_offset=10, end_offset=15, reason=GapReason.CORRUPT)
+def _mirrored(**more: Any) -> MirroredPartition:
     source = TopicState(name="a", topic_id="A", internal=False, replicas=((1,),), configs=None, effective=None)
-    each = MirroredPartition(
+    return MirroredPartition(
         id=PartitionId(topic_id="A", partition=0),
         where=TopicPartition(topic="a", partition=0),
         mirror=Mirror(source=source, name="a"),
         extent=Extent(first=0, end=20, start=0),
-        lacking=(gap,),
+        **more,
     )
+
+
+def test_a_range_that_a_later_run_may_mend_is_lacking_once_it_was_passed() -> None:
+    gap = Lacking(first_offset=10, end_offset=15, reason=GapReason.CORRUPT)
+    each = _mirrored(lacking=(gap,))
     assert status_of(each, 10, [], 0).lacking == ()
     assert status_of(each, 20, [], 0).lacking == (gap,)
 
@@ -182,6 +207,69 @@ def test_what_producers_write_to_a_promoted_mirror_is_not_compared_with_the_sour
     assert mirrored_extent(each, log) == log
     each.promoted_end = 100
     assert mirrored_extent(each, log) == LogExtent(start=3, end=100)
+
+
+def _partition_status(**more: Any) -> PartitionStatus:
+    known: dict[str, Any] = {
+        "source": "a",
+        "topic": "a",
+        "partition": 0,
+        "state": State.PROMOTED,
+        "why": None,
+        "end": 10,
+        "archive_end": 10,
+        "source_end": 10,
+        "lag_records": 0,
+        "lag_bytes": 0,
+        "lag_ms": 0,
+    }
+    return PartitionStatus(**{**known, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, ""),
+        ({"heartbeat_ms": 60_999}, "the source's last heartbeat is 39 s old: what it has written since"),
+        ({"heartbeat_ms": 700_000}, "heartbeat is 600 s ahead of the clock here"),
+        ({"heartbeat_ms": None}, "the source has left no heartbeat"),
+        ({"unmatched": ("nosuch",)}, "the archive has no topic nosuch"),
+        ({"why": "appended at offset 58 instead of 9"}, "a-0: faulted: appended at offset 58 instead of 9"),
+        ({"lag_records": 3}, "3 records had not arrived"),
+        ({"lag_records": None}, "it is unknown what had not arrived"),
+    ],
+)
+def test_a_promotion_is_complete_only_if_everything_is_known_to_have_arrived(
+    more: dict[str, Any], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_link = {name: value for name, value in more.items() if name in {"heartbeat_ms", "unmatched"}}
+    status = _partition_status(**{name: value for name, value in more.items() if name not in of_link})
+    known: dict[str, Any] = {"link": "l", "at_ms": 100_000, "heartbeat_ms": 95_000, "fenced": True, "groups": 0}
+    report = PromoteReport(**{**known, **of_link}, partitions=(status,))
+    assert (report.exit_code, report.as_dict()["exit_code"]) == ((3, 3) if more else (0, 0))
+    assert bool(report.doubts) == (bool(more) and "lag_records" not in more)
+    print_promotion(report, groups=False)
+    assert wanted in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_lag_of_a_faulted_mirror_is_unknown() -> None:
+    """What it has may not be the source's, wherever it ends."""
+    each = _mirrored()
+    beats = [Heartbeat(at_ms=5, instance="i", cluster_id="c", ends={each.id: 20})]
+    assert (status_of(each, 20, beats, 9).lag_records, status_of(each, 20, beats, 9).lag_ms) == (0, 4)
+    assert status_of(each, None, beats, 9).lag_records is None
+    for state in (State.FAULTED, State.PROMOTED):
+        each.state, each.why = state, "somebody else has written to it"
+        status = status_of(each, 20, beats, 9)
+        assert (status.lag_records, status.lag_ms, status.end) == (None, None, 20)
+
+
+def test_ingress_never_prints_a_lag_that_it_does_not_know() -> None:
+    known, unknown = _partition_status(lag_records=5), _partition_status(lag_records=None, lag_ms=None)
+    assert lag_words([unknown]) == "unknown"
+    assert lag_words([known, unknown]) == "5 records, 0.0 s, unknown of 1 partition"
+    assert lag_words([known]) == "5 records, 0.0 s"
+    assert lag_words([]) == "0 records"
 
 
 def test_promote_says_if_no_groups_were_carried(capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,6 +379,31 @@ def test_records_that_nobody_appends_are_not_well() -> None:
     assert replace(status, partitions=(replace(behind, state=State.IN_STEP),)).exit_code == 0
 
 
+def test_a_partition_without_a_leader_is_unknown_and_the_others_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it loses its leader while it is asked."""
+    led, lost = (replace(_mirrored().where, partition=number) for number in range(2))
+    looks = iter([{led: 1, lost: 2}, {led: 1, lost: None}])
+    asked = list[list[TopicPartition]]()
+
+    def extents(_: object, partitions: list[TopicPartition], __: float) -> dict[TopicPartition, LogExtent]:
+        asked.append(partitions)
+        if lost in partitions:
+            raise UnavailableError("no leader", object_name=str(lost))
+        return {where: LogExtent(start=0, end=20) for where in partitions}
+
+    monkeypatch.setattr(status_module, "existing", lambda *_: next(looks))
+    monkeypatch.setattr(status_module, "log_extents", extents)
+    client: Any = None
+    ends = status_module.destination_ends(client, [], patience_s=60)
+    assert (ends, asked) == ({led: 20, lost: None}, [[led, lost], [led]])
+    each = _mirrored()
+    each.where = lost
+    status_module.tell_unknown([each], ends)
+    status = status_of(each, None, [Heartbeat(at_ms=5, instance="i", cluster_id="c", ends={each.id: 20})], 9)
+    assert (status.state, status.end, status.lag_records) == (State.UNKNOWN, None, None)
+    assert exit_code_of([status]) == 3
+
+
 def test_watching_goes_on_while_the_cluster_or_the_archive_cannot_be_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +443,74 @@ def test_a_paused_topic_stands_still_until_it_is_resumed(
         assert only(ingress.run()).end == 20
 
 
+def test_a_recreated_source_with_as_many_records_is_never_in_step(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under an ingress that runs, in every report, and when the mirror is promoted."""
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
+    produce(cluster, topic, numbered(10))
+    archive(config)
+    wanted = "the source topic was deleted and created again"
+    with Ingress(config) as ingress:
+        assert only(ingress.run()).state is State.IN_STEP
+        recreate_topic(cluster, topic)
+        produce(cluster, topic, numbered(10, first=100))
+        archive(config)
+        for _ in range(2):
+            found = only(ingress.run())
+            assert (found.state, found.lag_records) == (State.FAULTED, None)
+            assert wanted in (found.why or "")
+            (shown,) = command.json("replicate", "status", exits=5)["partitions"]
+            assert (shown["state"], shown["lag_records"]) == ("faulted", None)
+            assert wanted in shown["why"]
+        for number in range(2):
+            report = command.json("replicate", "promote", exits=3)
+            assert report["missing"] is None
+            assert wanted in report["doubts"][0], number
+            assert wanted in (only(ingress.run()).why or ""), "and an ingress does not make it better"
+        assert wanted in command("replicate", "promote", exits=3)
+    (shown,) = command.json("replicate", "status")["partitions"]
+    assert (shown["state"], shown["lag_records"]) == ("promoted", None)
+
+
+def test_a_mirror_without_records_follows_a_recreated_source(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    """And so does one whose topic was deleted, as its fault advises; also after a restart of ingress."""
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    archive(config)
+    with Ingress(config) as ingress:
+        assert only(ingress.run()).state is State.IN_STEP
+        for number in range(2):
+            recreate_topic(cluster, topic)
+            produce(cluster, topic, numbered(10, first=100 * number))
+            archive(config)
+            if number:
+                assert only(ingress.run()).state is State.FAULTED
+                delete_topic(cluster, topic + SUFFIX)
+            assert only(ingress.run()).state is State.IN_STEP
+            assert only(ingress.run()).state is State.IN_STEP
+            assert_mirrored(cluster, topic)
+    produce(cluster, topic, numbered(5))
+    assert only(carry(config)).state is State.IN_STEP
+
+
+def test_promote_names_what_ingress_has_not_begun_with(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+    late = f"{topic}-late"
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(10))
+    carry(link_config(cluster, tmp_path / "archive", topic))
+    create_topic(cluster, late)
+    produce(cluster, late, numbered(7))
+    both = link_config(cluster, tmp_path / "archive", topic, late)
+    archive(both)
+    report = promote(both)
+    assert (report.missing, report.exit_code) == (7, 3)
+    assert [(each.source, each.lag_records) for each in report.partitions] == [(topic, 0), (late, 7)]
+    assert "ingress has not begun with it" in report.doubts[0]
+
+
 def test_verify_finds_what_is_not_as_in_the_archive(
     cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -348,6 +529,25 @@ def test_verify_finds_what_is_not_as_in_the_archive(
         command.json("replicate", "verify", exits=3)
         command.json("replicate", "verify", "--range", f"{topic}:0:20..90")
         command.json("replicate", "verify", "--range", f"{topic}:7:20..90", exits=2)
+
+
+def test_verify_does_not_miss_what_was_pruned_since_it_was_mirrored(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic)
+    config = link_config(cluster, tmp_path / "archive", topic)
+    for number in range(2):
+        produce(cluster, topic, numbered(50, first=50 * number))
+        carry(config)
+    policy = SegmentPolicy(topic_bytes_max=1)
+    pruned = prune_archive(
+        open_for_writing(str(tmp_path / "archive")), PruneRequest(segments=policy, runs=RunPolicy()), apply=True
+    )
+    assert pruned.going.records == 50
+    command = LinkCommand(cluster, tmp_path / "archive", capsys, topic)
+    with comparing_without_spark():
+        (found,) = command.json("replicate", "verify")["partitions"]
+    assert (found["equal"], found["source_records"]) == (True, 50)
 
 
 def test_verify_is_right_while_both_sides_go_on(
@@ -392,6 +592,7 @@ def test_one_archive_feeds_any_number_of_destinations(cluster: Cluster, tmp_path
             assert log_of(cluster, f"{topic}.{name}", partition) == log_of(cluster, topic, partition)
 
 
+@pytest.mark.usefixtures("_no_heartbeat_is_stale")
 def test_promoting_ends_the_link_sets_groups_and_makes_the_topic_an_ordinary_one(
     cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -492,6 +693,51 @@ def test_failing_back_continues_the_old_source_at_the_same_offsets(
     assert only(take_in(back)).state is State.IN_STEP
     assert log_of(cluster, topic) == log_of(cluster, topic + SUFFIX)
     assert offsets(cluster, topic) == offsets(cluster, topic + SUFFIX) == (0, 36)
+
+
+def test_failing_back_does_not_mind_compaction_and_times_of_append(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The old source was compacted after its records had arrived, and gave them their times, which mirrors keep."""
+    create_topic(cluster, topic, config={"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"})
+    there = link_config(cluster, tmp_path / "there", topic, configs={"cleanup.policy": "delete"})
+    produce(cluster, topic, numbered(20, keys=6))
+    carry(there)
+    compact(cluster, topic)
+    carry(there)
+    with comparing_without_spark():
+        assert LinkCommand(cluster, tmp_path / "there", capsys, topic).json("replicate", "verify")["equal"]
+    promote(there)
+    produce(cluster, topic + SUFFIX, numbered(5, first=100, keys=6))
+    back = link_config(cluster, tmp_path / "back", topic + SUFFIX, rename=(f"{topic}{SUFFIX}={topic}",))
+    archive(back)
+    with comparing_without_spark():
+        report = fail_back(back)
+    assert (report.ready, report.differences) == (True, ())
+    told = " ".join(report.notes)
+    assert "14 records of the target: the last record of each key counts" in told
+    assert "the type of timestamps is not compared" in told
+    assert only(take_in(back)).state is State.IN_STEP
+
+
+def test_failing_back_names_the_records_that_differ(
+    cluster: Cluster, tmp_path: Path, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic)
+    there = link_config(cluster, tmp_path / "there", topic)
+    produce(cluster, topic, numbered(20))
+    carry(there)
+    promote(there)
+    recreate_topic(cluster, topic)
+    produce(cluster, topic, [*numbered(19), *numbered(1, first=500)])
+    back = link_config(cluster, tmp_path / "back", topic + SUFFIX, rename=(f"{topic}{SUFFIX}={topic}",))
+    archive(back)
+    with comparing_without_spark():
+        report = fail_back(back)
+    assert (report.ready, report.equal) == (False, False)
+    assert {(each.target_offset, each.field) for each in report.differences} >= {(0, "timestamp")}
+    print_ways_back(report)
+    assert f"{topic}-0 offset 0: timestamp" in capsys.readouterr().out
 
 
 def test_failing_back_names_what_diverged_and_changes_nothing(cluster: Cluster, tmp_path: Path, topic: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from maxbrod.catalog.rows import Gap, Segment, encode_rows
-from maxbrod.errors import CorruptDataError, UsageError
-from maxbrod.kafka.state.cluster_state import TopicState
-from maxbrod.model import GapReason, PartitionId
+from maxbrod.errors import CorruptDataError, UnavailableError, UsageError
+from maxbrod.kafka.state.cluster_state import CommittedOffset, Group, TopicState
+from maxbrod.model import GapReason, PartitionId, TopicPartition
+from maxbrod.replicate.ingress import groups as groups_module
 from maxbrod.replicate.ingress.plan import (
     choose_mirrors,
     measure_portions,
@@ -16,6 +20,11 @@ from maxbrod.replicate.ingress.plan import (
     why_longer,
 )
 from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.targets import LogExtent
+
+if TYPE_CHECKING:
+    from maxbrod.groups.plan import GroupOffset
+    from maxbrod.kafka.wire.deadline import Deadline
 
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 ONE = PartitionId(topic_id=ID, partition=0)
@@ -154,3 +163,45 @@ def test_a_mirror_that_is_longer_than_the_archive_is_never_appended_to() -> None
     assert why_longer(10, 10) is None
     assert why_longer(9, 10) is None
     assert "truncated" in (why_longer(11, 10) or "")
+
+
+@pytest.mark.parametrize(("end", "last", "carried"), [(0, False, []), (0, True, [0]), (2, False, [2]), (9, False, [4])])
+def test_a_group_is_not_started_in_a_mirror_that_has_no_record_yet(
+    monkeypatch: pytest.MonkeyPatch, end: int, last: bool, carried: list[int]
+) -> None:
+    offset = CommittedOffset(topic="orders", topic_id=ID, partition=0, offset=4, leader_epoch=-1, metadata="")
+    group = Group(group_id="g", type="classic", state="empty", protocol_type="consumer", offsets=(offset,))
+    source: Any = SimpleNamespace(source=SimpleNamespace(name="orders", topic_id=ID))
+    logs = {TopicPartition(topic="orders", partition=0): (source, LogExtent(start=0, end=end))}
+    committed: list[int | None] = []
+
+    def commit(_: object, moves: list[GroupOffset], *__: object, **___: object) -> int:
+        committed.extend(each.offset for each in moves)
+        return len(moves)
+
+    monkeypatch.setattr(groups_module, "_standing", lambda *_: {"g": {}})
+    monkeypatch.setattr(groups_module, "_commit", commit)
+    client: Any = None
+    groups_module.carry_groups(client, [group], ["g"], logs, patience_s=1, last=last)
+    assert committed == carried
+
+
+def test_the_markers_of_all_partitions_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each partition anew: an interval with many of them would never end."""
+    wheres = [TopicPartition(topic="orders", partition=number) for number in range(3)]
+    source = SimpleNamespace(end=5, next_offset=5, up_to={"g": 5}, topic_id=ID)
+    limits = set()
+
+    def given_up(*_: object, deadline: Deadline, **__: object) -> None:
+        limits.add(deadline.at)
+        raise UnavailableError("the last transaction has no marker yet")
+
+    monkeypatch.setattr(groups_module, "retry", given_up)
+    monkeypatch.setattr(groups_module, "stable_extent", lambda *_, **__: (0, 0))
+    monkeypatch.setattr(groups_module, "_processed", lambda *_: {where: [source] for where in wheres})
+    monkeypatch.setattr(groups_module, "_walked", lambda *_, **__: ({"g": 0}, {"g"}))
+    monkeypatch.setattr(groups_module, "_standing", lambda *_: {"g": {}})
+    client: Any = SimpleNamespace(stop=None)
+    link: Any = None
+    found = groups_module.carry_appended_groups(client, link, [], [], [], patience_s=60)
+    assert (found, len(limits)) == ((0, False), 1)

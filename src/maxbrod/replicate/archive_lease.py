@@ -18,12 +18,14 @@ import socket
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod import strict_json
 from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UnavailableError
-from maxbrod.model import TopicPartition
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.lease import NOBODY, RENEWALS, Posted
+from maxbrod.replicate.members import Life, read_life
 from maxbrod.replicate.sharing import Share
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class Note:
     fence: int = 0
     shares: str | None = None
     """The object with the division; None: whoever holds the lease has everything."""
+    life: Life | None = None
+    """When it was written; None: a version wrote it that does not say when."""
 
     @property
     def posted(self) -> Posted:
@@ -183,6 +187,7 @@ class ArchiveLease:
     def _put(self, note: Note) -> bool:
         """Create the object of a note. False: another instance has created one of this number, or of a later one."""
         began, path = self._clock(), _path(note.number)
+        note = replace(note, life=Life(at_ms=now_ms(), takeover_ms=int(self._takeover_s * 1000)))
         try:
             self._storage.put(path, _encode(note, by=self.instance))
         except ObjectExistsError:
@@ -212,7 +217,7 @@ def read_division(storage: Storage, note: Note) -> dict[TopicPartition, Share]:
     """The shares that a note names. ObjectNotFoundError: a later note names others."""
     if note.shares is None:
         return {}
-    document = json.loads(bytes(storage.get(note.shares)))
+    document = strict_json.parse(storage.get(note.shares))
     return {
         TopicPartition(topic=topic, partition=int(number)): Share(owner=owner, left=left, generation=generation)
         for topic, partitions in document["shares"].items()
@@ -236,12 +241,13 @@ def _encode(note: Note, *, by: str) -> bytes:
             "generation": note.generation,
             "fence": note.fence,
             "shares": note.shares,
+            **({} if note.life is None else asdict(note.life)),
         }
     ).encode()
 
 
 def _read(storage: Storage, number: int) -> Note:
-    found: dict[str, Any] = json.loads(bytes(storage.get(_path(number))))
+    found: dict[str, Any] = strict_json.parse(storage.get(_path(number)))
     return Note(
         number=number,
         instance=found["instance"],
@@ -249,6 +255,7 @@ def _read(storage: Storage, number: int) -> Note:
         generation=int(found.get("generation", 0)),
         fence=int(found.get("fence", 0)),
         shares=found.get("shares"),
+        life=read_life(found),
     )
 
 

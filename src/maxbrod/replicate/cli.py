@@ -18,6 +18,7 @@ from maxbrod.replicate.printing import (
     IngressPrinter,
     print_line_to_err,
     print_promotion,
+    print_repairs,
     print_status,
     print_ways_back,
 )
@@ -33,8 +34,8 @@ app = typer.Typer(no_args_is_help=True, help="Mirror topics to another cluster t
 _FAR: Final = (ClusterOptions, *PLACE)
 _LONG: Final = (SparkOptions, QuietOption, JsonOption)
 _MIRROR: Final = ("link", "rename", "prefix", "offsets", "configs", "groups", "accept_gaps")
-_ROLL: Final = ("roll_bytes", "roll_records", "roll_age", "topic_limits")
-_METRICS: Final = ("metrics_port", "metrics_host", "metrics_file")
+_ROLL: Final = ("min_topics", "roll_bytes", "roll_records", "roll_age", "topic_limits")
+_METRICS: Final = ("metrics_port", "metrics_host", "metrics_names", "metrics_file")
 _LOOK: Final = ("every", "once", "takeover", "rate_bytes_per_s", *_ROLL, *_METRICS)
 
 
@@ -44,7 +45,7 @@ _LOOK: Final = ("every", "once", "takeover", "rate_bytes_per_s", *_ROLL, *_METRI
     ReplicateOptions,
     before=_FAR,
     after=_LONG,
-    without=[*_MIRROR, "force", "rate_bytes_per_s", "ranges", "watch"],
+    without=[*_MIRROR, "force", "yes", "rate_bytes_per_s", "ranges", "watch"],
 )
 def egress(call: Call[ReplicateOptions]) -> None:
     """In the source region: archive topics continuously, with a heartbeat of the source's log ends.
@@ -113,7 +114,7 @@ def egress(call: Call[ReplicateOptions]) -> None:
 
 
 @app.command()
-@command("replicate", ReplicateOptions, before=_FAR, after=_LONG, without=[*_ROLL, "force", "ranges", "watch"])
+@command("replicate", ReplicateOptions, before=_FAR, after=_LONG, without=[*_ROLL, "force", "yes", "ranges", "watch"])
 def ingress(call: Call[ReplicateOptions]) -> None:
     """In the destination region: follow an archive, and append what it holds to mirrors, exactly once.
 
@@ -160,7 +161,7 @@ def ingress(call: Call[ReplicateOptions]) -> None:
     ReplicateOptions,
     before=_FAR,
     after=(JsonOption,),
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "ranges"],
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "yes", "ranges"],
 )
 def status(call: Call[ReplicateOptions]) -> None:
     """At the destination: the state and the lag of every mirrored partition. The source is not asked.
@@ -207,7 +208,7 @@ def status(call: Call[ReplicateOptions]) -> None:
     ReplicateOptions,
     before=_FAR,
     after=(JsonOption,),
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "ranges", "watch"],
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "yes", "ranges", "watch"],
 )
 def pause(call: Call[ReplicateOptions]) -> None:
     """Pause the selected topics: ingress appends nothing to them until they are resumed."""
@@ -220,7 +221,7 @@ def pause(call: Call[ReplicateOptions]) -> None:
     ReplicateOptions,
     before=_FAR,
     after=(JsonOption,),
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "ranges", "watch"],
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "yes", "ranges", "watch"],
 )
 def resume(call: Call[ReplicateOptions]) -> None:
     """Resume paused topics where they stopped."""
@@ -233,7 +234,7 @@ def resume(call: Call[ReplicateOptions]) -> None:
     ReplicateOptions,
     before=_FAR,
     after=(JsonOption,),
-    without=[*_LOOK, "accept_gaps", "ranges", "watch"],
+    without=[*_LOOK, "accept_gaps", "yes", "ranges", "watch"],
 )
 def promote(call: Call[ReplicateOptions]) -> None:
     """At the destination: end the link, and make the selected mirrors ordinary topics that producers may write to.
@@ -262,7 +263,7 @@ def promote(call: Call[ReplicateOptions]) -> None:
     ReplicateOptions,
     before=_FAR,
     after=_LONG,
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "ranges", "watch"],
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "yes", "ranges", "watch"],
 )
 def fail_back(call: Call[ReplicateOptions]) -> None:
     """At the old source: let it become the mirror of what was promoted, at the same offsets.
@@ -298,7 +299,40 @@ def fail_back(call: Call[ReplicateOptions]) -> None:
     ReplicateOptions,
     before=_FAR,
     after=_LONG,
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "watch"],
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "ranges", "watch"],
+)
+def repair(call: Call[ReplicateOptions]) -> None:
+    """At the destination: let faulted mirrors go on that are what the archive has, or mirror them anew.
+
+    The logs of faulted partitions are compared with the archive, every record. What is equal goes on: ingress continues
+    at the end of the log. A log with anything else cannot be cut. With --yes its topic is deleted, and ingress mirrors
+    all of it anew, at the same offsets. Without --yes nothing is deleted: the report says which topics would be, and
+    which groups would lose their positions. The exit code is 5 if a partition is still faulted.
+
+    For example:
+
+      maxbrod replicate repair --bootstrap target1:9092 -a s3://inbox/kafka --topic orders
+    """
+    from maxbrod.cli.log import showing_log  # noqa: PLC0415 - as above
+    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
+    from maxbrod.replicate.repair import repair as prove  # noqa: PLC0415
+
+    with showing_log(quiet=call.quiet), progress_bar(shown=not (call.quiet or call.as_json)) as on_progress:
+        report = prove(_settings(call), on_progress=on_progress)
+    if call.as_json:
+        print_json(report.as_dict())
+    else:
+        print_repairs(report, quiet=call.quiet)
+    raise typer.Exit(report.exit_code)
+
+
+@app.command()
+@command(
+    "replicate",
+    ReplicateOptions,
+    before=_FAR,
+    after=_LONG,
+    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "yes", "watch"],
 )
 def verify(call: Call[ReplicateOptions]) -> None:
     """At the destination: compare mirrors with the archive, every record, while both go on.

@@ -131,8 +131,9 @@ class _Sharing:
     def __init__(self, config: Config, client: KafkaClient, on_share: Callable[[EgressShare], None]) -> None:
         self._config, self._client, self._on_share = config, client, on_share
         takeover_s = config.replicate.takeover
-        # It is created here, so that an instance which takes over can raise its fence.
-        storage, _ = open_writable(places_of(config)[1], config.storage)
+        # It is created here, so that an instance which takes over can raise its fence. A source that does not answer
+        # leaves no archive behind.
+        storage, _ = open_writable(places_of(config)[1], config.storage, before_creating=self._reach_source)
         lease = ArchiveLease(storage, takeover_s=takeover_s, raise_fence=self._raise_fence)
         self._members = ArchiveMembers(storage, lease.instance, takeover_s=takeover_s)
         self.shares = Shares(lease, self._members, takeover_s=takeover_s)
@@ -186,6 +187,9 @@ class _Sharing:
             for name, topic in chosen.topics.items()
             for number, each in topic.partitions.items()
         }
+
+    def _reach_source(self) -> None:
+        self._client.metadata([], deadline=Deadline.after(self._config.patience))
 
     def _raise_fence(self, fence: int) -> None:
         _, catalog = open_writable(places_of(self._config)[1], self._config.storage)
@@ -281,6 +285,7 @@ def backup_config(config: Config) -> Config:
         config.backup,
         topics=options.topics or config.backup.topics,
         exclude=options.exclude or config.backup.exclude,
+        min_topics=options.min_topics or config.backup.min_topics,
         follow=True,
         every=options.every,
         roll_bytes=options.roll_bytes if options.roll_age else None,

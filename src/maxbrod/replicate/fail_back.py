@@ -13,10 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.engine.progress import silent
-from maxbrod.errors import UsageError
+from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.replicate.fail_back_appended import appended_ways_back, begin_way_back
 from maxbrod.replicate.fail_back_report import FailBackReport, WayBack
+from maxbrod.replicate.ingress.topics import NO_LEADER
 from maxbrod.replicate.link import Offsets, Order, order_of, promotions_in
 from maxbrod.replicate.promote import put_orders
 from maxbrod.replicate.status import destination_ends
@@ -41,8 +42,12 @@ def fail_back(config: Config, *, session: Session | None = None, on_progress: On
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
         newest, link = view.look(), view.link()
-        partitions = view.partitions(view.orders())
-        ends = destination_ends(client, partitions, patience_s=config.patience)
+        partitions = view.partitions(newest, view.orders())
+        ends = {}
+        for where, end in destination_ends(client, partitions, patience_s=config.patience).items():
+            if end is None:
+                raise UnavailableError(NO_LEADER, operation=_OPERATION, object_name=str(where))
+            ends[where] = end
         there = [each for each in partitions if each.where in ends]
         if not there:
             raise UsageError(
@@ -51,21 +56,28 @@ def fail_back(config: Config, *, session: Session | None = None, on_progress: On
                 hint="start 'maxbrod replicate ingress', which creates them",
             )
         if view.offsets(view.marks()) is Offsets.APPEND:
-            appended = appended_ways_back(client, view, there, ends)
+            appended = appended_ways_back(client, view, newest, there, ends)
             ready = all(each.why is None for each in appended)
             if ready:
                 begin_way_back(client, view, there, appended)
             return FailBackReport(link=link.name, partitions=tuple(appended), equal=None, ready=ready)
         found = ways_back(there, ends, promotions_in(newest.cluster.groups))
-        equal = True
+        compared = None
         if all(each.why is None for each in found):
             compared = verify(config, session=session, on_progress=on_progress).report
-            equal = compared is None or compared.equal
+        equal = compared is None or compared.equal
         ready = equal and all(each.why is None for each in found)
         if ready:
             orders = [order_of(each.where, Order.ADOPT, ends[each.where]) for each in there]
             put_orders(client, link, orders, view)
-    return FailBackReport(link=link.name, partitions=tuple(found), equal=equal, ready=ready)
+    return FailBackReport(
+        link=link.name,
+        partitions=tuple(found),
+        equal=equal,
+        ready=ready,
+        differences=() if compared is None else compared.differences,
+        notes=() if compared is None else tuple(compared.noted()),
+    )
 
 
 def ways_back(

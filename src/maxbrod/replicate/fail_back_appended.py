@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.model import TopicPartition
-    from maxbrod.replicate.view import LinkView, MirroredPartition
+    from maxbrod.replicate.view import LinkView, MirroredPartition, Newest
 
 
 def appended_ways_back(
-    client: KafkaClient, view: LinkView, partitions: Sequence[MirroredPartition], ends: Mapping[TopicPartition, int]
+    client: KafkaClient,
+    view: LinkView,
+    newest: Newest,
+    partitions: Sequence[MirroredPartition],
+    ends: Mapping[TopicPartition, int],
 ) -> list[WayBack]:
     """The way back of each partition. `ends` are the ends of the logs here."""
-    promoted = promotions_of(view.look().cluster.groups, view.here())
+    promoted = promotions_of(newest.cluster.groups, view.here())
     ids = _topic_ids(client, view, partitions)
     found = []
     for each in partitions:

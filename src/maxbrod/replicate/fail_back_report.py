@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from maxbrod.compare.plan.differences import Difference  # noqa: TC001 - the fields' types are looked at
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED
 
 
@@ -37,10 +38,14 @@ class FailBackReport:
     link: str
     partitions: tuple[WayBack, ...]
     equal: bool | None
-    """False: records before the promotion differ. 'maxbrod replicate verify' shows them. None: they were not compared,
+    """False: records before the promotion differ. None: they were not compared,
     because a link that appends does not depend on it."""
     ready: bool
     """Whether ingress may continue the topics now."""
+    differences: tuple[Difference, ...] = ()
+    """The first records before the promotion that differ. Their source is the archive."""
+    notes: tuple[str, ...] = ()
+    """What did not count when records were compared."""
 
     @property
     def exit_code(self) -> int:

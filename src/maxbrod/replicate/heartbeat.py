@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 from maxbrod.model import PartitionId
 
@@ -25,6 +26,8 @@ _FORMAT: Final = "maxbrod.heartbeat"
 _ALL_KEPT: Final = 8
 """The newest heartbeats, of which none is thinned out."""
 _READ_MAX: Final = 64
+STALE_MS: Final = 30_000
+"""An egress that works, at its default interval, has written three since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ def encode(beat: Heartbeat) -> bytes:
 
 def decode(data: bytes, object_name: str) -> Heartbeat:
     try:
-        document: dict[str, Any] = json.loads(data)
+        document: dict[str, Any] = strict_json.parse(data)
         if document[_FORMAT] != 1:
             raise CorruptDataError(f"the heartbeat has the version {document[_FORMAT]!r}", object_name=object_name)
         ends = {

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.consumer import OffsetFetchRequest
 
+from maxbrod import strict_json
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.transactions import begin, commit_offsets_in, end
@@ -203,7 +204,7 @@ def read_posted(offsets: Iterable[CommittedOffset]) -> Posted:
     """The lease among the offsets of its group."""
     for each in offsets:
         try:
-            note = json.loads(each.metadata or "")
+            note = strict_json.parse(each.metadata or "")
             if note["instance"] is None:
                 return Posted(instance=None, count=each.offset, generation=int(note.get("generation", 0)))
             producer = note.get("producer")

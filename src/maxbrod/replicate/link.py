@@ -11,8 +11,9 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from maxbrod import strict_json
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.model import TopicPartition
@@ -68,6 +69,8 @@ class State(StrEnum):
     """The records come from the destination itself, through other links: mirroring them back would never end."""
     SOURCE_GONE = "source gone"
     """The source topic was deleted. Its mirror stays as it is."""
+    UNKNOWN = "unknown"
+    """The destination does not tell how far it has come: the partition has no leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +200,7 @@ def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]
     found = {}
     for each in offsets:
         try:
-            note = json.loads(each.metadata or "")
+            note = strict_json.parse(each.metadata or "")
             if note.pop("maxbrod") == 1:
                 state = State(note.pop("state"))
                 origins = tuple(map(str, note.pop("origins", ())))
@@ -239,26 +242,35 @@ class Order(StrEnum):
     """Continue a topic whose records are known to be those of the source, although others have written them."""
 
 
-def order_of(where: TopicPartition, order: Order, end: int | None = None) -> CommittedOffset:
-    """An order, as a committed offset of the control group. Those for a topic stand at its partition 0.
+class Ordered(NamedTuple):
+    """`end`: for ADOPT, the end of the log that is known to be right; for PROMOTE, where the mirror ended, once it has.
 
-    `end`: for ADOPT, the end of the log that is known to be right; for PROMOTE, where the mirror ended, once it has.
+    `why`: for PROMOTE, the fault that the mirror had.
     """
-    note = json.dumps({"maxbrod": 1, "order": str(order), "end": end})
+
+    order: Order
+    end: int | None = None
+    why: str | None = None
+
+
+def order_of(where: TopicPartition, order: Order, end: int | None = None, why: str | None = None) -> CommittedOffset:
+    """An order, as a committed offset of the control group. Those for a topic stand at its partition 0."""
+    told = {} if why is None else {"why": why[:_WHY_LETTERS_MAX]}
+    note = json.dumps({"maxbrod": 1, "order": str(order), "end": end, **told})
     return CommittedOffset(
         topic=where.topic, topic_id=None, partition=where.partition, offset=end or 0, leader_epoch=-1, metadata=note
     )
 
 
-def read_orders(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, tuple[Order, int | None]]:
-    """The orders and their ends. Only operators give orders, so no ingress overwrites them."""
-    found: dict[TopicPartition, tuple[Order, int | None]] = {}
+def read_orders(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Ordered]:
+    """The orders. Only operators give orders, so no ingress overwrites them."""
+    found: dict[TopicPartition, Ordered] = {}
     for each in offsets:
         try:
-            note = json.loads(each.metadata or "")
+            note = strict_json.parse(each.metadata or "")
             if note["maxbrod"] == 1:
                 end = note.get("end")
-                found[each.where] = (Order(note["order"]), None if end is None else int(end))
+                found[each.where] = Ordered(Order(note["order"]), None if end is None else int(end), note.get("why"))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return found
@@ -268,7 +280,7 @@ def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
     """Where the mirrors of a cluster ended, from the orders in its snapshot."""
     controls = (each for each in groups if each.group_id.startswith(GROUP_PREFIX) and _is_control(each))
     orders = (order for group in controls for order in read_orders(group.offsets or ()).items())
-    return {where: end for where, (order, end) in orders if order is Order.PROMOTE and end is not None}
+    return {where: given.end for where, given in orders if given.order is Order.PROMOTE and given.end is not None}
 
 
 def promotions_of(groups: Iterable[Group], cluster_id: str) -> dict[tuple[TopicPartition, str], Mark]:

@@ -1,7 +1,8 @@
 """The instances that another one leads. Each says again and again that it lives, and which division it follows.
 
 Members of a link of ingress are committed offsets of the link's group of members, one for each instance. Those of an
-egress are objects of the archive. No clock but the reader's own is believed.
+egress are objects of the archive. Instances believe no clock but their own; times in the objects are for people, who
+look once.
 """
 
 from __future__ import annotations
@@ -10,24 +11,38 @@ import json
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod import strict_json
 from maxbrod.errors import ObjectNotFoundError, RefusedError, UnavailableError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.model import TopicPartition
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.lease import OFFSETS_TOPIC, RENEWALS, read_committed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.replicate.link import Link
     from maxbrod.storage.interface import Storage
 
 FOLDER: Final = "replication/members"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """What an instance of egress has said: that it lived then, and after which silence others take over."""
+
+    at_ms: int
+    takeover_ms: int
+
+
+def read_life(note: Mapping[str, Any]) -> Life | None:
+    """None: a version wrote it that does not say when."""
+    return Life(at_ms=int(note["at_ms"]), takeover_ms=int(note["takeover_ms"])) if "at_ms" in note else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +122,8 @@ class ArchiveMembers(Members):
         self._storage = storage
 
     def _say(self, heard: int) -> None:
-        note = {"maxbrod": 1, "instance": self._instance, "count": self._count, "heard": heard}
+        life = Life(at_ms=now_ms(), takeover_ms=int(self._takeover_s * 1000))
+        note = {"maxbrod": 1, "instance": self._instance, "count": self._count, "heard": heard, **asdict(life)}
         self._storage.replace(f"{FOLDER}/{self._instance}.json", json.dumps(note).encode())
 
     def _take_back(self) -> None:
@@ -119,14 +135,22 @@ class ArchiveMembers(Members):
         self._storage.delete([f"{FOLDER}/{each}.json" for each in instances])
 
     def _read(self) -> list[Member]:
-        found = []
-        for each in self._storage.list(FOLDER):
-            with suppress(ObjectNotFoundError, ValueError, KeyError, TypeError):
-                note = json.loads(bytes(self._storage.get(each.path)))
-                found.append(
-                    Member(instance=note["instance"], slot=0, count=int(note["count"]), heard=int(note["heard"]))
-                )
-        return found
+        return [member for member, _ in _read_notes(self._storage)]
+
+
+def read_lives(storage: Storage) -> dict[str, Life | None]:
+    """What the instances that follow another one have last said, for whoever looks only once."""
+    return {member.instance: life for member, life in _read_notes(storage)}
+
+
+def _read_notes(storage: Storage) -> list[tuple[Member, Life | None]]:
+    found = []
+    for each in storage.list(FOLDER):
+        with suppress(ObjectNotFoundError, ValueError, KeyError, TypeError):
+            note = strict_json.parse(storage.get(each.path))
+            member = Member(instance=note["instance"], slot=0, count=int(note["count"]), heard=int(note["heard"]))
+            found.append((member, read_life(note)))
+    return found
 
 
 class LinkMembers(Members):
@@ -206,7 +230,7 @@ def read_members(offsets: Iterable[CommittedOffset]) -> list[Member]:
     found = []
     for each in offsets:
         try:
-            note = json.loads(each.metadata or "")
+            note = strict_json.parse(each.metadata or "")
             if note["maxbrod"] == 1 and note["instance"] is not None:
                 found.append(
                     Member(

@@ -12,7 +12,9 @@ from maxbrod.options import (
     Exclude,
     MetricsFile,
     MetricsHost,
+    MetricsNames,
     MetricsPort,
+    MinTopics,
     Option,
     Options,
     Pairs,
@@ -30,6 +32,7 @@ FOLLOWING: Final = "Following"
 class ReplicateOptions(Options):
     topics: Topics = ()
     exclude: Exclude = ()
+    min_topics: MinTopics = None
     link: Annotated[
         str | None,
         Option("The name of the link at the destination. By default the id of the source cluster.", TARGET, "NAME"),
@@ -80,6 +83,14 @@ class ReplicateOptions(Options):
     force: Annotated[
         bool, Option("Promote although ingress seems to be running, or groups have members.", BEHAVIOR)
     ] = False
+    yes: Annotated[
+        bool,
+        Option(
+            "Delete mirrors that are not what the archive has, so that ingress mirrors them anew.",
+            BEHAVIOR,
+            flags=("--yes", "-y"),
+        ),
+    ] = False
     rate_bytes_per_s: Annotated[
         Rate | None,
         Option("Limit the rate to this many bytes a second, such as 50MB.", BEHAVIOR, "BYTES", ("--rate",), low=1),
@@ -120,4 +131,5 @@ class ReplicateOptions(Options):
     watch: Annotated[Seconds | None, Option("Look again at this interval until stopped.", OUTPUT, "TIME")] = None
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
+    metrics_names: MetricsNames = ()
     metrics_file: MetricsFile = None

@@ -9,7 +9,9 @@ from rich.text import Text
 
 from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json_line, print_line
 from maxbrod.cli.output import table as new_table
+from maxbrod.compare.summary import print_difference
 from maxbrod.notices import counted
+from maxbrod.replicate.report import unmatched_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from maxbrod.replicate.fail_back_report import FailBackReport
     from maxbrod.replicate.ingress.follow import Interval
     from maxbrod.replicate.promote import PromoteReport
+    from maxbrod.replicate.repair import RepairReport
     from maxbrod.replicate.report import PartitionStatus
     from maxbrod.replicate.status import LinkStatus
 
@@ -44,10 +47,6 @@ def _print_lacking(lines: Sequence[str], print_one: Callable[[str], None] = prin
         print_one(f"and {len(lines) - _LACKING_SHOWN:,} more such ranges: --json has all of them")
 
 
-def unmatched_line(word: str) -> str:
-    return f"the archive has no topic {word} yet: nothing of it is mirrored"
-
-
 def print_ways_back(report: FailBackReport) -> None:
     headings = ("*topic", "partition", "end", "to come", "diverged", "why not")
     shown = new_table(f"The way back: link {report.link}", *headings)
@@ -57,7 +56,11 @@ def print_ways_back(report: FailBackReport) -> None:
             diverged += f" ({counted(each.diverged_records, 'record')})"
         shown.add_row(each.topic, str(each.partition), f"{each.end:,}", f"{each.new:,}", diverged, each.why or "")
     out.print(shown)
+    for note in report.notes[:_LACKING_SHOWN]:
+        print_line(note)
     if report.equal is False:
+        for difference in report.differences:
+            print_difference(difference, out)
         print_line("records before the promotion differ: see 'maxbrod replicate verify'")
     ready = "ready: start 'maxbrod replicate ingress' with the same options"
     if report.ready and any(each.diverged is not None for each in report.partitions):
@@ -74,12 +77,17 @@ def print_status(status: LinkStatus) -> None:
     print_line(f"the source's log ends are known as of {human_time(status.heartbeat_ms) or 'never: no heartbeat'}")
     for one in status.egress:
         has = "all partitions" if one.partitions is None else f"{_ranges(one.partitions) or 'nothing'}"
-        print_line(f"egress {one.instance}{' leads, and' if one.leads else ''} archives {has}")
+        if one.lives is False:
+            print_line(f"egress {one.instance} has not reported since {human_time(one.reported_ms)}; it archived {has}")
+        else:
+            print_line(f"egress {one.instance}{' leads, and' if one.leads else ''} archives {has}")
     print_line(f"ingress last reported at {human_time(status.ingress_ms) or 'no time that is known'}")
     if status.silent_ms is not None:
         print_line(
             f"no ingress has reported for {status.silent_ms // 60_000:,} minutes, and records wait: is it running?"
         )
+    if any(each.state == "faulted" for each in status.partitions):
+        print_line("'maxbrod replicate repair' compares faulted mirrors with the archive, and says what can be done")
     print_line(_RUNBOOKS)
 
 
@@ -103,7 +111,7 @@ def _partitions_table(title: str, partitions: Sequence[PartitionStatus]) -> Any:
             each.topic,
             str(each.partition),
             str(each.state),
-            f"{each.end:,}",
+            "unknown" if each.end is None else f"{each.end:,}",
             "unknown" if each.lag_records is None else f"{each.lag_records:,}",
             human_bytes(each.lag_bytes),
             "unknown" if each.lag_ms is None else f"{each.lag_ms / 1000:,.1f}",
@@ -125,11 +133,13 @@ def print_promotion(report: PromoteReport, *, groups: bool) -> None:
     for each in report.partitions:
         missing = "unknown" if each.lag_records is None else f"{each.lag_records:,}"
         source = [each.source] if sources else []
-        shown.add_row(*source, each.topic, str(each.partition), f"{each.end:,}", missing)
+        shown.add_row(*source, each.topic, str(each.partition), f"{each.end or 0:,}", missing)
     out.print(shown)
     known = human_time(report.heartbeat_ms) or "no heartbeat"
     missing = "it is unknown what" if report.missing is None else counted(report.missing, "record")
     print_line(f"{missing} had not arrived, as of the source's last heartbeat ({known})")
+    for doubt in report.doubts[:_LACKING_SHOWN]:
+        print_line(doubt)
     _print_lacking(lacking_lines(report.partitions))
     if groups:
         print_line(
@@ -141,8 +151,45 @@ def print_promotion(report: PromoteReport, *, groups: bool) -> None:
         print_line("brokers do not refuse an ingress that still runs: stop every one of this link")
 
 
+def print_repairs(report: RepairReport, *, quiet: bool) -> None:
+    """Quiet: only what is deleted, or would be."""
+    shown = new_table(f"Repair: link {report.link}", "*topic", "partition", "end", "equal up to", "repair", "why")
+    for each in report.partitions:
+        why = each.why or each.fault or ""
+        if each.why is not None and each.records is not None:
+            why += f"; {counted(each.records, 'record')} there, {each.archived_records:,} in the archive"
+        proven = "unknown" if each.proven is None else f"{each.proven:,}"
+        end = "" if each.end is None else f"{each.end:,}"
+        shown.add_row(each.topic, str(each.partition), end, proven, str(each.repair), why)
+    if not quiet:
+        if report.partitions:
+            out.print(shown)
+        else:
+            print_line("no selected mirror is faulted")
+    for topic in report.deleted:
+        print_line(f"{topic} was deleted: ingress mirrors all of it anew, at the same offsets")
+    if report.to_delete:
+        names = ", ".join(report.to_delete)
+        print_line_to_err(f"nothing was deleted; --yes deletes {names}, and ingress mirrors all of it anew")
+    if report.groups:
+        print_line_to_err(
+            f"positions that go with it: {', '.join(report.groups)}; --groups of ingress carries the source's"
+        )
+
+
 def print_line_to_err(text: str) -> None:
     err.print(Text(text), soft_wrap=True)
+
+
+def lag_words(partitions: Sequence[PartitionStatus]) -> str:
+    """The lag of all partitions together. What is unknown is said, and never 0."""
+    lags = [each.lag_records for each in partitions if each.lag_records is not None]
+    if not lags and partitions:
+        return "unknown"
+    seconds = [each.lag_ms for each in partitions if each.lag_ms is not None]
+    lag = counted(sum(lags), "record") + (f", {max(seconds) / 1000:,.1f} s" if seconds else "")
+    unknown = len(partitions) - len(lags)
+    return lag + (f", unknown of {counted(unknown, 'partition')}" if unknown else "")
 
 
 class IngressPrinter:
@@ -181,9 +228,7 @@ class IngressPrinter:
             out.print(Text(f"{human_time(report.finished_at_ms)}  standing by: {report.standby_for} leads"))
             return
         states = ", ".join(f"{count:,} {state}" for state, count in report.states.items()) or "nothing to mirror"
-        lags = [each.lag_records for each in report.partitions if each.lag_records is not None]
-        seconds = [each.lag_ms for each in report.partitions if each.lag_ms is not None]
-        lag = counted(sum(lags), "record") + (f", {max(seconds) / 1000:,.1f} s" if seconds else "")
+        lag = lag_words(report.partitions)
         took_s = (report.finished_at_ms - report.started_at_ms) / 1000
         when = human_time(report.finished_at_ms)
         out.print(

@@ -24,14 +24,14 @@ from maxbrod.kafka.state.groups import list_groups
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.partitions import by_topic
 from maxbrod.model import TopicPartition, now_ms, topic_id_text
-from maxbrod.replicate.heartbeat import read_heartbeats
+from maxbrod.replicate.heartbeat import STALE_MS, read_heartbeats
 from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.groups import carry_appended_groups, carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
 from maxbrod.replicate.ingress.positions import is_over, put_mark, take_position
 from maxbrod.replicate.link import AppendPlace, Mark, Offsets, Order, State, links_in, order_of
-from maxbrod.replicate.report import PartitionStatus, status_of
-from maxbrod.replicate.status import existing
+from maxbrod.replicate.report import PartitionStatus, status_of, unmatched_line
+from maxbrod.replicate.status import existing, fault_of
 from maxbrod.replicate.view import LinkView, places_of
 from maxbrod.restore.target import log_extents
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.kafka.wire.client import Leader
     from maxbrod.kafka.wire.connection import Message
+    from maxbrod.replicate.heartbeat import Heartbeat
     from maxbrod.replicate.link import Link, PositionKey
     from maxbrod.replicate.view import MirroredPartition
     from maxbrod.restore.plan.targets import LogExtent
@@ -66,6 +67,8 @@ class PromoteReport:
     fenced: bool
     """Whether brokers refuse whatever an ingress may still send."""
     groups: int
+    unmatched: tuple[str, ...] = ()
+    """Names and patterns that no archived topic matches."""
 
     @property
     def missing(self) -> int | None:
@@ -74,11 +77,35 @@ class PromoteReport:
         return None if None in lags else sum(each or 0 for each in lags)
 
     @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why more may be missing than the heartbeat and the logs tell."""
+        troubled = [each for each in self.partitions if each.why]
+        found = [
+            f"{each.topic}-{each.partition}: {'faulted: ' if each.state is State.PROMOTED else ''}{each.why}"
+            for each in troubled
+        ]
+        found += [unmatched_line(word) for word in self.unmatched]
+        if self.heartbeat_ms is None:
+            found.append("the source has left no heartbeat: what it had is unknown")
+        elif (age_ms := self.at_ms - self.heartbeat_ms) > STALE_MS:
+            found.append(
+                f"the source's last heartbeat is {age_ms // 1000:,} s old: what it has written since, and is not here, "
+                "is unknown"
+            )
+        elif age_ms < -STALE_MS:
+            found.append(
+                f"the source's last heartbeat is {-age_ms // 1000:,} s ahead of the clock here: how old it is, and "
+                "what was written since, is unknown"
+            )
+        return tuple(found)
+
+    @property
     def exit_code(self) -> int:
-        return EXIT_DONE if self.missing == 0 else EXIT_INCOMPLETE
+        return EXIT_DONE if self.missing == 0 and not self.doubts else EXIT_INCOMPLETE
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "missing": self.missing, "exit_code": self.exit_code}
+        more = {"missing": self.missing, "doubts": self.doubts, "exit_code": self.exit_code}
+        return {**asdict(self), **more}
 
 
 def give_order(config: Config, order: Order) -> tuple[str, ...]:
@@ -86,7 +113,7 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
     kafka, _ = places_of(config)
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
-        partitions, marks = view.partitions(view.orders()), view.marks()
+        partitions, marks = view.partitions(view.look(), view.orders()), view.marks()
         appends = view.offsets(marks) is Offsets.APPEND
         present = existing(client, partitions)
         topics = sorted({each.topic for each in present})
@@ -135,9 +162,10 @@ def promote(config: Config) -> PromoteReport:
         if view.offsets(known) is Offsets.APPEND:
             return _promote_appended(client, config, view)
         # A topic without marks was never a mirror of this link, whatever its name.
-        chosen = [each for each in view.partitions(orders) if each.where in known]
+        partitions = view.partitions(newest, orders)
+        chosen = [each for each in partitions if each.where in known]
         if not chosen:
-            asked = sorted({each.mirror.name for each in view.partitions(orders)})
+            asked = sorted({each.mirror.name for each in partitions})
             raise _never_here(client, view, asked or ["these topics"], Order.PROMOTE)
         can_fence = may_write_markers(client, deadline=view.deadline())
         if not can_fence and not config.replicate.force:
@@ -146,7 +174,8 @@ def promote(config: Config) -> PromoteReport:
                 operation=_OPERATION,
                 hint="allow ClusterAction on the cluster; or stop every ingress of this link and give --force",
             )
-        ended = {where: end for where, (order, end) in orders.items() if order is Order.PROMOTE and end is not None}
+        given = {where: each for where, each in orders.items() if each.order is Order.PROMOTE}
+        ended = {where: each.end for where, each in given.items() if each.end is not None}
         fresh = [each for each in chosen if each.where not in ended]
         put_orders(client, link, _for_topics({each.where.topic for each in fresh}, Order.PROMOTE), view)
         extents = log_extents(client, [each.where for each in fresh], config.patience)
@@ -156,20 +185,48 @@ def promote(config: Config) -> PromoteReport:
             ends = {where: each.end for where, each in extents.items()}
         groups = _carry_groups(client, config, newest.cluster.groups, chosen)
         _release(client, config, chosen, view)
-        for each in chosen:
-            each.state = State.PROMOTED
         # Recorded once, and last: it is what a fail-back compares with.
         ends |= ended
-        put_orders(client, link, [order_of(where, Order.PROMOTE, end) for where, end in ends.items()], view)
+        _reach(view, chosen, {each.key: ends[each.where] for each in chosen})
+        for each in chosen:
+            # What marks say later may come from the promotion itself.
+            why = given[each.where].why if each.where in ended else fault_of(each, ends[each.where], known[each.where])
+            each.state, each.why = State.PROMOTED, why
+        told = [order_of(each.where, Order.PROMOTE, ends[each.where], each.why) for each in chosen]
+        put_orders(client, link, told, view)
     beats = read_heartbeats(newest.archive.storage)
     return PromoteReport(
         link=link.name,
         at_ms=now_ms(),
         heartbeat_ms=beats[0].at_ms if beats else None,
-        partitions=tuple(status_of(each, ends[each.where], beats, now_ms()) for each in chosen),
+        partitions=_statuses(partitions, {each.key: ends[each.where] for each in chosen}, beats),
         fenced=can_fence,
         groups=groups,
+        unmatched=view.unmatched,
     )
+
+
+def _statuses(
+    partitions: Sequence[MirroredPartition], ends: Mapping[PositionKey, int], beats: Sequence[Heartbeat]
+) -> tuple[PartitionStatus, ...]:
+    """The promoted partitions with their ends, and those with records that ingress has not begun with."""
+    found = []
+    for each in partitions:
+        if each.key not in ends and each.state not in {State.OWN, State.SOURCE_GONE}:
+            each.state, each.why = State.CATCHING_UP, "ingress has not begun with it: nothing of it is here"
+        status = status_of(each, ends.get(each.key, each.extent.start), beats, now_ms())
+        if each.key in ends or (each.state is State.CATCHING_UP and status.lag_records != 0):
+            found.append(status)
+    return tuple(found)
+
+
+def _reach(view: LinkView, partitions: Iterable[MirroredPartition], ends: Mapping[PositionKey, int]) -> None:
+    """Look again at how far the archive reaches, where the destination has more: an ingress may have gone on."""
+    longer = [each for each in partitions if ends[each.key] > each.extent.end]
+    positions = view.look().archive.catalog.positions() if longer else {}
+    for each in longer:
+        if (position := positions.get(each.id)) is not None:
+            each.extent = replace(each.extent, end=max(each.extent.end, position.end_offset))
 
 
 def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> PromoteReport:
@@ -178,7 +235,7 @@ def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> Pr
     The topics were never the link's alone: they stay as they are.
     """
     newest, link = view.look(), view.link()
-    partitions = view.partitions(view.orders())
+    partitions = view.partitions(newest, view.orders())
     known, present = view.positions(partitions), existing(client, partitions)
     # A topic without marks was never one of this link, whatever its name.
     topics = {where.topic for _, where in known}
@@ -189,22 +246,28 @@ def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> Pr
     marks: dict[PositionKey, Mark] = {}
     for _, same in groupby(sorted(chosen, key=lambda each: each.where), key=lambda each: each.where):
         marks |= _end_partition_surely(client, view, list(same), known)
-    groups = carry_appended_groups(
-        client,
-        link,
-        newest.cluster.groups,
-        config.replicate.groups,
-        [(each, marks[each.key]) for each in chosen],
-        patience_s=config.patience,
-    )
+    groups, moved, settled = 0, 1, False
+    while moved and not settled:
+        # A long way is gone in several steps.
+        moved, settled = carry_appended_groups(
+            client,
+            link,
+            newest.cluster.groups,
+            config.replicate.groups,
+            [(each, marks[each.key]) for each in chosen],
+            patience_s=config.patience,
+            last=True,
+        )
+        groups = max(groups, moved)
     beats = read_heartbeats(newest.archive.storage)
     return PromoteReport(
         link=link.name,
         at_ms=now_ms(),
         heartbeat_ms=beats[0].at_ms if beats else None,
-        partitions=tuple(status_of(each, marks[each.key].next_offset, beats, now_ms()) for each in chosen),
+        partitions=_statuses(partitions, {key: mark.next_offset for key, mark in marks.items()}, beats),
         fenced=True,
         groups=groups,
+        unmatched=view.unmatched,
     )
 
 
@@ -245,9 +308,11 @@ def _end_partition(
         place = mark.append
         if place is not None and place.promoted is None:
             place = replace(place, promoted=stable)
-        marks[each.key] = replace(mark, state=State.PROMOTED, why=None, at_ms=now_ms(), append=place)
+        _reach(view, [each], {each.key: mark.next_offset})
+        why = mark.why if mark.state is State.PROMOTED else fault_of(each, None, mark)
+        each.state, each.why = State.PROMOTED, why
+        marks[each.key] = replace(mark, state=each.state, why=each.why, at_ms=now_ms(), append=place)
         put_mark(client, position, marks[each.key], patience_s=patience_s)
-        each.state = State.PROMOTED
     return marks
 
 
@@ -359,7 +424,7 @@ def _carry_groups(
         return 0
     extents = log_extents(client, [each.where for each in chosen], config.patience)
     logs = {each.where: (each.mirror, extents[each.where]) for each in chosen}
-    return carry_groups(client, groups, config.replicate.groups, logs, patience_s=config.patience)
+    return carry_groups(client, groups, config.replicate.groups, logs, patience_s=config.patience, last=True)
 
 
 def _release(client: KafkaClient, config: Config, chosen: Sequence[MirroredPartition], view: LinkView) -> None:

@@ -64,14 +64,15 @@ class PartitionStatus:
     partition: int
     state: State
     why: str | None
-    end: int
-    """The first source offset that the destination lacks. With exact offsets it is the log end there, or was when the
-    mirror was promoted."""
+    end: int | None
+    """The first source offset that the destination lacks; None: unknown. With exact offsets it is the log end there, or
+    was when the mirror was promoted."""
     archive_end: int
     source_end: int | None
     """The log end at the source when the newest heartbeat was taken; None: there is no heartbeat."""
     lag_records: int | None
-    """Offsets that the source had then and the destination lacks; None: unknown."""
+    """Offsets that the source had then and the destination lacks; None: unknown, also if it is faulted: what it has
+    may not be the source's."""
     lag_bytes: int
     """Archived bytes that the destination lacks."""
     lag_ms: int | None
@@ -132,6 +133,10 @@ def standing_by(link: str, leader: str | None, version: int, at_ms: int, *, take
     )
 
 
+def unmatched_line(word: str) -> str:
+    return f"the archive has no topic {word} yet: nothing of it is mirrored"
+
+
 def count_states(partitions: Iterable[PartitionStatus]) -> dict[str, int]:
     return dict(Counter(str(each.state) for each in partitions))
 
@@ -145,7 +150,7 @@ def exit_code_of(partitions: Sequence[PartitionStatus], unmatched: Sequence[str]
     return EXIT_DONE if all(each.state in WELL for each in partitions) else EXIT_INCOMPLETE
 
 
-def status_of(each: MirroredPartition, end: int, beats: Sequence[Heartbeat], now_ms: int) -> PartitionStatus:
+def status_of(each: MirroredPartition, end: int | None, beats: Sequence[Heartbeat], now_ms: int) -> PartitionStatus:
     """The status of a partition whose log ends at `end`, or of one that was promoted. `beats` are newest first.
 
     The archive may be ahead of the newest heartbeat: what it has is lacking for certain.
@@ -153,7 +158,12 @@ def status_of(each: MirroredPartition, end: int, beats: Sequence[Heartbeat], now
     end = end if each.promoted_end is None else each.promoted_end
     archive_end = each.extent.end
     source_end = beats[0].ends.get(each.id) if beats else None
-    proven_ms = proven_at_ms(beats, each.id, end)
+    # What a faulted one has may not be the source's, wherever it ends.
+    trusted = None if each.state is State.FAULTED or (each.state is State.PROMOTED and each.why) else end
+    lag, proven_ms = None, None
+    if trusted is not None:
+        lag = None if source_end is None else max(source_end, archive_end, trusted) - trusted
+        proven_ms = proven_at_ms(beats, each.id, trusted)
     return PartitionStatus(
         source=each.mirror.source.name,
         topic=each.where.topic,
@@ -163,9 +173,11 @@ def status_of(each: MirroredPartition, end: int, beats: Sequence[Heartbeat], now
         end=end,
         archive_end=archive_end,
         source_end=source_end,
-        lag_records=None if source_end is None else max(source_end, archive_end, end) - end,
-        lag_bytes=each.bytes if end < archive_end else 0,
+        lag_records=lag,
+        lag_bytes=each.bytes if end is None or end < archive_end else 0,
         lag_ms=None if proven_ms is None else max(now_ms - proven_ms, 0),
         # A later run may still mend what the destination has not passed: until then its state tells it.
-        lacking=tuple(gap for gap in each.lacking if gap.reason not in MENDABLE or gap.end_offset <= end),
+        lacking=tuple(
+            gap for gap in each.lacking if gap.reason not in MENDABLE or (end is not None and gap.end_offset <= end)
+        ),
     )

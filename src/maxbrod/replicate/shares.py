@@ -111,6 +111,11 @@ class Shares:
         return self._lease.seen
 
     @property
+    def term(self) -> int:
+        """Differs after the lease was lost: others may have worked meanwhile, without dividing anything."""
+        return self._term
+
+    @property
     def instances(self) -> int:
         """How many live, as far as this one knows. Only the leader knows all of them."""
         return 1 + len(self._members.living())
@@ -237,6 +242,17 @@ class Shares:
             return posted.fence if posted.instance == self.instance else None
         kept = all(where in shares and shares[where].owner == self.instance for where in partitions)
         return posted.fence if kept else None
+
+    def keeps(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """After a piece of work: those that are still this instance's, by the newest division.
+
+        An instance that was suspended meanwhile may have lost them. Then what it has found out is not true any more.
+        """
+        with self._lock:
+            posted, shares = self._lease.division()
+        if self.leads:
+            return {where for where in partitions if self.has(where)} if posted.instance == self.instance else set()
+        return {where for where in partitions if where in shares and shares[where].owner == self.instance}
 
     def _keep(self) -> None:
         if self._keeper is None and self._takeover_s > 0:

@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from maxbrod import strict_json
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def read_shares(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Shar
     found = {}
     for each in offsets:
         try:
-            note = json.loads(each.metadata or "")
+            note = strict_json.parse(each.metadata or "")
             if note["maxbrod"] == 1:
                 found[each.where] = Share(owner=note["owner"], generation=each.offset, left=note["left"])
         except (ValueError, KeyError, TypeError):

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, ObjectNotFoundError, UnavailableError
 from maxbrod.kafka.fetch.log_tails import read_tail
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.archive_lease import read_division, read_note
 from maxbrod.replicate.heartbeat import read_heartbeats
-from maxbrod.replicate.ingress.plan import measure_portions, why_longer, why_not_append
-from maxbrod.replicate.ingress.topics import filler_id
+from maxbrod.replicate.ingress.plan import measure_portions, why_longer, why_not_append, why_other_source
+from maxbrod.replicate.ingress.topics import NO_LEADER, filler_id
 from maxbrod.replicate.link import Offsets, State
+from maxbrod.replicate.members import read_lives
 from maxbrod.replicate.report import PartitionStatus, count_states, exit_code_of, status_of
 from maxbrod.replicate.view import LinkView, forgotten_orders, keep_order, places_of
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
@@ -34,6 +36,7 @@ _TOLD_BY_INGRESS: Final = frozenset({State.FAULTED, State.LATE_SEGMENT, State.LO
 
 _SILENT_MS: Final = 300_000
 """An ingress that works marks something every minute."""
+_LEADER_PATIENCE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +45,13 @@ class EgressInstance:
 
     instance: str
     leads: bool
+    """Whether it leads, as far as it lives."""
     partitions: tuple[TopicPartition, ...] | None
     """None: all that are selected there."""
+    reported_ms: int | None = None
+    """When it last said that it lives, as far as that has arrived here; None: unknown."""
+    lives: bool | None = None
+    """False: it has been silent for so long that others may take over; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +93,20 @@ def link_status(config: Config) -> LinkStatus:
         view = LinkView(config, client)
         newest, link, marks = view.look(), view.link(), view.marks()
         orders = view.orders()
-        partitions = view.partitions(orders)
+        partitions = view.partitions(newest, orders)
         if view.offsets(marks) is Offsets.APPEND:
             known = view.positions(partitions)
             ends = {key: mark.next_offset for key, mark in known.items() if mark.append is not None}
         else:
             logs = destination_ends(client, partitions, patience_s=config.patience)
+            tell_unknown(partitions, logs)
             tell_foreign(client, link, partitions, logs, marks)
             known = {each.key: marks[each.where] for each in partitions if each.where in marks}
-            ends = {each.key: logs[each.where] for each in partitions if each.where in logs}
+            ends = {each.key: end for each in partitions if (end := logs.get(each.where)) is not None}
     for each in forgotten_orders(partitions, orders, known):
         if each.key in ends:
             keep_order(each, known[each.key])
+    view.grow([each for each in partitions if each.state is State.IN_STEP], ends)
     ends |= {each.key: each.promoted_end for each in partitions if each.promoted_end is not None}
     _measure(newest, partitions, ends)
     for each in partitions:
@@ -109,42 +119,74 @@ def link_status(config: Config) -> LinkStatus:
         at_ms=at_ms,
         heartbeat_ms=beats[0].at_ms if beats else None,
         ingress_ms=max((each.at_ms for each in known.values()), default=None),
-        partitions=tuple(status_of(each, ends.get(each.key, 0), beats, at_ms) for each in partitions),
-        egress=egress_instances(newest.archive.storage),
+        partitions=tuple(
+            status_of(each, ends.get(each.key, None if each.state is State.UNKNOWN else 0), beats, at_ms)
+            for each in partitions
+        ),
+        egress=egress_instances(newest.archive.storage, at_ms),
         unmatched=view.unmatched,
     )
 
 
-def egress_instances(storage: Storage) -> tuple[EgressInstance, ...]:
+def egress_instances(storage: Storage, at_ms: int) -> tuple[EgressInstance, ...]:
     """Who archives what. A copy of an archive may lack it, or have one of several objects: then nothing is known."""
     try:
         note = read_note(storage)
         shares = read_division(storage, note)
+        lives = read_lives(storage)
     except (ObjectNotFoundError, UnavailableError, ValueError, KeyError, TypeError):
         return ()
-    owned: dict[str, list[TopicPartition]] = {} if note.instance is None else {note.instance: []}
+    owned: dict[str, list[TopicPartition]] = {}
+    if note.instance is not None:
+        owned[note.instance], lives[note.instance] = [], note.life
     for where, share in sorted(shares.items()):
         if share.owner is not None:
             owned.setdefault(share.owner, []).append(where)
-    return tuple(
-        EgressInstance(instance=name, leads=name == note.instance, partitions=tuple(mine) if shares else None)
-        for name, mine in sorted(owned.items())
-    )
+    found = []
+    for name, mine in sorted(owned.items()):
+        life = lives.get(name)
+        alive = None if life is None else at_ms - life.at_ms <= life.takeover_ms
+        found.append(
+            EgressInstance(
+                instance=name,
+                leads=name == note.instance and alive is not False,
+                partitions=tuple(mine) if shares else None,
+                reported_ms=None if life is None else life.at_ms,
+                lives=alive,
+            )
+        )
+    return tuple(found)
 
 
 def destination_ends(
     client: KafkaClient, partitions: Sequence[MirroredPartition], *, patience_s: float
-) -> dict[TopicPartition, int]:
-    """Where the logs of mirrors that exist end."""
-    known = existing(client, partitions)
-    return {where: extent.end for where, extent in log_extents(client, known, patience_s).items()}
+) -> dict[TopicPartition, int | None]:
+    """Where the logs of mirrors that exist end; None: unknown, because the partition has no leader."""
+    deadline = Deadline.after(patience_s)
+    while True:
+        known = existing(client, partitions)
+        led = [where for where, leader in known.items() if leader is not None]
+        try:
+            # A short patience: whatever loses its leader meanwhile is unknown, and the others are shown.
+            found = log_extents(client, led, min(patience_s, _LEADER_PATIENCE_S))
+        except UnavailableError:
+            if deadline.passed:
+                raise
+            continue
+        return {where: found[where].end if where in found else None for where in known}
+
+
+def tell_unknown(partitions: Sequence[MirroredPartition], ends: Mapping[TopicPartition, int | None]) -> None:
+    for each in partitions:
+        if each.state is State.IN_STEP and ends.get(each.where, 0) is None:
+            each.state, each.why = State.UNKNOWN, NO_LEADER
 
 
 def tell_foreign(
     client: KafkaClient,
     link: Link,
     partitions: Sequence[MirroredPartition],
-    ends: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int | None],
     marks: Mapping[TopicPartition, Mark],
 ) -> None:
     """Find the topics that others have written, as ingress does: those without a mark whose last batch is not ours."""
@@ -152,20 +194,20 @@ def tell_foreign(
     unknown = [each for each in unknown if each.where not in marks and ends.get(each.where)]
     present = client.metadata(sorted({each.where.topic for each in unknown})).topics if unknown else {}
     for each in unknown:
-        tail = read_tail(client, each.where, ends[each.where], topic_id=present[each.where.topic].topic_id)
+        tail = read_tail(client, each.where, ends[each.where] or 0, topic_id=present[each.where.topic].topic_id)
         if tail is not None and not tail.control and tail.producer_id not in {link.producer_id, filler_id(link)}:
             each.state = State.FAULTED
             each.why = f"the destination topic has records that the link {link.name} has not written"
 
 
-def existing(client: KafkaClient, partitions: Sequence[MirroredPartition]) -> list[TopicPartition]:
-    """Those that the destination has."""
+def existing(client: KafkaClient, partitions: Sequence[MirroredPartition]) -> dict[TopicPartition, int | None]:
+    """Those that the destination has, and the brokers that lead them; None: none does now."""
     present = client.metadata(sorted({each.where.topic for each in partitions})).topics
-    return [
-        each.where
+    return {
+        each.where: present[each.where.topic].partitions[each.where.partition].leader
         for each in partitions
         if each.where.topic in present and each.where.partition in present[each.where.topic].partitions
-    ]
+    }
 
 
 def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapping[PositionKey, int]) -> None:
@@ -183,17 +225,27 @@ def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapp
             each.bytes = sizes.get(each.id, 0)
 
 
+def fault_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> str | None:
+    """Why what the destination has up to `end` cannot be called the source's; None: nothing is known against it."""
+    if mark is not None and mark.state is State.FAULTED:
+        return mark.why
+    if mark is not None and mark.append is not None:
+        return why_not_append(mark, each.id, each.extent.end, mark.append.end)
+    if end is None:
+        return None
+    other = None if mark is None or each.adopted_end is not None else why_other_source(mark, each.id, end)
+    return other or why_longer(end, each.extent.end)
+
+
 def _state_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> tuple[State, str | None]:
+    if each.state is State.PROMOTED and mark is not None:
+        return each.state, each.why or why_other_source(mark, each.id, end or 0)
     if each.state is not State.IN_STEP:
         return each.state, each.why
     if mark is not None and mark.state in _TOLD_BY_INGRESS:
         return mark.state, mark.why
     if end is None:
         return State.CATCHING_UP, "ingress has not begun with it yet"
-    if mark is not None and mark.append is not None:
-        why = why_not_append(mark, each.id, each.extent.end, mark.append.end)
-    else:
-        why = why_longer(end, each.extent.end)
-    if why is not None:
+    if (why := fault_of(each, end, mark)) is not None:
         return State.FAULTED, why
     return (State.IN_STEP if end == each.extent.end else State.CATCHING_UP), None

@@ -56,7 +56,7 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
     with KafkaClient(kafka) as client:
         view = LinkView(config, client)
         marks, asked = view.marks(), [parse_range(each) for each in options.ranges]
-        partitions = view.partitions(view.orders())
+        partitions = view.partitions(view.look(), view.orders())
         present = client.metadata(sorted({each.where.topic for each in partitions})).topics
         there = [each for each in partitions if each.where.topic in present]
         there = [each for each in there if each.where.partition in present[each.where.topic].partitions]
@@ -79,6 +79,7 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
             rename=parse_rename(options.rename, prefix=options.prefix),
         ),
         match=Match.EXACT if logs is None else Match.AUTO,
+        shared=True,
     )
     with Comparison(config, request, brought=logs, session=session, on_progress=on_progress) as work:
         return Verification(report=work.run(), ranges=tuple(ranges), uncompared=uncompared)

@@ -5,21 +5,24 @@ Changes nothing. `ingress`, `status`, `promote` and `verify` share it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import GapReason, PartitionId, TopicPartition
-from maxbrod.replicate.ingress.plan import Extent, choose_mirrors, find_unmatched
+from maxbrod.replicate.ingress.plan import Extent, choose_mirrors, find_unmatched, plan_portions
 from maxbrod.replicate.link import (
     Link,
     Offsets,
     Order,
+    Ordered,
     State,
     is_position_of,
     origins_of,
@@ -33,17 +36,21 @@ from maxbrod.restore.plan.rename import parse_rename
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import pyarrow as pa
+
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.archive.snapshots import Moment
     from maxbrod.config import Config, KafkaConfig
     from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.replicate.ingress.plan import Mirror
+    from maxbrod.replicate.ingress.plan import Mirror, Portion
     from maxbrod.replicate.link import Mark, PositionKey
 
 _OPERATION: Final = "replicate"
-Orders: TypeAlias = "Mapping[TopicPartition, tuple[Order, int | None]]"
+_SECOND_LOOK_S: Final = 2.0
+"""Between two looks that must agree before offsets which no row covers become holes."""
+Orders: TypeAlias = "Mapping[TopicPartition, Ordered]"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +90,7 @@ class MirroredPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
-    """The archive at its newest version, with the newest snapshot."""
+    """The archive at one version, with the newest snapshot: one look, which a whole interval works with."""
 
     archive: Archive
     moment: Moment
@@ -114,7 +121,7 @@ class LinkView:
         """Names and patterns of topics that `partitions` has found nothing for."""
 
     def look(self) -> Newest:
-        """The newest version of the archive that is here.
+        """The newest version of the archive that is here. Look once, and give what was seen to the other methods.
 
         UnavailableError: the archive is copied here object by object, and something that is needed is not here yet, or
         an older catalog has been copied over a newer one.
@@ -213,9 +220,8 @@ class LinkView:
     def orders(self) -> Orders:
         return read_orders(self._committed(self.link().control_id))
 
-    def partitions(self, orders: Orders) -> list[MirroredPartition]:
+    def partitions(self, newest: Newest, orders: Orders) -> list[MirroredPartition]:
         """All partitions of the selected topics, with the states that follow from orders and the source alone."""
-        newest = self.look()
         positions = newest.archive.catalog.positions()
         ends = newest.snapshot.ends
         archived = {each.topic_id for each in positions} | {each.topic_id for each in ends}
@@ -251,17 +257,50 @@ class LinkView:
                     origins=origins,
                     lacking=newest.gaps.get(partition, ()),
                 )
-                order, _ = orders.get(TopicPartition(topic=mirror.name, partition=0), (Order.RUN, None))
+                order = orders.get(TopicPartition(topic=mirror.name, partition=0), Ordered(Order.RUN)).order
                 each.state, each.why = _ordered_state(mirror, order)
-                own_order, own_end = orders.get(each.where, (order, None))
-                if own_order is Order.ADOPT:
-                    each.adopted_end = own_end
-                elif own_order is Order.PROMOTE:
-                    each.promoted_end = own_end
+                own = orders.get(each.where, Ordered(order))
+                if own.order is Order.ADOPT:
+                    each.adopted_end = own.end
+                elif own.order is Order.PROMOTE:
+                    each.promoted_end, each.why = own.end, own.why
                 if here in origins[1:]:
                     each.state, each.why = State.OWN, f"its records come from this cluster, through {origins[0]}"
                 found.append(each)
         return found
+
+    def portions(
+        self, newest: Newest, wanted: Mapping[PartitionId, tuple[int, int]], *, accept_gaps: bool
+    ) -> dict[PartitionId, Portion]:
+        """See `plan_portions`. Ends that are `wanted` must be of the same look as the rows.
+
+        UnavailableError: gaps are accepted, and a second look covers offsets that the first one did not.
+        """
+        rows = newest.archive.catalog.rows(topic_ids={each.topic_id for each in wanted})
+        if accept_gaps and (holes := _uncovered(rows, wanted)):
+            # A gap has a row that says so. That there is no row must be seen twice: a hole in a mirror is for ever.
+            time.sleep(_SECOND_LOOK_S)
+            catalog = open_archive(self._url, self._config.storage, layout="kafka").catalog
+            self.refuse_stale(catalog.version)
+            if _uncovered(catalog.rows(topic_ids={each.topic_id for each in wanted}), wanted) != holes:
+                raise UnavailableError(
+                    "offsets that no row of the catalog covered are covered now: nothing was made a hole",
+                    operation=_OPERATION,
+                    object_name=self._url,
+                )
+        return plan_portions(rows, wanted, accept_gaps=accept_gaps)
+
+    def grow(self, partitions: Iterable[MirroredPartition], ends: Mapping[PositionKey, int]) -> None:
+        """Raise the archive's end to the destination's, where the archive has got as much since the look.
+
+        The destination is asked after the look, and may have more by then, from an instance that has looked later.
+        """
+        longer = [each for each in partitions if ends.get(each.key, 0) > each.extent.end]
+        positions = self.look().archive.catalog.positions() if longer else {}
+        for each in longer:
+            if (position := positions.get(each.id)) is not None:
+                end = max(each.extent.end, min(ends[each.key], position.end_offset))
+                each.extent = replace(each.extent, end=end)
 
     def here(self) -> str:
         """The id of the destination's cluster."""
@@ -300,7 +339,7 @@ def forgotten_orders(
 def keep_order(each: MirroredPartition, mark: Mark) -> None:
     each.state = mark.state
     if mark.state is State.PROMOTED:
-        each.promoted_end = mark.next_offset
+        each.promoted_end, each.why = mark.next_offset, mark.why
 
 
 def places_of(config: Config) -> tuple[KafkaConfig, str]:
@@ -337,6 +376,12 @@ def _gaps_of(archive: Archive) -> dict[PartitionId, tuple[Lacking, ...]]:
             first = ranges.pop().first_offset
         ranges.append(Lacking(first_offset=first, end_offset=gap.end_offset, reason=gap.reason))
     return {partition: tuple(ranges) for partition, ranges in found.items()}
+
+
+def _uncovered(rows: pa.Table, wanted: Mapping[PartitionId, tuple[int, int]]) -> set[tuple[PartitionId, int, int]]:
+    """The ranges of `wanted` that no row covers."""
+    faults = find_tiling_faults(rows, {each: extent for each, extent in wanted.items() if extent[0] < extent[1]})
+    return {(each.partition, each.first_offset, each.end_offset) for each in faults.holes if each.partition in wanted}
 
 
 def _is_newest(archive: Archive) -> bool:

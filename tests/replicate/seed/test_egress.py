@@ -20,7 +20,7 @@ from parquet.archives import rows
 from convert.engine import run_job_here, without_spark
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.config import KafkaConfig
-from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UnavailableError, UsageError
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.topics import delete_records
 from maxbrod.kafka.fetch.ranges import read_range
@@ -142,6 +142,46 @@ def test_an_egress_that_was_replaced_writes_nothing_more(cluster: Cluster, topic
     assert ranges(tmp_path, topic) == [(0, 4), (5, 9)]
 
 
+def test_an_egress_that_was_replaced_stops_at_its_next_interval_though_the_tree_is_empty(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """Its records wait for a limit, so that neither process has written anything yet."""
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(5))
+    config = egress_config(cluster, tmp_path, topic, roll_age=3600.0)
+    with TreeEgress(config) as first, TreeEgress(config) as second:
+        assert interval(first, first.waiting()).records == 0
+        assert committed(config)[0].offset == 0, "where the original would begin, too"
+        assert interval(second, second.waiting()).records == 0
+        with pytest.raises(RefusedError, match="another egress has committed") as caught:
+            interval(first, first.waiting())
+        assert caught.value.exit_code == EXIT_REFUSED
+        assert interval(second).records == 5
+    assert ranges(tmp_path, topic) == [(0, 4)]
+
+
+def test_markers_at_the_end_of_a_log_are_no_lag_on_either_side(cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    create_topic(cluster, topic)
+    produce(cluster, topic, numbered(5))
+    with TreeEgress(egress_config(cluster, tmp_path, topic)) as egress:
+        interval(egress)
+        for _ in range(2):
+            # Each leaves records that nobody sees, and a marker.
+            produce_transaction(cluster, topic, numbered(3), transactional_id=topic, commit=False)
+            interval(egress)
+            assert egress.lags == {topic: 0}, "right after they were read"
+            report = interval(egress)
+            assert (egress.lags, [each.waiting for each in report.topics]) == ({topic: 0}, [0])
+            assert egress.recovery_point_ms == report.started_at_ms
+        produce_transaction(cluster, topic, numbered(3), transactional_id=topic, commit=False)
+        interval(egress, egress.waiting())
+        assert egress.lags == {topic: 4}, "what was not read yet may have records"
+        interval(egress)
+    link = Link(cluster, topic, tmp_path).created()
+    (partition,) = link.run().partitions
+    assert (partition.state, partition.lag_offsets) == ("in step", 0)
+
+
 def test_an_egress_is_refused_while_the_original_runs(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     create_topic(cluster, topic)
     produce(cluster, topic, numbered(5))
@@ -200,7 +240,7 @@ def test_a_partition_that_cannot_be_written_holds_up_no_other(
             patch.setattr(writing, "_write_segment", fail_for_0)
             assert interval(egress).records == 5
         assert (ranges(tmp_path, topic, 0), ranges(tmp_path, topic, 1)) == ([], [(0, 4)])
-        assert set(committed(config)) == {1}
+        assert {partition: each.offset for partition, each in committed(config).items()} == {0: 0, 1: 5}
         assert interval(egress).records == 5
         served = serving(EgressCollector(egress), 0, "127.0.0.1")
         with served as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:

@@ -15,9 +15,9 @@ from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, RefusedError, UsageError
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.replicate.seed.run import TreeIngress
-from maxbrod.sandbox.topics import create_topic
+from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.storage.opening import open_storage
-from replicate.seed.trees import KEPT, REGION, Link
+from replicate.seed.trees import KEPT, REGION, Link, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,6 +205,32 @@ def test_a_source_partition_without_a_destination_partition_is_faulted(
     assert report.partitions[0].state == "in step"
     assert "has 1 partitions" in str(report.partitions[1].fault)
     assert link.numbers() == list(range(5))
+
+
+def test_nothing_is_in_step_with_a_destination_that_does_not_exist(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """The checkpoints say that everything was produced. The topic was deleted since, and then created again."""
+    link = Link(cluster, topic, tmp_path, once=False).created()
+    link.add(0, 5)
+    with TreeIngress(link.config) as ingress:
+
+        def state() -> tuple[str, str]:
+            return next(((each.state, each.fault or "") for each in ingress.statuses()), ("", ""))
+
+        until(ingress, lambda: state()[0] == "in step")
+        delete_topic(cluster, link.destination)
+        until(ingress, lambda: state()[0] == "faulted")
+        assert "does not exist" in state()[1]
+        assert ingress.report().exit_code == EXIT_FAILED
+        link.created()
+        until(ingress, lambda: "created again" in state()[1])
+    delete_topic(cluster, link.destination)
+    with TreeIngress(link.config) as ingress:
+        until(ingress, lambda: state()[0] == "faulted")
+        assert ingress.report().exit_code == EXIT_FAILED
+        link.created()
+        until(ingress, lambda: state()[0] == "in step")
 
 
 def test_a_checkpoint_topic_that_deletes_records_is_refused(cluster: Cluster, topic: str, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ class Appender:
         if first is None:
             return 0, None
         item, count, target_end = self._item, 0, None
-        add_partitions(self._client, transaction, [item.where])
+        add_partitions(self._client, transaction, [item.where], patience_s=self._settings.patience_s)
         feed = Feed(
             where=item.where,
             topic_id=topic_id_of(item.topic_id),

@@ -17,10 +17,11 @@ from maxbrod.replicate.ingress.append_items import AppendItem, AppendSettings
 from maxbrod.replicate.ingress.append_job import run_append_job
 from maxbrod.replicate.ingress.append_task import run_append_task
 from maxbrod.replicate.ingress.groups import carry_appended_groups
-from maxbrod.replicate.ingress.plan import plan_portions, why_not_append
+from maxbrod.replicate.ingress.plan import why_not_append
 from maxbrod.replicate.ingress.positions import put_mark, take_position
+from maxbrod.replicate.ingress.topics import tell_unled
 from maxbrod.replicate.ingress.workers import judge_failure
-from maxbrod.replicate.link import Order, State
+from maxbrod.replicate.link import Order, Ordered, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -66,6 +67,8 @@ class Appending:
     ) -> list[tuple[int, AppendItem]]:
         """What to append to each partition, with its size in bytes. States tell why something is not."""
         active = [each for each in partitions if each.state is State.IN_STEP]
+        active = tell_unled(active, topics)
+        self._view.grow(active, self.positions(active))
         logs = list_offsets(self._client, dict.fromkeys([each.where for each in active], LATEST)) if active else {}
         behind: dict[PositionKey, int] = {}
         for each in active:
@@ -82,9 +85,8 @@ class Appending:
         lacking = [each for each in active if each.key in behind]
         if not lacking:
             return []
-        rows = newest.archive.catalog.rows(topic_ids={each.id.topic_id for each in lacking})
         wanted = {each.id: (behind[each.key], each.extent.end) for each in lacking}
-        portions = plan_portions(rows, wanted, accept_gaps=self._config.replicate.accept_gaps)
+        portions = self._view.portions(newest, wanted, accept_gaps=self._config.replicate.accept_gaps)
         items = []
         for each in lacking:
             portion = portions[each.id]
@@ -126,8 +128,11 @@ class Appending:
 
     def carry_groups(
         self, newest: Newest, partitions: Iterable[MirroredPartition], others: Sequence[MirroredPartition]
-    ) -> int:
-        """Returns how many offsets were committed. `others` are the partitions that other instances work on."""
+    ) -> tuple[int, bool]:
+        """Returns how many offsets were committed, and False if a group must wait.
+
+        `others` are the partitions that other instances work on.
+        """
         positions = self.positions(others)
         for each in others:
             if positions[each.key] < each.extent.end:
@@ -175,7 +180,7 @@ class Appending:
 
     def _item(self, each: MirroredPartition, portion: Portion, topics: MirrorTopics, orders: Orders) -> AppendItem:
         mark = self._mark_of(each, topics)
-        order, _ = orders.get(replace(each.where, partition=0), (Order.RUN, None))
+        order = orders.get(replace(each.where, partition=0), Ordered(Order.RUN)).order
         return AppendItem(
             where=each.where,
             topic_id=topics.ids[each.where.topic],

@@ -2,7 +2,8 @@
 
 With exact offsets records have the same offsets there. In a topic that a link appends to, the log is read from where a
 group is: it moves over the records that the link has brought and that the group has processed at the source, and stops
-at the first other one. So it never skips a record, not even one that others have written.
+at the first other one. So it never skips a record, not even one that others have written. A group without an offset
+there waits for the records that it has processed: it does not start at the beginning of a log that lacks them.
 
 Offsets only move forward at the destination, and only while a group has no members there: consumers that have moved to
 the destination keep their own progress.
@@ -13,12 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.errors import UnavailableError
 from maxbrod.groups.moves import WITHOUT_MEMBERS
 from maxbrod.groups.plan import ExactLog, GroupOffset, Move, RestoredTopic, translate_groups
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.share_group_offsets import set_share_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.groups import SHARE, list_groups, read_offsets
+from maxbrod.kafka.state.open_transactions import open_transactions
+from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import topic_id_of
 from maxbrod.replicate.ingress.brought import read_brought, stable_extent
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 
 _WALK_BYTES: Final = 256 << 20
 """Read of a shared log at once, to move groups over it."""
+_MARKERS_S: Final = 30.0
+"""Markers follow a commit within milliseconds. If those of all partitions take longer, the next interval goes on."""
 
 
 def translated(groups: Iterable[Group], patterns: Sequence[str], logs: Logs) -> list[GroupOffset]:
@@ -55,14 +61,26 @@ def translated(groups: Iterable[Group], patterns: Sequence[str], logs: Logs) -> 
 
 
 def carry_groups(
-    client: KafkaClient, groups: Sequence[Group], patterns: Sequence[str], logs: Logs, *, patience_s: float
+    client: KafkaClient,
+    groups: Sequence[Group],
+    patterns: Sequence[str],
+    logs: Logs,
+    *,
+    patience_s: float,
+    last: bool = False,
 ) -> int:
-    """Commit the offsets that are ahead of the destination's. Returns how many."""
+    """Commit the offsets that are ahead of the destination's. Returns how many.
+
+    `last`: nothing more will arrive, so no group waits for that.
+    """
     moves = translated(groups, patterns, logs)
     if not moves:
         return 0
     there = _standing(client, {each.group_id for each in moves}, patience_s)
-    return _commit(client, moves, there, patience_s=patience_s)
+    # A log that is still empty has nothing to start behind.
+    empty = set() if last else {where for where, (_, extent) in logs.items() if extent.start == extent.end}
+    arrived = [each for each in moves if each.move is not Move.END or each.where not in empty]
+    return _commit(client, arrived, there, patience_s=patience_s)
 
 
 def carry_appended_groups(
@@ -73,22 +91,36 @@ def carry_appended_groups(
     begun: Sequence[tuple[MirroredPartition, Mark]],
     *,
     patience_s: float,
-) -> int:
-    """Move groups over what the link has brought and they have processed. Returns how many offsets were committed."""
+    last: bool = False,
+) -> tuple[int, bool]:
+    """Move groups over what the link has brought and they have processed.
+
+    Returns how many offsets were committed, and False if a group must wait or has more to move over: then call it
+    again. `last`: nothing more will arrive, so no group waits for that.
+    """
     chosen, _ = choose_groups(patterns, [each for each in groups if not each.group_id.startswith(GROUP_PREFIX)])
     wanted = _processed(link, chosen, begun)
     if not wanted:
-        return 0
+        return 0, True
     there = _standing(
         client, {group_id for sources in wanted.values() for each in sources for group_id in each.up_to}, patience_s
     )
     types = {each.group_id: each.type for each in chosen}
-    moves = []
+    moves, settled = [], True
+    limit = Deadline.after(min(patience_s, _MARKERS_S))
     for where, sources in wanted.items():
-        start, end = stable_extent(client, where, patience_s=patience_s)
+        brought_to = max(each.end for each in sources)
+        start, end = _decided_extent(client, link, where, brought_to, limit, patience_s=patience_s)
         moving = {group_id for each in sources for group_id in each.up_to if group_id in there}
         at = {each: max(there[each].get(where, start), start) for each in moving}
-        for group_id, offset in _walked(client, where, end, at, sources, patience_s=patience_s).items():
+        walked, unstopped = _walked(client, where, end, at, sources, patience_s=patience_s)
+        for group_id, offset in walked.items():
+            if group_id in unstopped:
+                more = offset < end or any(end < each.end for each in sources)
+                lacking = more or any(each.next_offset < each.up_to.get(group_id, 0) for each in sources)
+                settled = settled and not more
+                if lacking and not last and offset == at[group_id] and where not in there[group_id]:
+                    continue
             moves.append(
                 GroupOffset(
                     group_id=group_id,
@@ -100,7 +132,7 @@ def carry_appended_groups(
                     source_offset=max(each.up_to.get(group_id, -1) for each in sources),
                 )
             )
-    return _commit(client, moves, there, patience_s=patience_s)
+    return _commit(client, moves, there, patience_s=patience_s), settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +143,10 @@ class _Processed:
     """Its records name it."""
     topic_id: str
     """The id of the destination topic."""
+    end: int
+    """The destination's offset behind the last record of it."""
+    next_offset: int
+    """The first source offset that the destination lacks."""
     up_to: dict[str, int]
     """For each group, the first source offset that it has not processed."""
 
@@ -134,9 +170,39 @@ def _processed(
             if each.topic_id in {None, topic_id}
         }
         if up_to:
-            source = _Processed(restore_id=link.restore_id(topic_id), topic_id=mark.append.topic_id, up_to=up_to)
+            source = _Processed(
+                restore_id=link.restore_id(topic_id),
+                topic_id=mark.append.topic_id,
+                end=mark.append.end,
+                next_offset=mark.next_offset,
+                up_to=up_to,
+            )
             found.setdefault(partition.where, []).append(source)
     return found
+
+
+def _decided_extent(
+    client: KafkaClient, link: Link, where: TopicPartition, brought_to: int, limit: Deadline, *, patience_s: float
+) -> tuple[int, int]:
+    """The log start and the last stable offset, once the link's own transactions are decided.
+
+    A coordinator answers that a transaction is committed before its markers are in the logs. Transactions of others may
+    stay open for long: nobody waits for those.
+    """
+
+    def once(_: Deadline) -> tuple[int, int]:
+        start, end = stable_extent(client, where, patience_s=patience_s)
+        if end < brought_to:
+            found = open_transactions(client, [where]).get(where)
+            # None: nobody tells whose it is.
+            if found == () or (found and (found[0].transactional_id or "").startswith(link.group_id)):
+                raise UnavailableError("the last transaction has no marker yet", object_name=str(where))
+        return start, end
+
+    try:
+        return retry(once, deadline=limit, what="the link's own records", stop=client.stop)
+    except UnavailableError:
+        return stable_extent(client, where, patience_s=patience_s)
 
 
 def _walked(
@@ -147,10 +213,11 @@ def _walked(
     sources: Sequence[_Processed],
     *,
     patience_s: float,
-) -> dict[str, int]:
+) -> tuple[dict[str, int], set[str]]:
     """Where each group stands after it has moved from `at` over the records that the link brought and it processed.
 
-    One pass for all groups. A long way is divided among intervals: wherever a group stands, all below is processed.
+    With the groups that have met no other record. One pass for all groups. A long way is divided among calls: wherever
+    a group stands, all below is processed.
     """
     found, moving = dict(at), set(at)
     extent = (min(at.values(), default=end), end)
@@ -171,12 +238,17 @@ def _walked(
         read_bytes += seen.bytes
         if not moving or read_bytes > _WALK_BYTES:
             break
-    return found
+    return found, moving
 
 
 def _standing(client: KafkaClient, named: Collection[str], patience_s: float) -> dict[str, dict[TopicPartition, int]]:
-    """The committed offsets at the destination of these groups, without those that have members there."""
-    listed, _ = list_groups(client, deadline=Deadline.after(patience_s))
+    """The committed offsets at the destination of these groups, without those that have members there.
+
+    UnavailableError: not every broker has listed its groups. One that seems to have no offset would be set back.
+    """
+    listed, incomplete = list_groups(client, deadline=Deadline.after(patience_s))
+    if incomplete:
+        raise UnavailableError(f"groups stay where they are: {incomplete}", operation="carry groups")
     active = {each.group_id for each in listed.values() if each.state.lower() not in WITHOUT_MEMBERS}
     present = [each for name, each in listed.items() if name in named and name not in active]
     answers = read_offsets(client, present, {}, deadline=Deadline.after(patience_s))

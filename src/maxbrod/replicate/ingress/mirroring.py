@@ -13,7 +13,8 @@ from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.rights import may_write_markers
 from maxbrod.model import now_ms
 from maxbrod.replicate.ingress.groups import carry_groups
-from maxbrod.replicate.ingress.plan import plan_portions, why_longer
+from maxbrod.replicate.ingress.plan import why_longer, why_other_source
+from maxbrod.replicate.ingress.topics import tell_unled
 from maxbrod.replicate.ingress.workers import judge_failure
 from maxbrod.replicate.link import Mark, State
 from maxbrod.restore.job import run_restore_job
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.model import PartitionId, TopicPartition
+    from maxbrod.model import TopicPartition
     from maxbrod.replicate.ingress.plan import Portion
     from maxbrod.replicate.ingress.topics import MirrorTopics
     from maxbrod.replicate.ingress.workers import Workers
@@ -71,14 +72,19 @@ class Mirroring:
         """
         active = [each for each in partitions if each.state is State.IN_STEP]
         for each in active:
+            if each.adopted_end is not None and each.adopted_end == topics.extents[each.where].end:
+                self._faults.pop((each.where, topics.ids[each.where.topic]), None)  # it was proven since
             if (why := self._faults.get((each.where, topics.ids[each.where.topic]))) is not None:
                 each.state, each.why = State.FAULTED, why
         behind = [each for each in active if topics.extents[each.where].end != each.extent.end]
+        behind = tell_unled(behind, topics)
         topics.ends([each.where for each in behind])  # another instance may have written meanwhile
+        self._view.grow(behind, {each.key: topics.extents[each.where].end for each in behind})
         behind = [each for each in behind if each.state is State.IN_STEP and self._is_behind(each, topics)]
         if not behind:
             return 0, 0
-        portions = self._portions(newest.archive, topics, behind)
+        wanted = {each.id: (topics.extents[each.where].end, each.extent.end) for each in behind}
+        portions = self._view.portions(newest, wanted, accept_gaps=self._config.replicate.accept_gaps)
         items = []
         for each in behind:
             portion = portions[each.id]
@@ -100,13 +106,6 @@ class Mirroring:
         if (why := why_longer(end, each.extent.end)) is not None:
             each.state, each.why = State.FAULTED, why
         return end < each.extent.end
-
-    def _portions(
-        self, archive: Archive, topics: MirrorTopics, behind: Sequence[MirroredPartition]
-    ) -> dict[PartitionId, Portion]:
-        wanted = {each.id: (topics.extents[each.where].end, each.extent.end) for each in behind}
-        rows = archive.catalog.rows(topic_ids={each.topic_id for each in wanted})
-        return plan_portions(rows, wanted, accept_gaps=self._config.replicate.accept_gaps)
 
     def _item(self, each: MirroredPartition, portion: Portion, topics: MirrorTopics) -> RestoreItem:
         extent = topics.extents[each.where]
@@ -180,11 +179,15 @@ class Mirroring:
         others: Sequence[MirroredPartition],
     ) -> int:
         """Returns how many offsets were committed. `others` are the partitions that other instances work on."""
-        topics.ends([each.where for each in others])
-        for each in others:
+        # One that is not ready is not looked at: a log that was looked at before is not begun any more.
+        ready = [each for each in others if each.where in topics.extents]
+        topics.ends(topics.led(each.where for each in ready))
+        for each in ready:
             if topics.extents[each.where].end < each.extent.end:
                 each.state = State.CATCHING_UP
-        logs = {each.where: (each.mirror, topics.extents[each.where]) for each in partitions}
+        logs = {
+            each.where: (each.mirror, topics.extents[each.where]) for each in partitions if each.where in topics.extents
+        }
         return carry_groups(
             self._client,
             newest.cluster.groups,
@@ -206,6 +209,8 @@ class Mirroring:
             known = self.marks.get(each.where)
             if known is None and (each.where not in topics.extents or each.state is State.PROMOTED):
                 continue
+            if each.where in topics.refused:
+                continue  # a mark would say that it is the link's
             if known is not None and known.append is not None:
                 continue  # it says how far the link has appended
             mark = self._mark_of(each, topics)
@@ -217,11 +222,13 @@ class Mirroring:
         known = self.marks.get(each.where)
         # A topic that was promoted grows by what others write to it.
         extent = None if each.state is State.PROMOTED else topics.extents.get(each.where)
-        # Keep naming the incarnation that is there.
-        faulted = known is not None and known.topic_id != each.id.topic_id and each.adopted_end is None
+        end = extent.end if extent is not None else known.next_offset if known is not None else 0
+        topic_id = each.id.topic_id
+        if known is not None and each.adopted_end is None and why_other_source(known, each.id, end) is not None:
+            topic_id = known.topic_id  # keep naming the incarnation that is there
         return Mark(
-            topic_id=known.topic_id if faulted and known is not None else each.id.topic_id,
-            next_offset=extent.end if extent is not None else known.next_offset if known is not None else 0,
+            topic_id=topic_id,
+            next_offset=end,
             version=self._view.version,
             at_ms=now_ms(),
             state=each.state,

@@ -182,6 +182,13 @@ def why_longer(end: int, archive_end: int) -> str | None:
     )
 
 
+def why_other_source(mark: Mark, partition: PartitionId, end: int) -> str | None:
+    """Why a mirror that ends at `end` is not one of this source topic; None: it is, or it has no records yet."""
+    if mark.topic_id == partition.topic_id or not end:
+        return None
+    return "the source topic was deleted and created again, and the destination has the records of the old one"
+
+
 def why_not_append(mark: Mark, each: PartitionId, archive_end: int, log_end: int) -> str | None:
     """Why a link that appends cannot continue behind its mark; None: it can. `log_end` is the destination's."""
     if mark.topic_id != each.topic_id:

@@ -56,11 +56,11 @@ def take_position(client: KafkaClient, link: Link, key: PositionKey, *, joined: 
     source, where = key
     name = link.transactional_id(key)
     try:
-        transaction = begin(client, name, timeout_ms=TRANSACTION_TIMEOUT_MS)
+        transaction = begin(client, name, timeout_ms=TRANSACTION_TIMEOUT_MS, patience_s=patience_s)
     except UsageError as error:
         if "INVALID_TRANSACTION_TIMEOUT" not in error.message:
             raise
-        transaction = begin(client, name, timeout_ms=longest_timeout_ms(client))
+        transaction = begin(client, name, timeout_ms=longest_timeout_ms(client), patience_s=patience_s)
     taken = False
     groups = (link.group_id, link.group_of(source))
     for group_id in reversed(groups) if joined else groups:

@@ -7,17 +7,20 @@ an ingress that is killed at any point continues from the destination's logs.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
 from maxbrod.engine.progress import silent
+from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import now_ms
 from maxbrod.replicate.heartbeat import Heartbeats
 from maxbrod.replicate.ingress.appending import Appending
 from maxbrod.replicate.ingress.mirroring import Mirroring
-from maxbrod.replicate.ingress.topics import MirrorTopics
+from maxbrod.replicate.ingress.plan import why_other_source
+from maxbrod.replicate.ingress.topics import NO_LEADER, MirrorTopics
 from maxbrod.replicate.ingress.workers import Workers
 from maxbrod.replicate.link import Offsets, State, parse_offsets
 from maxbrod.replicate.report import IngressReport, standing_by, status_of
@@ -38,9 +41,12 @@ if TYPE_CHECKING:
     from maxbrod.replicate.link import Link, Mark, PositionKey
     from maxbrod.replicate.view import MirroredPartition, Newest, Orders
 
+_LOG: Final = logging.getLogger(__name__)
 _ENDED: Final = frozenset({State.PROMOTED, State.OWN, State.SOURCE_GONE})
 _UNTOUCHED: Final = _ENDED | {State.FAULTED}
 _QUIET: Final = _ENDED | {State.IN_STEP, State.PAUSED}
+_UNSEEN: Final = frozenset({State.UNKNOWN, State.FAULTED})
+"""If the log of such a partition is not known, its end is not 0."""
 _LOOK_AGAIN_MS: Final = 60_000
 """How often the destination's topics are looked at although the archive has nothing new."""
 
@@ -66,14 +72,14 @@ class Ingress:
         self._view = LinkView(config, self._client)
         self._topics: MirrorTopics | None = None
         self._shares: Shares | None = None
-        self._generation = 0
-        """The division of the partitions among instances that marks were last read in."""
+        self._generation = (0, 0)
+        """The division of the partitions among instances, and the term of the lease, that marks were last read in."""
         self._way: Mirroring | Appending | None = None
         """None: this instance has not begun to work."""
         self._groups_of: str | None = None
         """The run whose groups were carried last."""
         self._faults: dict[tuple[TopicPartition, str], str] = {}
-        """Of mirrors, as long as this process lives."""
+        """Why mirrors are faulted, as long as this process lives and has them."""
         self._beats = Heartbeats()
         self._last: list[MirroredPartition] = []
         self._bytes = 0
@@ -99,7 +105,7 @@ class Ingress:
     def run(self) -> IngressReport:
         """One interval. Errors of single partitions are in the report, those of archive and cluster are raised."""
         started_at_ms = now_ms()
-        newest, link = self._view.look(), self._view.link()
+        link = self._view.link()
         if self._shares is None:
             options = self._options
             self._shares = shares_of_link(
@@ -107,19 +113,21 @@ class Ingress:
             )
         shares = self._shares
         shares.look()
+        # After the share: whoever had it before has followed this version, or an older one.
+        newest = self._view.look()
         # Once, it does all of the work or nothing: no part of it that another instance gives to it.
         if not (shares.leads if self._options.once else shares.any):
-            # What it knew may be out of date when it takes over.
-            self._topics = self._groups_of = self._looked = None
+            self._forget()  # what it knew may be out of date when it takes over
             return standing_by(link.name, shares.leader, newest.version, started_at_ms, takeovers=shares.takeovers)
         if self._topics is None:
             self._begin_working(link)
-        elif shares.generation != self._generation:
+        elif (shares.generation, shares.term) != self._generation:
             if isinstance(self._way, Mirroring):
                 self._way.marks = self._view.marks()
             self._looked = None
+            self._faults.clear()
         assert self._topics is not None  # noqa: S101 - made above
-        self._generation = shares.generation
+        self._generation = (shares.generation, shares.term)
         orders = self._view.orders()
         if shares.settled and self._is_quiet(newest, orders):
             return self._report(newest, link, self._topics, self._last, started_at_ms)
@@ -130,13 +138,13 @@ class Ingress:
     ) -> IngressReport:
         way = self._way
         assert way is not None  # noqa: S101 - it has begun to work
-        everything = self._view.partitions(orders)
+        everything = self._view.partitions(newest, orders)
         # The instance that leads makes all topics ready, before it gives partitions of them to others.
         partitions = everything if shares.leads else [each for each in everything if shares.has(each.where)]
         if isinstance(way, Appending):
             way.marks = self._view.positions(everything)
         known = self._keep_expired(partitions, orders, _known(way, partitions))
-        _refuse_other_offsets(way, partitions, known)
+        _refuse_others(way, partitions, known)
         live = [each for each in partitions if each.state not in _UNTOUCHED]
         mirrors: dict[str, Mirror] = {}
         for each in live:
@@ -147,24 +155,44 @@ class Ingress:
         adopted = {each.mirror.name for each in live if each.adopted_end is not None}
         marks = way.marks if isinstance(way, Mirroring) else {}
         failed = topics.prepare(list(mirrors.values()), extents, marks, adopted, lead=shares.leads)
-        _tell_failures(failed, live)
+        _tell_failures(failed, topics, live, exact=isinstance(way, Mirroring))
         if isinstance(way, Mirroring):
             way.mark_begun(topics, partitions)
         if shares.leads:
-            shares.divide(topics.leaders(each.where for each in live if each.mirror.name not in failed))
+            ready = [each.where for each in live if each.mirror.name not in failed]
+            shares.divide(topics.leaders(where for where in ready if where not in topics.refused))
             partitions = [each for each in everything if shares.has(each.where)]
         if isinstance(way, Mirroring):
             appended, self._bytes = way.append(newest, topics, partitions, self._workers, shares.identity)
-            way.follow_starts(newest, topics, partitions)
         else:
             appended, self._bytes = way.append(newest, topics, partitions, orders, self._workers)
-        groups = self._carry_groups(newest, topics, everything, shares, way) if shares.leads else 0
+        mine = self._keep_verdicts(partitions, shares)
         if isinstance(way, Mirroring):
-            way.mark(topics, partitions)
+            way.follow_starts(newest, topics, mine)
+            way.mark(topics, mine)
         else:
-            way.mark(partitions)
+            way.mark(mine)
+        leads = shares.leads and len(mine) == len(partitions)
+        groups = self._carry_groups(newest, topics, everything, shares, way) if leads else 0
         self._last, self._looked = partitions, (newest, orders, started_at_ms)
         return self._report(newest, link, topics, partitions, started_at_ms, appended=appended, groups=groups)
+
+    def _keep_verdicts(self, partitions: Sequence[MirroredPartition], shares: Shares) -> list[MirroredPartition]:
+        """The partitions that are still this instance's. Of the others it knows nothing, and marks nothing.
+
+        If it was suspended, brokers have refused what it sent, or its owner has appended meanwhile: neither is a fault.
+        """
+        kept = shares.keeps(each.where for each in partitions)
+        for each in partitions:
+            if each.where not in kept:
+                each.state, each.why = State.CATCHING_UP, "another instance works on it now"
+                self._forget()
+        return [each for each in partitions if each.where in kept]
+
+    def _forget(self) -> None:
+        """Begin anew when there is something to do: others have worked meanwhile, and may have found no fault."""
+        self._topics = self._groups_of = self._looked = None
+        self._faults.clear()
 
     def _begin_working(self, link: Link) -> None:
         shared = parse_offsets(self._options.offsets) is Offsets.APPEND
@@ -201,6 +229,13 @@ class Ingress:
         """Whether nothing has changed since the last interval, and nothing was left to do."""
         if self._looked is None or not all(each.state in _QUIET for each in self._last):
             return False
+        if (
+            self._options.groups
+            and self._groups_of != newest.run_id
+            and self._shares is not None
+            and self._shares.leads
+        ):
+            return False  # a group waits
         before, given, looked_ms = self._looked
         return before is newest and given == orders and now_ms() - looked_ms < _LOOK_AGAIN_MS
 
@@ -226,7 +261,10 @@ class Ingress:
             started_at_ms=started_at_ms,
             finished_at_ms=now_ms(),
             version=newest.version,
-            partitions=tuple(status_of(each, ends.get(each.key, 0), beats, now_ms()) for each in partitions),
+            partitions=tuple(
+                status_of(each, ends.get(each.key, None if each.state in _UNSEEN else 0), beats, now_ms())
+                for each in partitions
+            ),
             appended=appended,
             groups=groups,
             appended_bytes=self._bytes if appended else 0,
@@ -244,16 +282,20 @@ class Ingress:
         shares: Shares,
         way: Mirroring | Appending,
     ) -> int:
-        """Once for each snapshot, and again as long as offsets beyond the logs' ends wait there."""
+        """Once for each snapshot, and again as long as a group waits for records that it has processed."""
         if not self._options.groups or self._groups_of == newest.run_id:
             return 0
         live = [each for each in partitions if each.state in {State.IN_STEP, State.CATCHING_UP, State.LATE_SEGMENT}]
         others = [each for each in live if not shares.has(each.where)]
-        if isinstance(way, Appending):
-            carried = way.carry_groups(newest, live, others)
-        else:
-            carried = way.carry_groups(newest, topics, live, others)
-        self._groups_of = newest.run_id if all(each.state is State.IN_STEP for each in live) else None
+        carried, settled = 0, False
+        try:
+            if isinstance(way, Appending):
+                carried, settled = way.carry_groups(newest, live, others)
+            else:
+                carried, settled = way.carry_groups(newest, topics, live, others), True
+        except UnavailableError as error:
+            _LOG.warning("%s; the next interval tries again", error)  # records do not depend on it
+        self._groups_of = newest.run_id if settled and all(each.state is State.IN_STEP for each in live) else None
         return carried
 
 
@@ -270,19 +312,26 @@ def _forget(way: Mirroring | Appending | None, each: MirroredPartition) -> None:
         del way.marks[each.where]
 
 
-def _refuse_other_offsets(
+def _refuse_others(
     way: Mirroring | Appending, partitions: Iterable[MirroredPartition], marks: Mapping[PositionKey, Mark]
 ) -> None:
     """A link that has appended to a topic cannot mirror it, nor the other way round."""
     wanted = Offsets.APPEND if isinstance(way, Appending) else Offsets.EXACT
     for each in partitions:
         mark = marks.get(each.key)
-        if mark is not None and mark.offsets is not wanted and each.state not in _ENDED:
+        if mark is not None and each.state is State.PROMOTED:
+            # It stays as it is, but its lag behind another topic means nothing.
+            each.why = each.why or why_other_source(mark, each.id, mark.next_offset)
+        elif mark is not None and mark.offsets is not wanted and each.state not in _ENDED:
             each.state = State.FAULTED
             each.why = f"this link has written it with --offsets {mark.offsets}; name another --link"
 
 
-def _tell_failures(failed: Mapping[str, MaxbrodError], partitions: Iterable[MirroredPartition]) -> None:
+def _tell_failures(
+    failed: Mapping[str, MaxbrodError], topics: MirrorTopics, partitions: Iterable[MirroredPartition], *, exact: bool
+) -> None:
     for each in partitions:
-        if (error := failed.get(each.mirror.name)) is not None:
+        if (error := failed.get(each.mirror.name) or topics.refused.get(each.where)) is not None:
             each.state, each.why = State.CATCHING_UP if error.retryable else State.FAULTED, str(error)
+        elif exact and each.state is State.IN_STEP and each.where not in topics.extents:
+            each.state, each.why = State.UNKNOWN, NO_LEADER

@@ -17,7 +17,8 @@ from maxbrod.kafka.wire.client import retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import PartitionId, TopicPartition, topic_id_of, topic_id_text
-from maxbrod.replicate.ingress.plan import plan_mirror_configs, plan_shared_configs
+from maxbrod.replicate.ingress.plan import plan_mirror_configs, plan_shared_configs, why_other_source
+from maxbrod.replicate.link import State
 from maxbrod.restore.plan.configs import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.target import StartToFill, fill_starts, log_extents
@@ -30,8 +31,13 @@ if TYPE_CHECKING:
     from maxbrod.kafka.wire.metadata import Topic
     from maxbrod.replicate.ingress.plan import Extent, Mirror
     from maxbrod.replicate.link import Link, Mark
+    from maxbrod.replicate.view import MirroredPartition
 
 _OPERATION: Final = "replicate"
+_LEADER_PATIENCE_S: Final = 10.0
+"""How long to wait for the leaders of topics that are seen for the first time: they may be new."""
+NOBODY: Final = -1
+NO_LEADER: Final = "the destination's partition has no leader now"
 
 
 class MirrorTopics:
@@ -51,12 +57,13 @@ class MirrorTopics:
         self._shared = shared
         self.ids: dict[str, str] = {}
         """The ids of destination topics, by name."""
-        self.counts: dict[str, int] = {}
         self.extents: dict[TopicPartition, LogExtent] = {}
         """Where logs began and ended when they were last asked for, or known to end since."""
         self._configured: dict[str, str] = {}
         """The digest of the configuration that each topic has got from this process."""
         self._ours: set[str] = set()
+        self.refused: dict[TopicPartition, MaxbrodError] = {}
+        """Partitions that are not the link's, in topics whose other ones are."""
         self.batch_bytes: dict[str, int] = {}
         """The largest batch that each shared topic accepts."""
 
@@ -64,14 +71,15 @@ class MirrorTopics:
         self,
         mirrors: Sequence[Mirror],
         extents: Mapping[PartitionId, Extent],
-        marks: Mapping[TopicPartition, Mark],
+        marks: dict[TopicPartition, Mark],
         adopted: Collection[str] = (),
         *,
         lead: bool = True,
     ) -> dict[str, MaxbrodError]:
         """Make every destination topic ready to be appended to. Returns why some are not, by name.
 
-        An instance that does not `lead` changes nothing: another one has made the topics ready.
+        `marks` of another source topic are removed where the mirror has no records of it. An instance that does not
+        `lead` changes nothing: another one has made the topics ready.
         """
         wanted = {each.name: each for each in mirrors if not each.gone}
         failed: dict[str, MaxbrodError] = {}
@@ -96,8 +104,8 @@ class MirrorTopics:
     def _follow(
         self,
         wanted: Mapping[str, Mirror],
-        present: Collection[str],
-        marks: Mapping[TopicPartition, Mark],
+        present: Mapping[str, Topic],
+        marks: dict[TopicPartition, Mark],
         adopted: Collection[str],
     ) -> dict[str, MaxbrodError]:
         failed: dict[str, MaxbrodError] = {name: _missing(name) for name in wanted if name not in present}
@@ -106,26 +114,55 @@ class MirrorTopics:
         if self._shared:
             self._look_at_limits(list(there))
             return failed
-        fresh = [
-            TopicPartition(topic=name, partition=number)
-            for name, mirror in there.items()
-            for number in range(min(mirror.source.partition_count, self.counts[name]))
-        ]
-        fresh = [where for where in fresh if where not in self.extents]
-        self.ends(fresh)
-        for where in fresh:
-            mark, end = marks.get(where), self.extents[where].end
-            other = mark is not None and mark.topic_id != there[where.topic].source.topic_id
-            if mark is not None and other and end and where.topic not in adopted:
-                failed[where.topic] = _other_incarnation(where, mark.next_offset)
+        wanted_there = [where for each in there.values() for where in _partitions_of(each)]
+        grown = [where for where in wanted_there if where.partition in present[where.topic].partitions]
+        self.ends(self.led(where for where in grown if where not in self.extents))
+        for name, mirror in there.items():
+            try:
+                self._refuse_other(mirror, marks, adopted=name in adopted)
+            except MaxbrodError as error:
+                failed[name] = error
         return failed
 
+    def _refuse_other(self, mirror: Mirror, marks: dict[TopicPartition, Mark], *, adopted: bool) -> None:
+        """Refuse a mirror of a source topic that was deleted since, whatever its successor has. At every interval.
+
+        Without records it becomes the mirror of the new one.
+        """
+        topic_id = mirror.source.topic_id
+        others = [each for each in _partitions_of(mirror) if each in marks and marks[each].topic_id != topic_id]
+        others = [each for each in others if each in self.extents]
+        if not others or adopted:
+            return
+        self.ends(self.led(others))  # another instance may have appended to them
+        for where in others:
+            partition = PartitionId(topic_id=topic_id, partition=where.partition)
+            if (why := why_other_source(marks[where], partition, self.extents[where].end)) is not None:
+                raise RefusedError(
+                    why,
+                    operation=_OPERATION,
+                    object_name=mirror.name,
+                    hint="delete the destination topic, which is then mirrored anew, or mirror to another name with "
+                    "--rename",
+                )
+        for where in others:
+            del marks[where]
+
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The brokers that lead these partitions; -1: none does now."""
+        """The brokers that lead these partitions; NOBODY: none does now."""
         wanted = list(partitions)
         found = self._client.metadata(sorted({each.topic for each in wanted}), deadline=self._deadline()).topics
         known = {where: found[where.topic].partitions.get(where.partition) for where in wanted if where.topic in found}
-        return {where: -1 if each.leader is None else each.leader for where, each in known.items() if each is not None}
+        return {
+            where: NOBODY if each.leader is None else each.leader for where, each in known.items() if each is not None
+        }
+
+    def led(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those that have a leader now. Nobody waits for the others: they must not stop the rest."""
+        wanted = list(partitions)
+        leaders = self.leaders(wanted) if wanted else {}
+        # A partition that was just added may not be known to every broker: whoever asks it waits a little.
+        return [where for where in wanted if leaders.get(where) != NOBODY]
 
     def ends(self, partitions: Collection[TopicPartition]) -> None:
         """Ask where these logs begin and end."""
@@ -167,6 +204,7 @@ class MirrorTopics:
         self.batch_bytes.pop(name, None)
         self._ours.discard(name)
         self.extents = {where: each for where, each in self.extents.items() if where.topic != name}
+        self.refused = {where: each for where, each in self.refused.items() if where.topic != name}
 
     def _create(
         self, mirrors: Iterable[Mirror], extents: Mapping[PartitionId, Extent], failed: dict[str, MaxbrodError]
@@ -213,15 +251,20 @@ class MirrorTopics:
     def _learn(self, names: Sequence[str]) -> None:
         def once(limit: Deadline) -> None:
             found = self._client.metadata(sorted(names), deadline=limit).topics
+            leaders = {
+                name: [each.leader for each in found[name].partitions.values()] for name in names if name in found
+            }
+            self.ids |= {name: topic_id_text(found[name].topic_id) for name, each in leaders.items() if each}
             for name in names:
-                leaders = [] if name not in found else [each.leader for each in found[name].partitions.values()]
-                if not leaders or None in leaders:
+                if not leaders.get(name) or None in leaders[name]:
                     raise UnavailableError("the topic has no leaders yet", object_name=name)
-                self.ids[name] = topic_id_text(found[name].topic_id)
-                self.counts[name] = len(leaders)
 
         if any(name not in self.ids for name in names):
-            retry(once, deadline=self._deadline(), what="leaders of the topics")
+            try:
+                retry(once, deadline=self._deadline().within(_LEADER_PATIENCE_S), what="leaders of the topics")
+            except UnavailableError:
+                if any(name not in self.ids for name in names):
+                    raise
 
     # The beginning of logs
 
@@ -229,7 +272,7 @@ class MirrorTopics:
         self,
         mirror: Mirror,
         extents: Mapping[PartitionId, Extent],
-        marks: Mapping[TopicPartition, Mark],
+        marks: dict[TopicPartition, Mark],
         *,
         adopted: bool,
     ) -> None:
@@ -237,31 +280,43 @@ class MirrorTopics:
 
         An adopted topic has records of others. Whether they are the source's is seen when it is appended to.
         """
-        numbers = range(mirror.source.partition_count)
-        fresh = {
-            TopicPartition(topic=mirror.name, partition=number): number
-            for number in numbers
-            if TopicPartition(topic=mirror.name, partition=number) not in self.extents
-        }
-        if not fresh:
-            return
-        self.ends(fresh.keys())
+        fresh = self.led(each for each in _partitions_of(mirror) if each not in self.extents)
+        self.ends(fresh)
+        self._refuse_other(mirror, marks, adopted=adopted)
+        try:
+            self._fill_starts(fresh, mirror, extents, marks, adopted=adopted)
+        except MaxbrodError:
+            # They are looked at again, as if for the first time.
+            self.extents = {where: each for where, each in self.extents.items() if where not in fresh}
+            raise
+        self._ours.add(mirror.name)
+
+    def _fill_starts(
+        self,
+        fresh: Iterable[TopicPartition],
+        mirror: Mirror,
+        extents: Mapping[PartitionId, Extent],
+        marks: Mapping[TopicPartition, Mark],
+        *,
+        adopted: bool,
+    ) -> None:
         to_fill = []
-        for where, number in fresh.items():
-            extent = extents.get(PartitionId(topic_id=mirror.source.topic_id, partition=number))
+        for where in fresh:
+            extent = extents.get(PartitionId(topic_id=mirror.source.topic_id, partition=where.partition))
             mark, end = marks.get(where), self.extents[where].end
-            if mark is not None and mark.topic_id != mirror.source.topic_id and end and not adopted:
-                raise _other_incarnation(where, mark.next_offset)
             start = 0 if extent is None else extent.start
-            if not end:
-                if start:
-                    to_fill.append(self._fill(where, start))
-            elif mark is None and not adopted and self._is_filled(where, end) and end <= start:
+            try:
+                begins = not end or (mark is None and not adopted and self._is_filled(where, end) and end <= start)
+            except RefusedError as error:
+                if not any(each in marks for each in _partitions_of(mirror)):
+                    raise  # a topic that never was a mirror is not touched at all
+                self.refused[where] = error
+                continue
+            if begins and start:
                 to_fill.append(self._fill(where, start))
         if to_fill:
             fill_starts(self._client, to_fill, filler_id(self._link), patience_s=self._patience_s)
             self.ends([each.where for each in to_fill])
-        self._ours.add(mirror.name)
 
     def _fill(self, where: TopicPartition, start: int) -> StartToFill:
         return StartToFill(where=where, topic_id=self.ids[where.topic], base=0, first=start)
@@ -325,6 +380,15 @@ class MirrorTopics:
         return Deadline.after(self._patience_s)
 
 
+def tell_unled(partitions: Sequence[MirroredPartition], topics: MirrorTopics) -> list[MirroredPartition]:
+    """The partitions that have a leader. The others wait, and say so."""
+    led = set(topics.led(each.where for each in partitions))
+    for each in partitions:
+        if each.where not in led and each.state is State.IN_STEP:
+            each.state, each.why = State.CATCHING_UP, NO_LEADER
+    return [each for each in partitions if each.where in led]
+
+
 def filler_id(link: Link) -> int:
     """The producer id of fillers. The lowest bit tells it from the link's own."""
     return link.producer_id ^ 1
@@ -343,21 +407,16 @@ def _of_topic(mirror: Mirror, extents: Mapping[PartitionId, Extent]) -> list[Ext
     return [extents[each] for each in ids if each in extents]
 
 
+def _partitions_of(mirror: Mirror) -> list[TopicPartition]:
+    """The partitions that a mirror has, or is to have."""
+    return [TopicPartition(topic=mirror.name, partition=number) for number in range(mirror.source.partition_count)]
+
+
 def _missing(name: str) -> UnavailableError:
     return UnavailableError(
         "the destination topic does not exist yet; another instance creates it",
         operation=_OPERATION,
         object_name=name,
-    )
-
-
-def _other_incarnation(where: TopicPartition, offset: int) -> RefusedError:
-    return RefusedError(
-        "the source topic was deleted and created again, and the destination has the records of the old one",
-        operation=_OPERATION,
-        object_name=str(where),
-        offset=offset,
-        hint="delete the destination topic, which is then mirrored anew, or mirror to another name with --rename",
     )
 
 

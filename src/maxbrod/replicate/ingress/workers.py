@@ -74,7 +74,7 @@ class Workers:
             kafka, _ = places_of(self._config)
             place = Place(url=archive.url, storage=self._config.storage)
             needs = Needs(clusters=(kafka,), places=(place,), patience_s=self._config.patience)
-            self._session = self._undo.enter_context(open_configured(self._config.spark, needs=needs))
+            self._session = self._undo.enter_context(open_configured(self._config.spark, needs=needs, stop=self._stop))
         return self._session
 
 

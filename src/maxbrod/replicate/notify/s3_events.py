@@ -11,13 +11,13 @@ Envelopes may be nested. Whether an object is a segment is decided by those who 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import unquote_plus
 
+from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError
 
 _SOURCES: Final = frozenset({"aws:s3", "minio:s3"})
@@ -64,8 +64,8 @@ def _parse(body: Any, depth: int) -> Notification:  # noqa: ANN401 - text or JSO
     if depth > _DEPTH_MAX:
         raise CorruptDataError("the message has envelopes within envelopes without end")
     try:
-        document = json.loads(body) if isinstance(body, str) else body
-    except (ValueError, RecursionError) as error:
+        document = strict_json.parse(body, wide=True) if isinstance(body, str) else body
+    except ValueError as error:
         raise CorruptDataError("the message is not JSON") from error
     if not isinstance(document, dict):
         raise CorruptDataError("the message is JSON, but not an object")

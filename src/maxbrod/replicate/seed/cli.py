@@ -51,7 +51,10 @@ def egress_tree(call: Call[EgressTreeOptions]) -> None:
 
         def serve(egress: TreeEgress) -> None:
             if options.metrics_port is not None:
-                port = stack.enter_context(serving(EgressCollector(egress), options.metrics_port, options.metrics_host))
+                served = serving(
+                    EgressCollector(egress), options.metrics_port, options.metrics_host, options.metrics_names
+                )
+                port = stack.enter_context(served)
                 if not silent:
                     print_line(f"metrics: http://{options.metrics_host}:{port}/metrics")
 
@@ -85,12 +88,14 @@ def ingress_tree(call: Call[IngressTreeOptions]) -> None:
     with ExitStack() as stack:
         stack.enter_context(stopping_by_signals(stop, what="running batches are finished first"))
         ingress = stack.enter_context(TreeIngress(call.config, stop=stop))
-        if call.options.metrics_port is not None:
-            port = stack.enter_context(
-                serving(IngressCollector(ingress), call.options.metrics_port, call.options.metrics_host)
+        options = call.options
+        if options.metrics_port is not None:
+            served = serving(
+                IngressCollector(ingress), options.metrics_port, options.metrics_host, options.metrics_names
             )
+            port = stack.enter_context(served)
             if not (call.as_json or call.quiet):
-                print_line(f"metrics: http://{call.options.metrics_host}:{port}/metrics")
+                print_line(f"metrics: http://{options.metrics_host}:{port}/metrics")
         report = ingress.run(show)
     if call.as_json:
         print_json(report.as_dict())

@@ -19,7 +19,7 @@ import pyarrow as pa
 from maxbrod.batch.columns import number_array
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
-from maxbrod.errors import UsageError
+from maxbrod.errors import TopicGoneError, UsageError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.producing import produce_all
@@ -31,6 +31,7 @@ from maxbrod.replicate.seed.control_topics import feed_of, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
@@ -62,6 +63,7 @@ class Destination:
         self._identity: ProducerIdentity | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._topics: tuple[Topic, Topic] | None = None
+        self._topic_id: UUID | None = None
 
     @property
     def is_open(self) -> bool:
@@ -71,14 +73,7 @@ class Destination:
         """Take the partition over, then read how far it is. What the owner before has not committed is aborted."""
         settings = self._settings
         deadline = Deadline.after(settings.patience_s)
-        target = client.topic(self.where.topic, deadline=deadline)
-        if self.where.partition not in target.partitions:
-            raise UsageError(
-                f"the destination has {len(target.partitions)} partitions, and the source has at least "
-                f"{self.where.partition + 1}",
-                object_name=self.where.topic,
-                hint=f"kafka-topics --alter --topic {self.where.topic} --partitions {self.where.partition + 1}",
-            )
+        target = self.demand(client.topic(self.where.topic, deadline=deadline))
         self._topics = target, client.topic(settings.checkpoint_topic, deadline=deadline)
         self._sequences = {}
         if settings.exactly_once:
@@ -93,6 +88,30 @@ class Destination:
             self.close()
             raise
         return checkpoints.offset(self.source)
+
+    def demand(self, target: Topic | None) -> Topic:
+        """The destination topic, as the cluster has it now. UsageError, TopicGoneError: it cannot be that."""
+        name, partition = self.where.topic, self.where.partition
+        if target is None:
+            raise UsageError(
+                "the destination topic does not exist",
+                object_name=name,
+                hint=f"create it with at least {partition + 1} partitions; or this user may not Describe it",
+            )
+        if partition not in target.partitions:
+            raise UsageError(
+                f"the destination has {len(target.partitions)} partitions, and the source has at least {partition + 1}",
+                object_name=name,
+                hint=f"kafka-topics --alter --topic {name} --partitions {partition + 1}",
+            )
+        if self._topic_id not in {None, target.topic_id}:
+            raise TopicGoneError(
+                "the destination topic was deleted and created again: it lacks what was produced before",
+                object_name=name,
+                hint="restart with another --checkpoint-topic to produce everything again, or with this one to go on",
+            )
+        self._topic_id = target.topic_id
+        return target
 
     def close(self) -> None:
         """Forget the producer: the next append needs another `open`."""

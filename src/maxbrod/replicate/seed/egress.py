@@ -94,6 +94,9 @@ class TreeEgress(ForeignBackup):
                 self.rewinded[each.topic, each.partition] += 1
         return report
 
+    def _see(self, ends: Mapping[TopicPartition, int]) -> None:
+        self._group.begin(ends)
+
     def _publish(self, segments: Sequence[ForeignSegment], facts: ClusterFacts, lags: Mapping[str, int | None]) -> None:
         self._group.demand()
         super()._publish(segments, facts, lags)
@@ -157,6 +160,7 @@ def backup_config(config: Config) -> Config:
         config.backup,
         topics=options.topics,
         exclude=options.exclude,
+        min_topics=options.min_topics,
         start="earliest",
         follow=True,
         every=options.every,

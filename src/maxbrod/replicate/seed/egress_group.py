@@ -51,6 +51,10 @@ class EgressGroup:
         self.commit({where: max(at, found.get(where, 0)) for where, at in {**found, **positions}.items()})
         return found
 
+    def begin(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Commit the starts of partitions of which the tree has nothing yet, so that another process is noticed."""
+        self.commit({where: at for where, at in starts.items() if where not in self._mine})
+
     def demand(self) -> None:
         """RefusedError: another process has taken the group over."""
         for where, each in self._read().items():
@@ -81,6 +85,8 @@ class EgressGroup:
             )
             for where, at in news.items()
         ]
+        if not offsets:
+            return
         outcomes = commit_offsets(self._client, self.group_id, offsets, deadline=Deadline.after(self._patience_s))
         for where, outcome in outcomes.items():
             if outcome.done:

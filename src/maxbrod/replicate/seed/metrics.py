@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from maxbrod.errors import UsageError
+from maxbrod.cli import health
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from prometheus_client.core import Metric
 
@@ -121,22 +121,12 @@ class EgressCollector(Collector):
 
 
 @contextmanager
-def serving(collector: Collector, port: int, host: str) -> Iterator[int]:
+def serving(collector: Collector, port: int, host: str, names: Collection[str] = ()) -> Iterator[int]:
     """Serve the metrics within the block; yields the port, which differs from `port` if that is 0."""
     registry = CollectorRegistry()
     registry.register(collector)
-    try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
-    except (OSError, OverflowError) as error:
-        raise UsageError(
-            f"metrics cannot be served: {error}", object_name=f"{host}:{port}", hint="choose another --metrics-port"
-        ) from error
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with health.serving(registry, None, port, host, names) as served:
+        yield served
 
 
 def _labels(each: PartitionStatus) -> list[str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from maxbrod.options import BEHAVIOR, Bytes, Exclude, Option, Options, Seconds, Topics, Words
+from maxbrod.options import BEHAVIOR, Bytes, Exclude, MetricsNames, MinTopics, Option, Options, Seconds, Topics, Words
 
 SOURCE: Final = "Source"
 TREE: Final = "Tree"
@@ -18,6 +18,7 @@ METRICS: Final = "Metrics"
 class EgressTreeOptions(Options):
     topics: Topics = ()
     exclude: Exclude = ()
+    min_topics: MinTopics = None
     region: Annotated[
         str | None, Option("The region of the source, which is a folder of the tree. Required.", TREE, "REGION")
     ] = None
@@ -58,6 +59,7 @@ class EgressTreeOptions(Options):
         int | None, Option("Serve Prometheus metrics on this port.", METRICS, "PORT", low=0, high=65535)
     ] = None
     metrics_host: Annotated[str, Option("Serve metrics on this address.", METRICS, "ADDRESS")] = "127.0.0.1"
+    metrics_names: MetricsNames = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,7 @@ class IngressTreeOptions(Options):
         int | None, Option("Serve Prometheus metrics on this port.", METRICS, "PORT", low=0, high=65535)
     ] = None
     metrics_host: Annotated[str, Option("Serve metrics on this address.", METRICS, "ADDRESS")] = "127.0.0.1"
+    metrics_names: MetricsNames = ()
 
     def __post_init__(self) -> None:
         if self.queue is not None and self.events_topic is None:

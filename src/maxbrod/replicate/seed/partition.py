@@ -67,6 +67,8 @@ class Partition:
     fault: str | None = None
     unreachable: str | None = None
     """Why the tree or the checkpoints could not be read."""
+    absent: str | None = None
+    """Why the destination topic cannot be appended to, also while there is nothing to append."""
     gone: bool = False
     """The destination topic is not the one it was: nothing is appended any more."""
     failures: int = 0
@@ -95,7 +97,7 @@ class Partition:
             state = "late segment" if self.worker.failures else "catching up"
         if self.standby_until_ns:
             state = "standby"
-        fault, end = self.fault or self.unreachable, self.worker.listing.source_end
+        fault, end = self.fault or self.unreachable or self.absent, self.worker.listing.source_end
         return PartitionStatus(
             region=self.source.region,
             topic=self.source.topic,

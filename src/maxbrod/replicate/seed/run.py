@@ -111,6 +111,7 @@ class TreeIngress:
         client = stack.enter_context(KafkaClient(self._kafka, stop=self.stop))
         deadline = Deadline.after(self._patience_s)
         ensure_topic(client, NewTopic(name=options.checkpoint_topic, configs={POLICY: "compact"}), deadline=deadline)
+        self._client = client
         self._clients = stack.enter_context(_Clients(self._kafka))
         self._checkpoints = Checkpoints(ControlTopic(client, options.checkpoint_topic, patience_s=self._patience_s))
         self._events: SegmentEvents | None = None
@@ -314,6 +315,7 @@ class TreeIngress:
         self._listed_ns[topic] = now_ns
         for number in listings:
             self._partition(Source(topic.region, topic.topic, number), now_ns)
+        self._look_at_destination(topic, now_ns)
         for each in mine:
             starts = each.worker.phase is Phase.INIT and now_ns < each.worker.due_ns
             if each.running is None and not starts:
@@ -321,6 +323,23 @@ class TreeIngress:
                 checkpoint = self._checkpoints.offset(each.source)
                 each.worker = machine.listed(each.worker, found, checkpoint, now_ns, self._settings)
                 _look_at(each, now_ns)
+
+    def _look_at_destination(self, topic: SourceTopic, now_ns: int) -> None:
+        """Nothing is in step with a topic that is not there, also if the checkpoints say that all was produced."""
+        mine = [each for each in self._partitions.values() if _is_of(each.source, topic)]
+        name, found = self._sources[topic], None
+
+        def read() -> None:
+            nonlocal found
+            found = self._client.metadata([name], deadline=Deadline.after(self._patience_s)).topics.get(name)
+
+        if mine and self._guarded(read, mine, now_ns):
+            for each in mine:
+                each.absent = None
+                try:
+                    each.destination.demand(found)
+                except MaxbrodError as error:
+                    each.absent = str(error)
 
     def _guarded(self, read: Callable[[], None], partitions: Sequence[Partition], now_ns: int) -> bool:
         """False if a store or a broker does not answer: the partitions say so, and the next tick tries again."""
