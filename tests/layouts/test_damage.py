@@ -325,6 +325,20 @@ def test_a_batch_whose_records_cannot_be_unpacked_is_found_whatever_its_checksum
     assert "records of a batch" in problem.message
 
 
+def test_a_batch_that_unpacks_beyond_the_limit_is_a_limit_and_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = new_storage()
+    large = data_batch(1, 2, value=bytes(1 << 20), codec=Codec.ZSTD)
+    (row,) = archive(storage, [data_batch(0, codec=Codec.ZSTD), large], exact=False)
+    assert verify_slice(storage, row) == []
+    for module in ("batch.timestamps", "layouts.kafka.verifying"):
+        monkeypatch.setattr(f"maxbrod.{module}.DECOMPRESSED_BYTES_MAX", 1 << 20)
+    (problem,) = verify_slice(storage, row)
+    assert (problem.offset, problem.limit) == (1, True)
+    assert "not looked into: zstd records unpack to more than 1048576 bytes, which is the limit" in problem.message
+    exchange(storage, row.path, bytes(storage.get(row.path))[:-200] + bytes(200))
+    assert not any(each.limit for each in verify_slice(storage, row))
+
+
 def test_frames_that_hold_more_than_was_written_are_not_unpacked() -> None:
     """A slice of a few hundred bytes could be made to unpack for hours."""
     frames = b"".join(encode_frame(np.zeros(FRAME_BYTES, np.uint8), 3).tobytes() for _ in range(3))

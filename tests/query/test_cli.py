@@ -14,10 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from check.test_other_layouts import OLD_MS, tree  # noqa: F401 - a fixture
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.cli.main import run
 from maxbrod.errors import EnvironmentMissingError
+from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
+from maxbrod.layouts.registry import NATIVE, layout_of
 from maxbrod.query.histogram import sparkline
 from maxbrod.query.output import draw
+from maxbrod.storage.opening import open_storage
 from support.archives import damage
 from table.test_query import make
 
@@ -114,6 +118,24 @@ def test_damage_fails_a_query_with_its_own_exit_code(said: Any, tmp_path: Path) 
     damaged = min(archive.rglob("*.log"))
     damage(damaged)
     assert damaged.name in said(str(archive), "SELECT count(value) FROM records", code=4)
+
+
+@pytest.mark.parametrize("layout", [NATIVE, "kbak"])
+def test_an_archive_without_records_answers_with_no_rows(said: Any, tmp_path: Path, layout: str) -> None:
+    url = str(tmp_path / "archive")
+    if layout == NATIVE:
+        Catalog.create(open_storage(url))
+    else:
+        facts = ClusterFacts(topics={"orders": ForeignTopic(name="orders", partition_count=2)})
+        survey = Survey(layout=layout, segments=())
+        layout_of(layout).publish(open_storage(url), survey, (), WriteOptions(), facts)
+    for sql in ("SELECT * FROM records", "SELECT partition, offset + 1 FROM records", "SELECT * FROM segments"):
+        assert "0 rows" in said(url, sql)
+    assert said(url, "SELECT partition FROM records", "--output", "csv").strip() == '"partition"'
+    assert json.loads(said(url, "SELECT count(*) n FROM records WHERE offset > 3", "--json"))["rows"] == [{"n": 0}]
+    said(url, "--histogram")
+    said(url, "SELECT key, timestamp FROM records", "--output", "parquet", "--to", str(tmp_path / "rows.parquet"))
+    assert pq.read_table(tmp_path / "rows.parquet").num_rows == 0
 
 
 def test_records_over_time_are_a_line_for_each_topic(said: Any, archive: str, tmp_path: Path) -> None:

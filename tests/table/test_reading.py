@@ -11,7 +11,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, Les
 from reference import Record
 
 from maxbrod.batch.looking import Look
-from maxbrod.errors import CorruptDataError, MaxbrodError, UsageError
+from maxbrod.errors import BatchLimitError, CorruptDataError, MaxbrodError, UsageError
 from maxbrod.layouts.kafka.slices import SegmentLimits
 from maxbrod.model import Codec
 from maxbrod.table.source import ArchiveSource
@@ -198,6 +198,27 @@ def test_damage_is_never_read_as_data(hundred: Path) -> None:
     with pytest.raises(CorruptDataError, match=damaged.name):
         query(hundred)
     assert offsets(query(hundred, endingOffset="500")) == list(range(500))
+
+
+def test_a_batch_beyond_the_limit_is_named_and_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maxbrod.table.read.reading._UNPACKED_BYTES_MAX", 1 << 20)
+    large = data_batch(2, 2, value=bytes(1 << 20), codec=Codec.ZSTD)
+    write(tmp_path / "archive", [data_batch(0, 2), large, data_batch(4)])
+    with pytest.raises(BatchLimitError, match=r"unpack to more than 1048576 bytes, which is the limit \(in .*offset 2"):
+        query(tmp_path / "archive")
+    assert offsets(query(tmp_path / "archive", endingOffset="2")) == [0, 1]
+    assert offsets(query(tmp_path / "archive", startingOffset="4")) == [4]
+
+
+def test_what_unpacks_to_much_goes_to_spark_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maxbrod.table.read.reading._PIECE_BYTES", 1 << 20)
+    large = [data_batch(base, 30, value=bytes(100_000), codec=Codec.ZSTD) for base in (0, 30)]
+    write(tmp_path / "archive", large)
+    source = ArchiveSource({"path": str(tmp_path / "archive")})
+    reader = source.reader(source.schema())
+    found = [batch for each in reader.partitions() for batch in reader.read(each)]
+    assert [row["offset"] for batch in found for row in batch.to_pylist()] == list(range(60))
+    assert max(batch.nbytes for batch in found) <= 1 << 20
 
 
 @pytest.mark.parametrize(

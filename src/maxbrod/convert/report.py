@@ -83,7 +83,7 @@ def failed(each: Transferred) -> Notice:
     offset = failure.get("offset")
     return Notice(
         kind="failed",
-        message=str(error_of(failure)) if failure else "it could not be converted",
+        message=error_of(failure).told_of(str(each.where)) if failure else "it could not be converted",
         topic=each.where.topic,
         partition=each.where.partition,
         first_offset=each.start if offset is None else int(offset),

@@ -21,6 +21,7 @@ from maxbrod.convert.report import ConvertReport, TopicCounts, failed
 from maxbrod.convert.source import ConvertSource
 from maxbrod.convert.targets import NativeTarget, OtherTarget
 from maxbrod.convert.transforming import as_transferred, refuse_layout, settings_of
+from maxbrod.engine.preflight import is_local
 from maxbrod.engine.progress import Progress, silent
 from maxbrod.engine.reach import Needs, Place
 from maxbrod.engine.session import open_configured, parallelism_of
@@ -164,6 +165,7 @@ class Convert:
                 request.to.options(),
                 run_id=self._run_id,
                 transform=request.transform,
+                before_creating=self._check,
             )
         committed = self._source.is_committed
         return OtherTarget(
@@ -175,10 +177,14 @@ class Convert:
             committed=committed,
         )
 
-    def _check(self, transform: Transform) -> None:
-        """Check the expressions before anything is created at the target."""
+    def _check(self, transform: Transform | None = None) -> None:
+        """Check the workers of a cluster, and the expressions, before anything is created at the target."""
+        if transform is None and is_local(self._spark_config.master):
+            return
         try:
-            check_transform(self._spark(), transform)
+            session = self._spark()
+            if transform is not None:
+                check_transform(session, transform)
         except BaseException:
             self._undo.close()
             raise
@@ -298,7 +304,9 @@ class Convert:
         if self._given_session is None:
             self._on_progress(Progress(phase="starting Spark"))
             jvm_works = self._request.transform is not None
-            opening = open_configured(self._spark_config, None, jvm_works=jvm_works, needs=self._needs())
+            opening = open_configured(
+                self._spark_config, None, jvm_works=jvm_works, needs=self._needs(), stop=self.stop
+            )
             self._given_session = self._undo.enter_context(opening)
         return self._given_session
 

@@ -20,7 +20,7 @@ from maxbrod.layouts.travelling import decode_segment, decode_slice, encode_surv
 from maxbrod.model import GapReason, PartitionId, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from maxbrod.archive.carried import Carried, RunKnowledge
     from maxbrod.archive.foreign_target import TargetRequest
@@ -79,8 +79,9 @@ class NativeTarget:
         *,
         run_id: str,
         transform: Transform | None = None,
+        before_creating: Callable[[], object] = lambda: None,
     ) -> None:
-        self._archive = open_for_writing(url, storage)
+        self._archive = open_for_writing(url, storage, before_creating=before_creating)
         refuse_other(self._archive, transform)
         self._transform = transform
         self._run_id = run_id

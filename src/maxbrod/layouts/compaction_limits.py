@@ -19,6 +19,8 @@ class CompactionLimits:
     segments_max: int = 10_000
     bytes_max: int = 4 << 30
     delete: bool = True
+    step_over: bool = False
+    """Whether to merge behind segments that are missing, too young or damaged."""
 
     def __post_init__(self) -> None:
         for name, least, most in (

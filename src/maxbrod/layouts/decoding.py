@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX
 from maxbrod.batch.transactions import committed_batches
 
 if TYPE_CHECKING:
@@ -83,12 +84,15 @@ def decode_portions(
     *,
     columns: Sequence[str] | None = None,
     object_name: str | None = None,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[pa.RecordBatch]:
-    """All records of these batches, in such portions."""
-    from maxbrod.batch.decode import decode  # noqa: PLC0415 - numba: only to decode records
+    """All records of these batches, in such portions. BatchLimitError: one unpacks to more than `bytes_max`."""
+    from maxbrod.batch.decode import decode_in_parts  # noqa: PLC0415 - numba: only to decode records
 
     portion = np.cumsum(headers.size) // _DECODED_BYTES
     names = None if columns is None else list(columns)
     for rows in np.split(np.arange(len(headers)), np.flatnonzero(np.diff(portion)) + 1):
         if rows.size:
-            yield decode(data, headers.take(rows), columns=names, object_name=object_name)
+            yield from decode_in_parts(
+                data, headers.take(rows), columns=names, bytes_max=bytes_max, object_name=object_name
+            )

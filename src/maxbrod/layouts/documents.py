@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from maxbrod import strict_json
+from maxbrod.bounds import DOCUMENT_BYTES_MAX, check_object
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ Value = TypeVar("Value")
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
-DOCUMENT_BYTES_MAX: Final = 1 << 30
-"""About the size of a manifest of two million segments. A document is held in memory whole."""
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -115,9 +115,8 @@ def by_topic(values: Mapping[TopicPartition, Value]) -> dict[str, dict[str, Valu
 def read_document(storage: Storage, path: str) -> Fields | None:
     """The document of that name; None if there is no such object."""
     try:
-        size = storage.head(path).size
-        if size > DOCUMENT_BYTES_MAX:
-            raise CorruptDataError(f"a document of {size} bytes cannot be right", object_name=storage.name_of(path))
+        # Before it is read: a document may be larger than memory.
+        check_object(storage.head(path).size, storage.name_of(path), most=DOCUMENT_BYTES_MAX)
         return parse_document(storage.get(path), storage.name_of(path))
     except ObjectNotFoundError:
         return None
@@ -125,8 +124,8 @@ def read_document(storage: Storage, path: str) -> Fields | None:
 
 def parse_document(data: memoryview, object_name: str) -> Fields:
     try:
-        value = json.loads(bytes(data))
-    except (ValueError, RecursionError) as error:
+        value = strict_json.parse(data, wide=True)
+    except ValueError as error:
         # The parser quotes nothing of its input, so this message does not either.
         raise CorruptDataError(f"this is not JSON: {error}", object_name=object_name) from error
     if not isinstance(value, dict):

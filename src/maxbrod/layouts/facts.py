@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, naming
 from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage, without_segments
 from maxbrod.layouts.documents import INT64_MAX, by_topic
@@ -42,8 +43,8 @@ class Facts:
 def is_published(storage: Storage, layout: str) -> bool:
     """Whether the object exists and is of this layout: an archive of empty topics has nothing else."""
     try:
-        return bool(json.loads(bytes(storage.get(PATH)))["layout"] == layout)
-    except (ObjectNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        return bool(strict_json.parse(storage.get(PATH))["layout"] == layout)
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError, CorruptDataError):
         return False
 
 
@@ -64,8 +65,8 @@ def read_facts(storage: Storage) -> Facts:
         return Facts()
     with naming(storage.name_of(PATH)):
         try:
-            return decode_facts(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return decode_facts(strict_json.parse(text))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptDataError(f"the facts about topics and groups cannot be read: {error}") from error
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NATIVE: Final = "kafka"
 FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
-"""In the order of detection: those with the most distinctive names first."""
+"""Those with the most distinctive names first."""
 READ_ONLY: Final = ("logdir",)
 """Layouts that can be read, and are never written."""
 _REPAIRABLE: Final = ("binlog",)
@@ -61,7 +61,17 @@ def prune_of(name: str) -> Prune:
 
 
 def detect_layout(storage: Storage) -> str | None:
-    """The foreign layout that the storage holds; None if none is recognized."""
+    """The foreign layout that the storage holds; None if none is recognized.
+
+    UsageError: there are several, and whoever reads one would take its topics for all of them.
+    """
     # Layouts look at the first names only, and our own objects would be listed before all of theirs.
     seen = without_own(storage)
-    return next((name for name in (*FOREIGN, *READ_ONLY) if layout_of(name).detect(seen)), None)
+    found = [name for name in (*FOREIGN, *READ_ONLY) if layout_of(name).detect(seen)]
+    if len(found) > 1:
+        raise UsageError(
+            f"archives of several tools are in this place: {', '.join(found)}",
+            object_name=storage.url,
+            hint=f"name the layout of one: --layout {found[0]}",
+        )
+    return next(iter(found), None)

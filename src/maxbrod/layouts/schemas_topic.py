@@ -7,11 +7,11 @@ the subject.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.last_records import last_records
 
@@ -132,8 +132,8 @@ def _references(found: Any) -> tuple[SchemaReference, ...]:  # noqa: ANN401 - wh
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found = strict_json.parse(data, wide=True)
+    except ValueError as error:
         raise CorruptDataError(f"this is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise CorruptDataError("this JSON is not an object")

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from maxbrod import strict_json
 from maxbrod.layouts.foreign import ForeignSegment, Survey
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.model import AbortedTransaction, TopicPartition
@@ -53,7 +54,7 @@ def encode_survey(survey: Survey) -> str:
 
 
 def decode_survey(text: str) -> Survey:
-    fields = json.loads(text)
+    fields = strict_json.parse(text)
     positions = {
         TopicPartition(topic=topic, partition=partition): offset for topic, partition, offset in fields["positions"]
     }
@@ -69,7 +70,7 @@ def describe(layout: str, segment: ForeignSegment) -> str:
 
 def segment_of(details: str) -> tuple[str, ForeignSegment]:
     """The inverse of `describe`: the layout's name, and the segment."""
-    found = json.loads(details)
+    found = strict_json.parse(details)
     return str(found["layout"]), decode_segment(found["segment"])
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, SecretStr
 
 from maxbrod.archive.incarnations import incarnations_in, newest_ids, select_names
+from maxbrod.archive.pruned import PointInTime, had, places_of
 from maxbrod.archive.selection import matches_nothing
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.archive.words import parse_partitions, parse_time_ms
 from maxbrod.errors import UsageError
+from maxbrod.model import GapReason
 from maxbrod.table.formats import parse_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshots import Moment
+    from maxbrod.catalog.rows import Run
 
 RESERVED: Final = ("records", "segments", "runs", "groups", "gaps")
 """Names of tables, which hide topics of the same name."""
+_LOG: Final = logging.getLogger(__name__)
+_GAP_COLUMNS: Final = ("topic", "topic_id", "partition", "base_offset", "kind", "reason", "run_id")
 _LEVELS: Final = ("read_committed", "read_uncommitted")
 
 
@@ -76,7 +82,8 @@ class Selected:
 
 def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Selected:
     """The topics and options of a query. UsageError: a topic or a run does not exist."""
-    moment = find_moment(archive.storage, archive.catalog.runs(), scope.as_of)
+    runs = archive.catalog.runs()
+    moment = find_moment(archive.storage, runs, scope.as_of)
     known = incarnations_in(archive.catalog.topics(as_of=moment.ends, revisions=moment.revisions))
     empty = set() if moment.snapshot is None else set(moment.snapshot.topics.values())
     options = {
@@ -97,12 +104,30 @@ def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Select
         raise UsageError(f"the archive has no partition {partition}", operation="query", hint="see 'maxbrod ls'")
     if names and not chosen:
         raise UsageError("no topic is left to query", operation="query", hint="exclude fewer; see 'maxbrod ls'")
+    _warn_of_pruned(archive, moment, runs, scope, chosen)
     if len(chosen) < len(names):
         # Names, not patterns: a pattern may contain the comma that separates them.
         options["topics"] = ",".join(chosen)
     return Selected(
         moment=moment, topics=frozenset(chosen), newest=frozenset(newest_ids(known, moment.ranks)), options=options
     )
+
+
+def _warn_of_pruned(
+    archive: Archive, moment: Moment, runs: Sequence[Run], scope: QueryScope, topics: Collection[str]
+) -> None:
+    """Name the topics of which the chosen point in the past had records that were pruned since."""
+    since_ms, until_ms = (None if word is None else parse_time_ms(word) for word in (scope.since, scope.until))
+    point = PointInTime(run_id=moment.as_of, until_ms=until_ms, since_ms=since_ms)
+    if not point.chosen:
+        return
+    rows = archive.catalog.gap_rows({GapReason.PRUNED}, _GAP_COLUMNS)
+    gone = rows.filter(had(rows, runs, point))
+    places = zip(places_of(gone), gone["topic"].to_pylist(), gone["base_offset"].to_pylist(), strict=True)
+    ends = moment.ends
+    lacking = {topic for place, topic, base in places if ends is None or base < ends.get(place, 0)}
+    for topic in sorted(lacking.intersection(topics)):
+        _LOG.warning("%s: records that were there then were pruned since, and are not in the answer; see gaps", topic)
 
 
 def _partitions(archive: Archive, moment: Moment) -> set[int]:

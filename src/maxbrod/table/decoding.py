@@ -6,7 +6,6 @@ no Python per record. A value that cannot be decoded fails the query, or is null
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa  # noqa: TC002 - PySpark looks at annotations
 from pyspark.sql import functions as spark_functions
 from pyspark.sql import types as spark
 
+from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.table import formats, registry
 from maxbrod.table.sql_errors import plain_errors
@@ -154,7 +154,7 @@ def _given_type(argument: str) -> spark.DataType:
     text = _text(argument) if Path(argument).is_file() else argument
     try:
         found: spark.DataType = (
-            spark.StructType.fromJson(json.loads(text))
+            spark.StructType.fromJson(strict_json.parse(text))
             if text.lstrip().startswith("{")
             else spark.DataType.fromDDL(text)
         )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from maxbrod.errors import MaxbrodError
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.opening import open_storage
-from maxbrod.table.read.columns import USUAL, arrow_schema, spark_schema
+from maxbrod.table.read.columns import USUAL, arrow_schema, frame_of, spark_schema
 from maxbrod.table.read.options import SPLIT_BYTES, parse_options
 from maxbrod.table.read.splits import find_slices, open_table
 from maxbrod.table.views import RecordView
@@ -111,5 +111,5 @@ def _read(options: TableOptions, slices: Sequence[SliceRead], bytes_max: int) ->
 def _frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     # A local relation would be evaluated without compiled code while the query is planned.
     spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
-    frame = spark.createDataFrame(table.combine_chunks(), schema=spark_schema(USUAL))
+    frame = frame_of(spark, table, spark_schema(USUAL))
     return frame.coalesce(max(1, min(table.nbytes // _PARTITION_BYTES, spark.sparkContext.defaultParallelism)))

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as spark_functions
+from pyspark.sql.types import IntegerType
 
 from maxbrod.batch.columns import number_array, text_array
 from maxbrod.table.narrowing import READER
-from maxbrod.table.read.columns import are_in_rows, spark_schema
+from maxbrod.table.read.columns import are_in_rows, frame_of, spark_schema
 from maxbrod.table.read.counting import count_slices
 from maxbrod.table.read.scope import encode_scopes
 from maxbrod.table.read.splits import find_slices, group, open_table
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _PACKED_BYTES_MAX: Final = 1 << 20
 """Every task gets the splits of all tasks. Beyond this, Spark would have to broadcast them."""
 _CHUNK_RECORDS: Final = 1 << 14
+_COUNTED_MAX: Final = _CHUNK_RECORDS << 20
 
 
 def plan_frame(spark: SparkSession, options: TableOptions, names: Sequence[str]) -> DataFrame | None:
@@ -41,7 +43,8 @@ def plan_frame(spark: SparkSession, options: TableOptions, names: Sequence[str])
     if are_in_rows(names):
         # All parts of the scope: Spark applies filters to these few rows, so a narrower read would gain nothing.
         counts = count_slices(find_slices(archive, replace(options, parts=())), replace(options, parts=()))
-        if counts is not None:
+        # What rows count may be any number; tasks make so many rows in pieces.
+        if counts is not None and sum(each.records for each in counts) <= _COUNTED_MAX:
             return _counted(spark, counts, names)
     splits = [pickle.dumps(split) for split in group(find_slices(archive, options), options.split_bytes)]
     if sum(map(len, splits)) > _PACKED_BYTES_MAX:
@@ -66,7 +69,8 @@ def _counted(spark: SparkSession, counts: Sequence[Count], names: Sequence[str])
         "topicId": text_array([each.topic_id for each, _ in chunks]),
         "records": number_array(np.array([records for _, records in chunks], np.int32)),
     }
-    few = spark.createDataFrame(pa.table({name: values[name] for name in (*names, "records")}))
+    schema = spark_schema(names).add("records", IntegerType())
+    few = frame_of(spark, pa.table({name: values[name] for name in schema.names}), schema)
     each = spark_functions.explode(spark_functions.array_repeat(spark_functions.lit(0), few["records"]))
     return few.select(*names, each.alias("record")).select(*names)
 

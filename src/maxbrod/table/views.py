@@ -16,7 +16,7 @@ from pyspark.sql.types import StructField, StructType
 
 from maxbrod.table.narrowing import quoted
 from maxbrod.table.planned import plan_frame
-from maxbrod.table.read.columns import USUAL, spark_schema
+from maxbrod.table.read.columns import USUAL, frame_of, spark_schema
 from maxbrod.table.read.options import SCOPES, parse_options
 from maxbrod.table.read.scope import encode_scopes
 from maxbrod.table.registering import register
@@ -114,7 +114,7 @@ class SmallView:
 
     def load(self, spark: SparkSession) -> DataFrame:
         """All columns, because the table is in memory already."""
-        return spark.createDataFrame(self.make().cast(self.arrow_schema), schema=self.schema)
+        return frame_of(spark, self.make().cast(self.arrow_schema), self.schema)
 
 
 View = RecordView | SmallView

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from maxbrod import strict_json
 from maxbrod.engine.jobs import collect
 from maxbrod.engine.settling import settled
 from maxbrod.transform.columns import schema_of
@@ -50,7 +51,7 @@ def run_transform_job(
             partial(settled, partial(write_rows, settings, payloads)), "answer string"
         )
         table = collect(session, answers, name=settings.run_id, on_done=on_done, stop=stop, passed_on=is_mistake)
-    return [_transformed(values) for answer in table["answer"].to_pylist() for values in json.loads(answer)]
+    return [_transformed(values) for answer in table["answer"].to_pylist() for values in strict_json.parse(answer)]
 
 
 def _transformed(values: dict[str, Any]) -> Transformed:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from maxbrod import strict_json
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.errors import MaxbrodError, naming
@@ -88,7 +89,7 @@ def read_rows(
     """The records of each task, item after item, in the order of offsets. Each item ends with a row of its own."""
     for batch in batches:
         for task in batch.column(0).to_pylist():
-            items = [decode_item(values) for values in json.loads(payloads[task])]
+            items = [decode_item(values) for values in strict_json.parse(payloads[task])]
             yield from _read_task(settings, task, items)
 
 

@@ -5,7 +5,6 @@ Each attempt gives its objects names of their own, and only objects that the dri
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from itertools import pairwise
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod import strict_json
 from maxbrod.batch.columns import headers_array, number_array, number_column
 from maxbrod.batch.fillers import emptied
 from maxbrod.batch.headers import walk
@@ -105,7 +105,7 @@ class _Task:
     def _begin(self, task: NDArray[np.int32]) -> None:
         if self._number is None and len(task):
             self._number = int(task[0])
-            self._items = [decode_item(values) for values in json.loads(self._payloads[self._number])]
+            self._items = [decode_item(values) for values in strict_json.parse(self._payloads[self._number])]
         if (task != self._number).any():
             raise _mixed("rows of several tasks arrived together")
 
@@ -113,7 +113,7 @@ class _Task:
         if number != len(self._done):
             raise _mixed(f"a row of item {number} arrived where item {len(self._done)} was expected")
         if kind == FAILED:
-            raise _ReadingError(json.loads(rows.column(f"{PREFIX}value")[0].as_py()))
+            raise _ReadingError(strict_json.parse(rows.column(f"{PREFIX}value")[0].as_py()))
         if self._open is None:
             self._open = _Item(archive, self._items[number])
         if kind == RECORD:

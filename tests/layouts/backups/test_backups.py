@@ -52,6 +52,18 @@ def test_a_backup_grows_from_run_to_run(tool: Tool, storage: Storage) -> None:
 
 
 @each_tool
+def test_archives_of_several_tools_in_one_place_are_named_and_none_is_taken_for_all(
+    tool: Tool, storage: Storage
+) -> None:
+    tool.add(storage, some(0, 5))
+    storage.put("topics/orders/partition=0/orders+0-1.data", b"of another tool")
+    with pytest.raises(UsageError, match=f"several tools are in this place: {tool.name}, avro") as caught:
+        detect_layout(storage)
+    assert caught.value.hint == f"name the layout of one: --layout {tool.name}"
+    assert tool.layout.survey(storage).segments
+
+
+@each_tool
 def test_the_url_may_point_into_the_backups_folder(tool: Tool, tmp_path: Path) -> None:
     tool.add(open_storage(str(tmp_path)), some(0, 5))
     inside = open_storage(str(tmp_path / "maxbrod"))

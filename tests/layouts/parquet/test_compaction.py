@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -78,6 +80,66 @@ def test_a_hole_between_segments_is_never_closed(storage: Storage) -> None:
     storage.delete(["maxbrod.json"])
     (gap,) = LAYOUT.survey(storage).gaps
     assert (gap.base_offset, gap.end_offset, gap.reason) == (40, 50, "unexplained")
+
+
+def the_tool_compacts(storage: Storage) -> None:
+    """Its own compactor takes the end of the levels above for its progress, and deletes all that ends before it."""
+    reached = max((last for level, _, last in levels(storage) if level > 0), default=-1)
+    names = {info.path: info.path.rsplit("/", 2)[1:] for info in storage.list("data")}
+    storage.delete([path for path, (level, name) in names.items() if level == "0" and int(name[21:]) < reached + 1])
+
+
+@pytest.fixture
+def late(storage: Storage) -> tuple[str, bytes]:
+    """The third of six segments, which is still on its way; the tool's trees have no list of offsets."""
+    write(storage, [rows(20, start=40)], segment_records_max=10)
+    (path,) = (info.path for info in storage.list("data") if info.path.endswith(f"{20:020d}-{29:020d}"))
+    data = bytes(storage.get(path))
+    storage.delete([path, "maxbrod.json"])
+    return path, data
+
+
+def test_nothing_behind_a_late_segment_is_lifted_beside_the_tool(storage: Storage, late: tuple[str, bytes]) -> None:
+    compact(storage, LAYOUT.survey(storage), ANY, now_ms=NOW)
+    assert levels(storage) == [(0, 30, 39), (0, 40, 49), (0, 50, 59), (1, 0, 19)]
+    storage.put(*late)
+    the_tool_compacts(storage)
+    assert read(storage, LAYOUT.survey(storage).segments).equals(pa.Table.from_batches([rows(60)]))
+    compact(storage, LAYOUT.survey(storage), ANY, now_ms=NOW)
+    assert levels(storage) == [(1, 0, 19), (1, 20, 59)], "once it has come, all goes on"
+
+
+@pytest.mark.parametrize(("young", "lifted"), [(0, []), (10, []), (20, [(1, 0, 19)]), (50, [(1, 0, 49)])])
+def test_nothing_behind_a_young_segment_is_lifted_beside_the_tool(
+    young: int, lifted: list[tuple[int, int, int]], storage: Storage, tmp_path: Path
+) -> None:
+    write(storage, [rows(20, start=40)], segment_records_max=10)
+    (path,) = tmp_path.rglob(f"{young:020d}-*")
+    os.utime(path, (NOW / 1000, NOW / 1000))
+    compact(storage, LAYOUT.survey(storage), ANY, now_ms=NOW)
+    assert [each for each in levels(storage) if each[0] == 1] == lifted
+    os.utime(path, (0, 0))
+    the_tool_compacts(storage)
+    assert read(storage, LAYOUT.survey(storage).segments).equals(pa.Table.from_batches([rows(60)]))
+
+
+def test_nothing_behind_segments_that_are_too_few_is_lifted_beside_the_tool(storage: Storage) -> None:
+    """Not even behind a hole that is explained: the end of the level above would be beyond both."""
+    write(storage, [rows(100, start=50)], segment_records_max=10)
+    compact(storage, LAYOUT.survey(storage), CompactionLimits(segments_min=5, bytes_min=1), now_ms=NOW)
+    assert {level for level, _, _ in levels(storage)} == {0}
+    assert compact(storage, LAYOUT.survey(storage), ANY, now_ms=NOW)
+    assert levels(storage) == [(1, 0, 39), (1, 50, 149)]
+
+
+def test_what_an_earlier_merge_has_stepped_over_is_merged_at_once(storage: Storage, late: tuple[str, bytes]) -> None:
+    """The tool would delete it at its next compaction: neither number nor size is waited for."""
+    compact(storage, LAYOUT.survey(storage), dataclasses.replace(ANY, step_over=True), now_ms=NOW)
+    assert levels(storage) == [(1, 0, 19), (1, 30, 59)]
+    storage.put(*late)
+    compact(storage, LAYOUT.survey(storage), CompactionLimits(), now_ms=NOW)
+    the_tool_compacts(storage)
+    assert read(storage, LAYOUT.survey(storage).segments).equals(pa.Table.from_batches([rows(60)]))
 
 
 def test_a_compaction_that_died_before_it_deleted_is_finished_by_the_next(

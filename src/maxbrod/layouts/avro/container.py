@@ -5,10 +5,10 @@ Every length is compared with the object's size before that many bytes are read.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.layouts.avro.codecs import BLOCK_BYTES_MAX
 
@@ -117,8 +117,8 @@ def _decode_header(head: memoryview) -> Header:
     if len(sync) < SYNC_BYTES:
         raise TruncatedDataError("the header is cut off", position=at)
     try:
-        schema = json.loads(metadata.get("avro.schema", b""))
-    except (ValueError, RecursionError) as error:
+        schema = strict_json.parse(metadata.get("avro.schema", b""), wide=True)
+    except ValueError as error:
         raise CorruptDataError(f"the schema is not JSON: {error}", position=len(MAGIC)) from error
     codec = metadata.get("avro.codec", b"null").decode("utf-8", "replace")
     return Header(schema=schema, codec=codec, metadata=metadata, sync=sync, bytes=at + SYNC_BYTES)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, check_topic, is_plain_name
 from maxbrod.model import TopicPartition
@@ -183,8 +184,8 @@ def decode_groups(data: bytes) -> dict[str, int]:
     if not data:
         return {}
     try:
-        document: Any = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document: Any = strict_json.parse(data, wide=True)
+    except ValueError as error:
         raise CorruptDataError(f"the groups' offsets are not JSON: {error}") from error
     if not isinstance(document, dict):
         raise CorruptDataError("the groups' offsets are not a JSON object")

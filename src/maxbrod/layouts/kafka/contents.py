@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from maxbrod import strict_json
+from maxbrod.batch.compression import unpack_document
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import CRC_START, HEADER_BYTES, walk
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
@@ -182,9 +183,9 @@ def _decode(batch: bytes, path: str, name: str) -> Contents:
         key_size, at = _read_varint(batch, at)
         at += key_size
         value_size, at = _read_varint(batch, at)
-        text = bytes(cramjam.zstd.decompress(batch[at : at + value_size]))
+        text = unpack_document(batch[at : at + value_size])
         document = strict_json.parse(text)
-    except (ValueError, IndexError, cramjam.DecompressionError) as error:
+    except (ValueError, IndexError, CorruptDataError) as error:
         raise _damaged(str(error), name) from None
     version = document.get("maxbrod.contents") if isinstance(document, dict) else None
     if version != VERSION:

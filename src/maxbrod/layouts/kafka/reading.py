@@ -25,7 +25,7 @@ from maxbrod.errors import (
     naming,
 )
 from maxbrod.layouts.kafka.digest import ALGORITHM, Digest
-from maxbrod.layouts.kafka.frames import FrameDecoder
+from maxbrod.layouts.kafka.frames import CONTENT_BYTES_MAX, FrameDecoder
 from maxbrod.layouts.kafka.names import is_framed
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     Part = tuple[memoryview, TruncatedDataError | None]
 
+_RATIO_MAX: Final = 1000
 REQUEST_BYTES: Final = 8 << 20
 """The size of one request to the storage."""
 _AHEAD: Final = 2
@@ -112,6 +113,11 @@ def read_logs(
             raise
         _check_digest(stored, digest)
         _check_size(stored, size)
+
+
+def log_bytes_max(size: int) -> int:
+    """How large the log may be that an object of this size holds: frames of zeros shrink to a thousandth."""
+    return max(size * _RATIO_MAX, CONTENT_BYTES_MAX)
 
 
 def read_object(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX
 from maxbrod.batch.headers import NEWEST_MAGIC
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
+from maxbrod.errors import BatchLimitError, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.described_batches import describe
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.tally import Tally
@@ -33,6 +34,8 @@ class Problem:
     object_name: str
     offset: int
     message: str
+    limit: bool = False
+    """The bytes are those that were written, but unpack to more than was looked into."""
 
     def __str__(self) -> str:
         return f"{self.message} (in {self.object_name}, at offset {self.offset})"
@@ -62,9 +65,9 @@ class _Comparison:
         """The lowest according to headers: what a row records if the records were not read."""
         self.problems: list[Problem] = []
 
-    def complain(self, message: str, offset: int | None = None) -> None:
+    def complain(self, message: str, offset: int | None = None, *, limit: bool = False) -> None:
         where = self._row.base_offset if offset is None else offset
-        self.problems.append(Problem(object_name=self._object_name, offset=where, message=message))
+        self.problems.append(Problem(object_name=self._object_name, offset=where, message=message, limit=limit))
 
     def add(self, batches: DescribedBatches) -> None:
         self._check_offsets(batches)
@@ -97,7 +100,8 @@ class _Comparison:
             wrong[unseen] = ~lowest_timestamps(batches.data, headers.take(unseen), look_into_all=True)[1]
         for row in np.flatnonzero(wrong).tolist():
             batch = headers.take(slice(row, row + 1))
-            self.complain(_why(batches.data, batch), int(headers["base_offset"][row]))
+            why, limit = _why(batches.data, batch)
+            self.complain(why, int(headers["base_offset"][row]), limit=limit)
 
     def compare(self) -> None:
         row, tally = self._row, self._tally
@@ -124,12 +128,14 @@ class _Comparison:
             self.complain(f"its min timestamp is {lowest}, but the catalog says {said}")
 
 
-def _why(data: NDArray[np.uint8], batch: BatchHeaders) -> str:
-    """The error that a reader of the batch gets."""
+def _why(data: NDArray[np.uint8], batch: BatchHeaders) -> tuple[str, bool]:
+    """The error that a reader of the batch gets, and whether it is no more than a limit."""
     from maxbrod.batch.decode import decode  # noqa: PLC0415 - compiled: loading it costs seconds
 
     try:
-        decode(data, batch)
+        decode(data, batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    except BatchLimitError as error:
+        return f"the records of a batch were not looked into: {error.message}", True
     except (CorruptDataError, UnsupportedFormatError) as error:
-        return f"the records of a batch cannot be read: {error.message}"
-    return "the records of a batch do not add up to its bytes"
+        return f"the records of a batch cannot be read: {error.message}", False
+    return "the records of a batch do not add up to its bytes", False

@@ -16,6 +16,7 @@ import pyarrow as pa
 from maxbrod.batch.columns import binary_array, binary_column, headers_array, number_column
 from maxbrod.batch.conform import conform
 from maxbrod.batch.kernels import sealed
+from maxbrod.bounds import check_document
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UsageError
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import decompress_lz4
@@ -85,7 +86,8 @@ def _parse(text: memoryview) -> pa.RecordBatch:
     if bytes(text[:64]).lstrip()[:1] != b"[":
         raise CorruptDataError("this is not a segment: it begins neither with the magic nor as a JSON array")
     try:
-        rows = pa.array(json.loads(bytes(text), parse_float=_no_fraction), _RECORD)
+        check_document(bytes(text))
+        rows = pa.array(json.loads(bytes(text), parse_float=_no_fraction), _RECORD)  # noqa: TID251 - checked
     except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException) as error:
         raise CorruptDataError(f"a segment of JSON cannot be read: {str(error)[:200]}") from error
     headers = rows.field("headers")

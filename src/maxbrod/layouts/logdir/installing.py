@@ -13,6 +13,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.logdir.checkpoints import note_logs, own_like, replace_file
 from maxbrod.layouts.logdir.log_writing import WrittenLog
@@ -81,7 +82,7 @@ def read_journal(directory: Path) -> Journal | None:
     if not path.exists():
         return None
     try:
-        document = json.loads(path.read_text())
+        document = strict_json.parse(path.read_text())
         if document["format"] != _FORMAT:
             raise ValueError(document["format"])
         return Journal(command=document["command"], staged=tuple(map(_staged, document["staged"])))

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.bounds import count_partitions
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import Fault, ForeignTopic, Survey
 from maxbrod.layouts.logdir.checkpoints import META, read_cluster_id, read_directory_id
@@ -187,7 +188,8 @@ def _topic(name: str, topic_id: str | None, count: int, image: MetadataImage | N
     assigned = {} if image is None or topic_id is None else image.partitions.get(topic_id, {})
     if image is None or topic_id not in image.topics:
         return ForeignTopic(name=name, partition_count=count, topic_id=topic_id)
-    replicas = tuple(assigned.get(number, ()) for number in range(max(count, *(each + 1 for each in assigned), 0)))
+    counts = count_partitions(((name, number) for number in assigned), {name: count})
+    replicas = tuple(assigned.get(number, ()) for number in range(counts[name]))
     return ForeignTopic(
         name=name,
         partition_count=len(replicas),

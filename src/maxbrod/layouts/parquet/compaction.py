@@ -1,15 +1,19 @@
 """Merges many small segments of a partition into one of the next level. Works within one region.
 
 The rules are the tool's: it merges segments of a range of levels that are old enough to have been copied elsewhere, in
-order of offsets, from the end of the levels above, within a minimum and a maximum of count and size. If offsets are
-missing between two segments the tool gives up; here the run ends before the hole and another begins after it, so that
-the hole remains visible. The merged segment is complete before anything is deleted, and only segments that it or higher
-levels cover are deleted.
+order of offsets, from the end of the levels above, within a minimum and a maximum of count and size. The merged segment
+is complete before anything is deleted, and only segments that it or higher levels cover are deleted.
+
+The tool takes the end of the highest level for how far it has merged, and deletes unread whatever lies before that. So
+beside it nothing is merged behind a segment that is missing, too young or damaged: that segment would be lost when it
+comes, or is old enough. What an earlier merge has stepped over is merged at once. Holes are never closed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -22,6 +26,7 @@ from maxbrod.errors import (
     naming,
 )
 from maxbrod.layouts.compaction_limits import CompactionLimits
+from maxbrod.layouts.facts import surveyed_facts
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
 from maxbrod.layouts.parquet.conversion import as_written
 from maxbrod.layouts.parquet.footer import footer_of
@@ -34,11 +39,15 @@ from maxbrod.layouts.parquet.survey import open_found
 from maxbrod.layouts.parquet.writing import compression_of, described, parquet_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Callable, Iterable, Iterator, Sequence
+    from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.layouts.foreign import Survey
     from maxbrod.storage.interface import ObjectInfo, Storage, Writer
 
+FEW: Final = "too few or too small together"
+MISSING: Final = "behind missing offsets"
+WAITING: Final = "behind segments that are too young or of a lower level"
+DAMAGED: Final = "behind a damaged segment"
 _GROUP_BYTES: Final = 64 << 20
 """The size of a row group before compression, which is held in memory."""
 
@@ -81,13 +90,15 @@ def compact_folder(
     compression = compression_of(options or WriteOptions())
     objects = _objects(storage, folder)
     merged = []
-    for run in plan_runs(objects, limits, now_ms=now_ms):
+    for run in plan_runs(objects, limits, _explainer(storage, objects), now_ms=now_ms).runs:
         try:
             merged.append(_merge(storage, run, objects, compression))
         except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
             if on_damage is None:
                 raise
             on_damage(run, error)
+            if not limits.step_over:
+                break
     if limits.delete:
         storage.delete(_superfluous(storage, _objects(storage, folder), limits, now_ms=now_ms))
     return merged
@@ -95,28 +106,87 @@ def compact_folder(
 
 def plan_folder(
     storage: Storage, folder: str, limits: CompactionLimits, *, now_ms: int
-) -> list[tuple[list[SegmentRange], int]]:
-    """The runs that `compact_folder` would merge now, each with its stored bytes."""
+) -> tuple[list[tuple[list[SegmentRange], int]], Mapping[str, int]]:
+    """The runs that `compact_folder` would merge now, each with its stored bytes, and the segments that stay."""
     objects = _objects(storage, folder)
-    return [(run, _bytes(run, objects)) for run in plan_runs(objects, limits, now_ms=now_ms)]
+    plan = plan_runs(objects, limits, _explainer(storage, objects), now_ms=now_ms)
+    return [(run, _bytes(run, objects)) for run in plan.runs], plan.left
+
+
+class Plan(NamedTuple):
+    runs: list[list[SegmentRange]]
+    """Which ranges of which segments to merge, one run per new segment."""
+    left: Counter[str]
+    """The number of segments that are old enough and stay as they are, by reason."""
 
 
 def plan_runs(
-    objects: dict[SegmentName, ObjectInfo], limits: CompactionLimits, *, now_ms: int
-) -> list[list[SegmentRange]]:
-    """Which ranges of which segments to merge, one run per new segment. Pure."""
-    considered = [name for name in objects if name.level > limits.level_max]
-    considered += [name for name, info in objects.items() if _is_candidate(name, info, limits, now_ms)]
+    objects: dict[SegmentName, ObjectInfo],
+    limits: CompactionLimits,
+    explains: Callable[[SegmentName, int], bool],
+    *,
+    now_ms: int,
+) -> Plan:
+    """Plan the merges of a partition. `explains` says of a segment whether none is missing between it and an offset."""
+    above = [name for name in objects if name.level > limits.level_max]
+    considered = above + [name for name, info in objects.items() if _is_candidate(name, info, limits, now_ms)]
+    # What lies before this offset counts as merged for the tool, whether it is or not.
+    reached = max((name.end + 1 for name in above), default=min((name.start for name in objects), default=0))
     runs: list[list[SegmentRange]] = [[]]
+    left: Counter[str] = Counter()
+    at, obstacle = reached, None
     for part in without_overlaps(considered):
+        if part.name.level > limits.level_max:
+            continue
+        if part.base >= reached and not limits.step_over:
+            if obstacle is None and part.base != at and not explains(part.name, at):
+                obstacle = WAITING if _any_within(objects, at, part.base) else MISSING
+            at = part.end
+            if obstacle is not None:
+                left[obstacle] += 1
+                continue
         run = runs[-1]
         full = len(run) >= limits.segments_max or _bytes(run, objects) >= limits.bytes_max
         if run and (full or run[-1].end != part.base):
             runs.append([])
-        if part.name.level <= limits.level_max:
-            runs[-1].append(part)
-    sound = [_ending_with_a_record(run) for run in runs]
-    return [each for each in sound if len(each) >= limits.segments_min and _bytes(each, objects) >= limits.bytes_min]
+        runs[-1].append(part)
+    chosen: list[list[SegmentRange]] = []
+    stopped = False
+    for found in runs:
+        run = _ending_with_a_record(found)
+        enough = len(run) >= limits.segments_min and _bytes(run, objects) >= limits.bytes_min
+        if run and not limits.step_over and run[-1].end <= reached:
+            chosen.append(run)
+        elif enough and not stopped:
+            chosen.append(run)
+            stopped = not limits.step_over and len(run) < len(found)
+        else:
+            left[FEW] += len(found)
+            stopped = not limits.step_over
+    return Plan(chosen, +left)
+
+
+def _any_within(objects: Iterable[SegmentName], base: int, end: int) -> bool:
+    return any(name.start < end and name.end >= base for name in objects)
+
+
+def _explainer(storage: Storage, objects: dict[SegmentName, ObjectInfo]) -> Callable[[SegmentName, int], bool]:
+    facts = cache(lambda: surveyed_facts(storage, []))
+
+    def explains(name: SegmentName, at: int) -> bool:
+        """Whether the writer says, in its footer or its list, that no segment comes between `at` and this one."""
+        try:
+            follows = open_found(storage, name, objects[name]).footer.follows
+        except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
+            return False
+        if follows is not None and follows <= at:
+            return True
+        known = facts().coverage.get(name.where)
+        return known is not None and any(
+            base <= at and name.start <= end for base, end in (*known.empty, *known.deleted)
+        )
+
+    return explains
 
 
 def _ending_with_a_record(run: list[SegmentRange]) -> list[SegmentRange]:

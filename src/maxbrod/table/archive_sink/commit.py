@@ -18,6 +18,7 @@ from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.batch.patch import patch
 from maxbrod.catalog.opening import open_writable
+from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import Gap, Run, Segment
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.errors import (
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
     from maxbrod.table.archive_sink.options import SinkOptions
 
-_ATTEMPTS: Final = 10
-"""How often to commit while others commit to the same archive."""
 _PACKED_BYTES: Final = 4 << 20
 
 
@@ -100,30 +99,32 @@ def commit_written(
     """
     storage, catalog = open_writable(options.url, options.storage, single_writer=options.single_writer)
     written = _paths(ranges)
-    for attempt in range(_ATTEMPTS):
+
+    def commit(_: int) -> None:
+        nonlocal ranges
         if not ranges or (batch is not None and is_done(catalog.last_batch(batch.stream), batch)):
             return
         known = look(storage, catalog)
         refuse_other_topics({each.where.topic for each in ranges}, known.topics)
         if numbered:
             ranges = _settle(storage, options, number(ranges, known.ends))
-            written |= _paths(ranges)
+            written.update(_paths(ranges))
         run = Appended(run_id=new_run_id(), written_at=now_ms())
         rows = rows_of(ranges, known.ends, run)
         row = _put_snapshot(storage, known, run, rows, options, version=catalog.version + 1, batch=batch)
         try:
             catalog.commit([*rows, replace(row, started_at=began_ms)], batch=batch, since_ms=began_ms)
         except RefusedError:
-            version = catalog.version
-            catalog.refresh()
-            if catalog.version == version or attempt == _ATTEMPTS - 1:
-                raise
-            continue
+            # The next attempt has a snapshot of its own.
+            with suppress(MaxbrodError):
+                storage.delete([row.snapshot] if row.snapshot is not None else [])
+            raise
         # Delete what is not committed: objects that were written again, and those of lost attempts. `gc` would delete
         # them only after a day.
         with suppress(MaxbrodError):
             storage.delete(sorted(written - _paths(ranges)))
-        return
+
+    commit_with_retries(catalog, commit)
 
 
 def is_done(last: int | None, batch: StreamBatch) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
+from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError, ObjectExistsError, UnsupportedFormatError
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.transactions import Transaction
@@ -104,7 +105,7 @@ class Decisions:
         try:
             data = bytes(self.storage.get(path))
             # Looked at first: in another format the rest may be anything.
-            if (found := json.loads(data)["format"]) != FORMAT:
+            if (found := strict_json.parse(data)["format"]) != FORMAT:
                 hint = "it was written by another release of maxbrod: use that one"
                 raise UnsupportedFormatError(f"the decision is in the format {found!r}", object_name=name, hint=hint)
             document = _DOCUMENT.validate_json(data, strict=True)

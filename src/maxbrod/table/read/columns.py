@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
 
     from maxbrod.table.read.scope import Source
 
@@ -64,6 +65,11 @@ def spark_schema(names: Sequence[str]) -> spark.StructType:
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, _COLUMNS[name].arrow) for name in names])
+
+
+def frame_of(session: SparkSession, rows: pa.Table, schema: spark.StructType) -> DataFrame:
+    """A frame of rows that the driver has. PySpark cannot convert a table without any: it has no chunks."""
+    return session.createDataFrame(rows.combine_chunks() if rows.num_rows else [], schema=schema)
 
 
 def names_in(schema: spark.StructType) -> list[str]:

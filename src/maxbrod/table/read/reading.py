@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from maxbrod.table.read.scope import Scope, SliceRead
 
 _UNREAD_ROWS: Final = 1 << 16
+_UNPACKED_BYTES_MAX: Final = 128 << 20
+"""The most that a batch may unpack to: every task holds its records several times on their way through the JVM."""
+_PIECE_BYTES: Final = 16 << 20
 
 
 def read_split(
@@ -42,7 +45,13 @@ def read_split(
         for records in found:
             kept = _kept(records, cut)
             if kept.num_rows:
-                yield convert(kept, each.source, names)
+                yield from _small(convert(kept, each.source, names))
+
+
+def _small(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces: the JVM holds each as a whole, and a batch of a few kB may unpack to hundreds of MB."""
+    step = max(1, rows.num_rows * _PIECE_BYTES // max(rows.nbytes, 1))
+    return (rows.slice(first, step) for first in range(0, rows.num_rows, step))
 
 
 def _unread(count: int) -> Iterator[pa.RecordBatch]:
@@ -62,7 +71,13 @@ def _native(
     for data, headers in read_logs(storage, stored):
         visible = committed_batches(headers, stored.aborted) if committed else ~headers.control
         chosen = headers.take(visible & cut.touches(headers))
-        yield from decode_portions(data, chosen, columns=columns, object_name=storage.name_of(stored.path))
+        yield from decode_portions(
+            data,
+            chosen,
+            columns=columns,
+            object_name=storage.name_of(stored.path),
+            bytes_max=_UNPACKED_BYTES_MAX,
+        )
         if cut.end_offset is not None and headers.last_offset[-1] + 1 >= cut.end_offset < stored.end_offset:
             # The rest of the slice need not be fetched. Every batch up to here was checked by its own CRC; the digest
             # of the slice can be checked only by reading all of it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from maxbrod.bounds import count_partitions
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.model import PartitionId
 
@@ -128,6 +129,7 @@ def _checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def _lists(values: Mapping[PartitionId, list[int]]) -> dict[str, list[list[int] | None]]:
     """By partition number; null for a partition that is not followed."""
     lists: dict[str, list[list[int] | None]] = {}
+    count_partitions((each.topic_id, each.partition) for each in values)
     for each, value in values.items():
         numbers = lists.setdefault(each.topic_id, [])
         numbers.extend([None] * (each.partition - len(numbers)))

@@ -6,13 +6,13 @@ each branch. Schemas that need unbounded steps (types that contain themselves, i
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from maxbrod import strict_json
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.table.values import avro_kernels as kernels
 from maxbrod.table.values.nodes import Node, Program, Shape
@@ -251,7 +251,7 @@ def compile_avro(schema: str, references: Sequence[str] = ()) -> Program:
 
 def _parsed(schema: str) -> Any:  # noqa: ANN401 - JSON
     try:
-        return json.loads(schema)
+        return strict_json.parse(schema, wide=True)
     except ValueError:
         # A primitive type may stand alone, without quotes.
         return schema.strip()
