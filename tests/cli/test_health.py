@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def ask(port: int, path: str) -> tuple[int, str]:
+def ask(port: int, path: str, host: str | None = None) -> tuple[int, str]:
+    headers = {} if host is None else {"Host": host}
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
+        ) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -41,6 +44,38 @@ def test_only_three_paths_answer() -> None:
             "/metrics?x=1": 200,
         }
         assert {ask(port, path)[0] for path in ("/", "/metric", "/healthz/", "/favicon.ico")} == {404}
+
+
+@pytest.mark.parametrize(
+    ("bound", "names", "answered", "refused"),
+    [
+        ("127.0.0.1", (), ["localhost", "LOCALHOST:1", "localhost.", "127.0.0.1:9464", "[::1]:9464"], ["10.0.0.7"]),
+        ("127.0.0.1", ("Metrics.example.com",), ["metrics.example.com:443"], ["example.com"]),
+        # Kubernetes probes name the address of the pod.
+        ("0.0.0.0", (), ["10.0.0.7:9464", "[fd00::7]", socket.gethostname()], ["localhost.evil.example"]),
+        ("0", (), ["10.0.0.7:9464"], []),
+        ("localhost", (), ["10.0.0.7:9464"], []),
+    ],
+)
+def test_only_who_names_this_server_is_answered(
+    bound: str, names: tuple[str, ...], answered: list[str], refused: list[str]
+) -> None:
+    """A page whose name was pointed to this machine meanwhile still sends its own name."""
+    with serving(CollectorRegistry(), Health(), 0, bound, names) as port:
+        for path in ("/metrics", "/healthz"):
+            assert {host: ask(port, path, host)[0] for host in answered} == dict.fromkeys(answered, 200)
+            for host in (*refused, "evil.example", "evil.example:9464", "127.0.0.1.evil.example", "a:b:c", "[", ""):
+                status, said = ask(port, path, host)
+                assert (status, "--metrics-name" in said) == (421, True), host
+        with socket.create_connection(("127.0.0.1", port)) as browserless:
+            browserless.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert browserless.recv(12) == b"HTTP/1.0 200", "no browser leaves the name out"
+
+
+def test_metrics_without_health_have_the_same_guard() -> None:
+    with serving(CollectorRegistry(), None, 0, "127.0.0.1") as port:
+        assert (ask(port, "/metrics")[0], ask(port, "/healthz")[0]) == (200, 404)
+        assert ask(port, "/metrics", "evil.example")[0] == 421
 
 
 def test_a_command_is_ready_only_after_a_complete_run_and_while_the_last_one_was() -> None:

@@ -48,6 +48,16 @@ def test_a_file_has_the_beginning_the_error_and_the_end_each_with_the_id_of_the_
     assert [len({each["run"] for each in found[:3]}), len({each["run"] for each in found})] == [1, 2]
 
 
+def test_a_log_file_can_be_read_by_its_owner_alone_unless_its_mode_was_chosen(tmp_path: Path) -> None:
+    log, chosen = tmp_path / "log", tmp_path / "chosen"
+    chosen.touch()
+    chosen.chmod(0o640)
+    for file, mode in ((log, 0o600), (chosen, 0o640)):
+        run(["ls", "-a", str(tmp_path / "none"), "--log-file", str(file)])
+        assert file.read_text()
+        assert file.stat().st_mode & 0o777 == mode
+
+
 def test_a_verb_without_a_configuration_file_logs_as_the_others(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = ["sandbox", "continue", "--dir", str(tmp_path / "none"), "--broker", "1"]

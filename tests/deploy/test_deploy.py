@@ -32,7 +32,8 @@ MANIFESTS: list[dict[str, Any]] = [
     for document in yaml.safe_load_all(path.read_text())
 ]
 UNITS = sorted((DEPLOY / "systemd").glob("*"))
-PROMTOOL = shutil.which("promtool")
+TOOLS = Path(__file__).parents[2] / ".tools"
+PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=TOOLS)
 NAME = re.compile(r"\bmaxbrod_\w+")
 
 
@@ -64,7 +65,7 @@ def test_every_alert_is_tested() -> None:
     assert alerts == fired
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: see scripts/install-test-tools")
 def test_promtool_accepts_the_rules_and_their_tests() -> None:
     for words in (["check", "rules", RULES.name], ["test", "rules", "maxbrod-alerts.test.yaml"]):
         ran = subprocess.run([str(PROMTOOL), *words], cwd=RULES.parent, capture_output=True, text=True, check=False)
@@ -122,7 +123,7 @@ def test_the_configuration_of_the_manifests_is_valid() -> None:
 
 def test_what_the_image_writes_to_is_mounted_where_the_root_file_system_is_read_only() -> None:
     image = (DEPLOY.parent / "Containerfile").read_text()
-    written = {"/tmp", *re.findall(r"MAXBROD_CACHE=(\S+)", image)}
+    written = {"/tmp", *re.findall(r"MAXBROD_CACHE=(/\w+)/maxbrod", image)}
     for container in containers():
         assert container["securityContext"]["readOnlyRootFilesystem"]
         assert written <= {each["mountPath"] for each in container["volumeMounts"]}

@@ -158,8 +158,11 @@ def test_clients_are_sent_to_the_advertised_port(java: JavaOracle, tmp_path: Pat
 def test_what_is_kept_can_be_read_after_the_end(tmp_path: Path) -> None:
     with start_cluster(tmp_path / "c", keep=True) as cluster:
         assert cluster.alive(1)
+        # A broker answers a moment before it says this.
+        said = cluster.output(1)
+        wait_for("the broker's words", lambda: "Kafka Server started" in said.read_text() or None, timeout_s=60)
     assert not cluster.alive(1)
-    assert "Kafka Server started" in cluster.output(1).read_text()
+    assert "Kafka Server started" in said.read_text()
 
 
 class Forwarder:

@@ -1,1 +1,1 @@
-"""The command line: one file per verb. Arguments in, one call of the layer below, a table or JSON out."""
+"""The command line that all verbs share: the command itself, output, progress, signals."""

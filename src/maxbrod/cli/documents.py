@@ -116,7 +116,13 @@ DOCUMENTS: Final = (
         name="groups",
         commands=("groups plan", "groups apply", "groups rollback"),
         about="The positions of groups, before and after.",
-        fields={"restore_id": str, "positions": _OBJECTS, "groups_missing": _OBJECTS, **_CODE},
+        fields={
+            "restore_id": str,
+            "positions": _OBJECTS,
+            "groups_missing": _OBJECTS,
+            "seen_twice_max": int,
+            **_CODE,
+        },
     ),
     Document(
         name="compare",
@@ -246,7 +252,7 @@ DOCUMENTS: Final = (
         commands=("replicate promote",),
         about="The end of a link.",
         report="replicate.promote:PromoteReport",
-        computed=("missing", "exit_code"),
+        computed=("missing", "doubts", "exit_code"),
     ),
     Document(
         name="replicate-fail-back",
@@ -254,6 +260,13 @@ DOCUMENTS: Final = (
         about="Whether the old source can become the mirror, and what has diverged.",
         report="replicate.fail_back:FailBackReport",
         computed=("exit_code",),
+    ),
+    Document(
+        name="replicate-repair",
+        commands=("replicate repair",),
+        about="What becomes of faulted mirrors.",
+        report="replicate.repair:RepairReport",
+        computed=("to_delete", "exit_code"),
     ),
     Document(
         name="replicate-egress-tree",

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 import time
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from prometheus_client import CollectorRegistry
 
@@ -62,24 +64,33 @@ class Health:
 
 
 @contextmanager
-def serving(registry: CollectorRegistry, health: Health, port: int, host: str) -> Iterator[int]:
-    """Serve `/metrics`, `/healthz` and `/readyz` within the block; yields the port, which differs from 0."""
+def serving(
+    registry: CollectorRegistry, health: Health | None, port: int, host: str, names: Collection[str] = ()
+) -> Iterator[int]:
+    """Serve `/metrics`, and `/healthz` and `/readyz` if there is a health; yields the port, which differs from 0.
+
+    A request must name this server as it is named here. So no page of another site can read from a browser what only
+    this machine may, by letting its own name point to this one.
+    """
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415 - not for `--help`
 
-    def answer(path: str) -> tuple[int, str, bytes]:
+    def answer(path: str, asked: str | None) -> tuple[int, str, bytes]:
+        if asked is not None and not _is_named(_name(asked), host, names):
+            return 421, "text/plain", b"this is not the server of that name; see --metrics-name\n"
         if path == "/metrics":
             return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
-        if path in {"/healthz", "/readyz"}:
+        if health is not None and path in {"/healthz", "/readyz"}:
             good, said = health.live() if path == "/healthz" else health.ready()
             return 200 if good else 503, "application/json", f"{json.dumps(said)}\n".encode()
-        return 404, "text/plain", b"not found; there are /metrics, /healthz and /readyz\n"
+        others = b"" if health is None else b", /healthz and /readyz"
+        return 404, "text/plain", b"not found; there are /metrics%b\n" % others
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 30
         server_version, sys_version = "maxbrod", ""
 
         def do_GET(self) -> None:
-            status, kind, body = answer(self.path.partition("?")[0])
+            status, kind, body = answer(self.path.partition("?")[0], self.headers.get("Host"))
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -110,6 +121,27 @@ def serving(registry: CollectorRegistry, health: Health, port: int, host: str) -
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _name(host: str) -> str:
+    """The name or address in a Host header, without its port."""
+    found = re.fullmatch(r"\[(?P<address>[^\]]*)\](:\d*)?|(?P<name>[^:]*)(:\d*)?", host.strip())
+    return "" if found is None else (found["address"] or found["name"] or "").rstrip(".").lower()
+
+
+def _is_named(name: str, bound: str, names: Collection[str]) -> bool:
+    if name in {"localhost", socket.gethostname().lower(), bound.lower(), *(each.lower() for each in names)}:
+        return True
+    # Only names can be pointed elsewhere. Elsewhere than on loopback, an address may be one of many, or of a gateway.
+    return _is_loopback(name) is True or (_is_loopback(name) is False and _is_loopback(bound) is not True)
+
+
+def _is_loopback(name: str) -> bool | None:
+    """None: it is no address."""
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return None
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import logging
 import os
 import sys
 
+from maxbrod.errors import OutputError
+
 
 class Leaving:
     """Ends the process with `code`, without taking the interpreter apart.
@@ -27,7 +29,7 @@ class Leaving:
         try:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-        except (OSError, ValueError):
-            return  # nobody reads the output any more: the interpreter says so, and has an exit code for it
+        except (OSError, ValueError, OutputError):
+            return  # what was printed last is lost: the interpreter says so, and has an exit code for it
         logging.shutdown()
         os._exit(self.code)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -22,9 +23,11 @@ from rich.text import Text
 
 from maxbrod.cli.output import err, safe_json
 from maxbrod.errors import EXIT_DONE, MaxbrodError, UsageError
+from maxbrod.private_files import private_opener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import TextIOWrapper
 
     from maxbrod.config import LogConfig
 
@@ -116,7 +119,7 @@ def _handlers(config: LogConfig, verb: str, *, quiet: bool) -> list[logging.Hand
     handlers: list[logging.Handler] = []
     if config.file is not None:
         try:
-            handlers.append(WatchedFileHandler(config.file, encoding="utf-8"))
+            handlers.append(_File(config.file, encoding="utf-8"))
         except OSError as error:
             raise UsageError(
                 f"the log file cannot be written: {error.strerror}", object_name=str(config.file), hint="see --log-file"
@@ -132,6 +135,28 @@ def _handlers(config: LogConfig, verb: str, *, quiet: bool) -> list[logging.Hand
             if isinstance(handler, _Lines):
                 handler.setLevel(logging.DEBUG if config.verbose else logging.WARNING)
     return handlers
+
+
+class _File(WatchedFileHandler):
+    """A file that others cannot read: it names topics, objects and brokers. Also after logrotate has moved it.
+
+    One that cannot be written, because the disk is full, is told of once, and changes nothing else.
+    """
+
+    told = False
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=private_opener)
+
+    def handleError(self, _: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        if not self.told:
+            self.told = True
+            text = f"the log file cannot be written: {sys.exception()} ({self.baseFilename})"
+            err.print(Text(text, style="yellow"), soft_wrap=True)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
 
 
 class _Plain(logging.Formatter):

@@ -15,14 +15,15 @@ from maxbrod.check import cli as check
 from maxbrod.cli.commands import logged, with_log
 from maxbrod.cli.leaving import Leaving
 from maxbrod.cli.log import is_in_json_log, showing_log, warnings_on_stderr
-from maxbrod.cli.output import print_error, speaking
+from maxbrod.cli.output import print_error, print_line, speaking
+from maxbrod.cli.streams import guard_streams, refuse_lost_output
 from maxbrod.cluster import cli as cluster
 from maxbrod.compact import cli as compact
 from maxbrod.compare import cli as compare
 from maxbrod.convert import cli as convert
 from maxbrod.demo import cli as demo
 from maxbrod.drill import cli as drill
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, UnavailableError, UsageError
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, OutputError, UnavailableError, UsageError
 from maxbrod.groups import cli as groups
 from maxbrod.hold import cli as hold
 from maxbrod.inspect import cli_gc as gc
@@ -74,7 +75,7 @@ app.command(name="demo")(logged(demo.demo, "demo"))
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"maxbrod {__version__}")
+        print_line(f"maxbrod {__version__}")
         raise typer.Exit
 
 
@@ -93,6 +94,7 @@ def root(
 
 
 def main() -> None:
+    guard_streams()
     leaving = Leaving()
     leaving.code = run(sys.argv[1:])
     sys.exit(leaving.code)
@@ -106,11 +108,25 @@ def run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     with speaking(as_json=as_json), warnings_on_stderr():
         try:
-            return _run(arguments, as_json=as_json)
-        except MaxbrodError as error:
-            if as_json or not is_in_json_log(error):
-                print_error(error, as_json=as_json)
+            code = _run_and_tell(arguments, as_json=as_json)
+            refuse_lost_output()
+        except OutputError as error:
+            # There is no place for a document either. If nobody reads on, as behind `| head`, nobody is to be told.
+            if not isinstance(error.__cause__, BrokenPipeError):
+                print_error(error, as_json=False)
             return error.exit_code
+        return code
+
+
+def _run_and_tell(arguments: list[str], *, as_json: bool) -> int:
+    try:
+        return _run(arguments, as_json=as_json)
+    except OutputError:
+        raise
+    except MaxbrodError as error:
+        if as_json or not is_in_json_log(error):
+            print_error(error, as_json=as_json)
+        return error.exit_code
 
 
 def _run(arguments: list[str], *, as_json: bool) -> int:

@@ -80,7 +80,7 @@ def measuring(verb: str, options: Any, *, archive: str | None) -> Iterator[None]
         undo.enter_context(observing(metrics.progress))
         undo.enter_context(observing(lambda _: health.beat()))
         if port is not None:
-            undo.enter_context(serving(metrics.registry, health, port, options.metrics_host))
+            undo.enter_context(serving(metrics.registry, health, port, options.metrics_host, options.metrics_names))
         _current.append(metrics)
         undo.callback(_current.remove, metrics)
         code = EXIT_FAILED
@@ -120,7 +120,9 @@ def exporting(registry: CollectorRegistry, options: Any, *, every_s: float) -> I
         undo.enter_context(observing(lambda _: health.beat()))
         undo.enter_context(watched_by_systemd(health))
         if options.metrics_port is not None:
-            undo.enter_context(serving(registry, health, options.metrics_port, options.metrics_host))
+            undo.enter_context(
+                serving(registry, health, options.metrics_port, options.metrics_host, options.metrics_names)
+            )
         yield ended
 
 

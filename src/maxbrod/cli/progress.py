@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from maxbrod.engine.progress import OnProgress, Progress
 
-_MEASURED: Final = frozenset({"reading", "restoring", "comparing", "merging"})
+_MEASURED: Final = frozenset({"reading", "restoring", "comparing", "merging", "packing"})
 
 
 _observers: list[OnProgress] = []
