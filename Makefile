@@ -102,5 +102,5 @@ $(STAMPS)/values-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/table
 	@touch $@
 
 $(STAMPS)/spark-prepared: $(STAMPS)/java
-	-$(BIN)/python -m maxbrod.engine.prepare
+	-$(BIN)/python -m maxbrod.work.prepare
 	@touch $@

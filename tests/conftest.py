@@ -40,7 +40,7 @@ _LONGEST = (
     "transform/test_staging.py",
     "sandbox/test_cluster_faults.py",
     "table/test_decoding.py",
-    "engine/test_session.py",
+    "work/test_session.py",
     "restore/cold/test_real.py",
     "table/test_sink_spark.py",
     "table/test_stream_spark.py",

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from maxbrod.engine.session import Session
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.work.session import Session
 
 pytestmark = pytest.mark.full
 

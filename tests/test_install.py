@@ -21,12 +21,11 @@ from maxbrod import __version__
 from maxbrod.cli.main import app
 from maxbrod.cli.manual import manual_page
 from maxbrod.model import PartitionId
-from support.archives import commit_run
+from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from support.archives import Place
 
 pytestmark = pytest.mark.full
 

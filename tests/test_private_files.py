@@ -10,20 +10,18 @@ import pytest
 from maxbrod.cache import cache_dir, filled
 from maxbrod.check.deep import SoundSlices
 from maxbrod.config import KafkaConfig, TlsConfig
-from maxbrod.engine import class_sharing as archive
-from maxbrod.engine import session
 from maxbrod.errors import EXIT_REFUSED, RefusedError
-from maxbrod.java import _homes, _probe
+from maxbrod.java import Java, _homes, _probe
 from maxbrod.kafka.wire.security import tls_context
 from maxbrod.private_files import is_private, make_private, opened, refuse_readable_key
 from maxbrod.restore import lock as restore_lock
 from maxbrod.sandbox.certificates import write_certificates
+from maxbrod.work import class_sharing as archive
+from maxbrod.work import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from maxbrod.java import Java
 
 
 def test_a_pipe_in_the_place_of_a_lock_hangs_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

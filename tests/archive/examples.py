@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, Group, TopicState
 from maxbrod.model import AbortedTransaction, GapReason, PartitionId
-from support.archives import commit_run
+from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
-    from support.archives import Place
 
 OLD_ID: Final = "OLDOLDOLDOLDOLDOLDOLDA"
 EMPTY_ID: Final = "EMPTYEMPTYEMPTYEMPTYEA"

@@ -23,14 +23,13 @@ from maxbrod.model import TopicPartition
 from maxbrod.query.views import make_tables
 from maxbrod.table.archive_sink.commit import _put_snapshot, look
 from maxbrod.table.archive_sink.plan import Appended
-from support.archives import commit_run
+from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.archive.opening import Archive
     from maxbrod.kafka.state.cluster_state import ClusterState
-    from support.archives import Place
 
 ENDS = {part(0, "A"): 10, part(0, "B"): 10}
 TOPICS = {"A": "orders", "B": "payments"}

@@ -8,8 +8,8 @@ import pytest
 from native_logs import NAME, data_batch
 
 from convert.engine import convert
-from maxbrod.archive.opening import open_archive
-from maxbrod.archive.snapshots import find_moment
+from maxbrod.archive.opening import Archive, open_archive
+from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.errors import CorruptDataError
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
 from maxbrod.layouts.registry import FOREIGN, NATIVE
@@ -23,8 +23,6 @@ from table.archives import query, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.archive.opening import Archive
-    from maxbrod.archive.snapshots import Moment
 
 OLD, NEW, LAST = (f"{name}{name}AAAAAAAAAAAAAAAAAAAA"[:22] for name in ("OLD", "NEW", "LAST"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -12,11 +12,8 @@ from hypothesis import assume, given
 from archive.examples import part
 from archive.test_snapshot_document import SNAPSHOT, _snapshots
 from maxbrod.archive.snapshot_changes import apply_changes, find_changes
-from maxbrod.archive.snapshot_document import decode, document_of, encode
+from maxbrod.archive.snapshot_document import Snapshot, decode, document_of, encode
 from maxbrod.errors import CorruptDataError
-
-if TYPE_CHECKING:
-    from maxbrod.archive.snapshot_document import Snapshot
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:

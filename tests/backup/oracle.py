@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 
-from backup.plain import read_log, unframe
+from backup.plain import Batch, Record, read_log, unframe
 from maxbrod.config import StorageConfig
 from maxbrod.storage.opening import open_storage
 from support.storages import delta_table
 
 if TYPE_CHECKING:
     from backup.ledger import Ledger
-    from backup.plain import Batch, Record
     from maxbrod.storage.interface import Storage
 
 Key = tuple[str, int]

@@ -16,8 +16,8 @@ from backup.engine import back_up_on
 from maxbrod.backup import run as engine
 from maxbrod.backup.job import OUTCOMES, TASK, run_backup_job
 from maxbrod.config import Config
-from maxbrod.engine.jobs import run_tasks
-from maxbrod.engine.session import open_session
+from maxbrod.work.jobs import run_tasks
+from maxbrod.work.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

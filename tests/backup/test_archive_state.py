@@ -18,7 +18,7 @@ from maxbrod.kafka.state.cluster_state import Broker, MissingState
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from support.archives import commit_run
+from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from maxbrod.catalog.rows import Run
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.storage.interface import Storage
-    from support.archives import Place
 
 NEW_ID = "NEWNEWNEWNEWNEWNEWNEWA"
 LOOKED_AT = 1_700_000_000_001

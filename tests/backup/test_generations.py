@@ -14,7 +14,7 @@ from backup.oracle import Holding, read_archive
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog import catalog as catalog_module
-from maxbrod.catalog.generations import Stage
+from maxbrod.catalog.generations import Generation, Stage
 from maxbrod.check.run import check_archive
 from maxbrod.errors import EXIT_FAILED, MaxbrodError
 from maxbrod.inspect.garbage import collect_garbage
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from maxbrod.catalog.generations import Generation
     from maxbrod.sandbox.cluster import Cluster
 
 COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}

@@ -13,9 +13,9 @@ import pytest
 from backup.engine import config_of, kinds, without_spark
 from maxbrod.backup.base import BackupBase
 from maxbrod.backup.choosing import open_backup
-from maxbrod.backup.follow import follow
+from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.metrics import BackupMetrics, problem_of
-from maxbrod.backup.observing import choose_topics
+from maxbrod.backup.observing import ChosenTopics, choose_topics
 from maxbrod.backup.options import BackupOptions
 from maxbrod.backup.run import Backup
 from maxbrod.config import Config, from_java_properties
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from maxbrod.backup.follow import Interval
-    from maxbrod.backup.observing import ChosenTopics
     from maxbrod.notices import Notice
     from maxbrod.sandbox.cluster import Cluster
 

@@ -9,7 +9,7 @@ from kafka.admin import NewPartitions
 
 from backup.engine import back_up, back_up_while, config_of, kinds
 from backup.ledger import Ledger
-from backup.oracle import Holding, read_archive
+from backup.oracle import Holding, Key, read_archive
 from maxbrod.model import topic_id_text
 from maxbrod.sandbox.surgery import ROLL_KEY, compact, delete_records, expire
 from maxbrod.sandbox.topics import create_topic, recreate_topic, topic_id
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from backup.oracle import Key
     from maxbrod.sandbox.cluster import Cluster
 
 KEEP = {"retention.ms": "-1"}

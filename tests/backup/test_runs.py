@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from backup.drivers import driver, s3_section
 from backup.engine import back_up, back_up_on, back_up_while, config_of
 from backup.ledger import NOW_MS, Ledger, as_record
-from backup.oracle import read_archive
+from backup.oracle import Key, read_archive
 from backup.test_oracle import log_on_disk
 from maxbrod.backup import run as engine
 from maxbrod.backup.plan.items import Task
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from backup.oracle import Key
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy import FaultProxy
     from maxbrod.sandbox.s3 import S3Server

@@ -20,6 +20,7 @@ from maxbrod.sandbox.proxy import (
     AnswerError,
     CutAnswer,
     CutRequest,
+    FaultProxy,
     FlipAnswerBit,
     HttpMatch,
     LoseAnswer,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.proxy import FaultProxy
     from maxbrod.sandbox.proxy.faults import Fault
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
 

@@ -12,17 +12,15 @@ from backup.plan.examples import outcome as plain_outcome
 from maxbrod.backup import truncation
 from maxbrod.backup.truncation import diverges_at, find_mixed
 from maxbrod.catalog.queries import ArchivedRange
-from maxbrod.errors import UnavailableError
+from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.fetch.offsets import EpochEnd
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import TopicPartition
+from maxbrod.model import PartitionId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from maxbrod.backup.plan.items import Outcome
-    from maxbrod.errors import MaxbrodError
-    from maxbrod.model import PartitionId
 
 WHERE = TopicPartition(topic=TOPIC, partition=PARTITION.partition)
 

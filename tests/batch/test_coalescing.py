@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -19,13 +18,10 @@ from maxbrod.batch.coalescing import Batches, Coalescer, JoinRule
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import HEADER_BYTES, walk
-from maxbrod.batch.replay import replay
+from maxbrod.batch.replay import Replayed, replay
 from maxbrod.kafka.produce.appends import stamped
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.model import Codec
-
-if TYPE_CHECKING:
-    from maxbrod.batch.replay import Replayed
 
 ROOM = 1 << 20
 EVERY = dict.fromkeys(Codec, 1 << 17)

@@ -15,13 +15,12 @@ from catalog.examples import TOPIC_ID, gap, run, segment
 from maxbrod.catalog import codec
 from maxbrod.catalog.commits import StreamBatch
 from maxbrod.catalog.queries import ArchivedRange
-from maxbrod.catalog.rows import Segment, decode_rows
+from maxbrod.catalog.rows import Row, Segment, decode_rows
 from maxbrod.catalog.schema import ADDED_COLUMNS, FORMAT_PROPERTY, SCHEMA, TABLE_PROPERTIES
 from maxbrod.errors import AccessDeniedError, CorruptDataError, RefusedError, UnsupportedFormatError, UsageError
 from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from maxbrod.catalog.rows import Row
     from maxbrod.sandbox.s3 import S3Server
 
 PARTITION = PartitionId(topic_id=TOPIC_ID, partition=0)

@@ -16,7 +16,7 @@ from catalog.examples import gap, many_segments, rows, run, segment
 from maxbrod.archive.opening import open_archive
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import Run, decode_rows, encode_rows
+from maxbrod.catalog.rows import Row, Run, decode_rows, encode_rows
 from maxbrod.catalog.schema import ABORTED_TYPE, SCHEMA
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.catalog.validity import find_fault
@@ -30,7 +30,6 @@ from maxbrod.table.read.splits import open_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.catalog.rows import Row
 
 DEEP = "[" * 5000 + "]" * 5000
 HOSTILE: list[tuple[str, Row, dict[str, Any]]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pyarrow as pa
@@ -19,8 +19,6 @@ from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from catalog.archives import Archive
     from maxbrod.catalog.catalog import Catalog
 

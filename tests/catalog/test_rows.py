@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,14 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.examples import INT64_MAX, gap, rows, run, segment
-from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows
+from maxbrod.catalog.rows import Gap, Row, Segment, decode_rows, encode_rows
 from maxbrod.catalog.schema import SCHEMA, Kind, fields_of
 from maxbrod.catalog.validity import check_rows
 from maxbrod.errors import RefusedError, UnsupportedFormatError
 from maxbrod.model import GapReason
-
-if TYPE_CHECKING:
-    from maxbrod.catalog.rows import Row
 
 
 @given(st.lists(rows(), max_size=5))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.examples import INT64_MAX, TOPIC_ID, gap, many_segments, run, segment
-from maxbrod.catalog.rows import encode_rows
+from maxbrod.catalog.rows import Row, encode_rows
 from maxbrod.catalog.schema import SCHEMA
 from maxbrod.catalog.tiling import Overlap, Tiling, UncoveredRange, find_tiling_faults
 from maxbrod.model import PartitionId
@@ -20,7 +20,6 @@ from maxbrod.model import PartitionId
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from maxbrod.catalog.rows import Row
 
 PARTITION = PartitionId(topic_id=TOPIC_ID, partition=0)
 

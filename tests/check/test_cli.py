@@ -10,12 +10,11 @@ from archive.examples import fill
 from catalog.examples import gap, segment
 from maxbrod.cli.main import run
 from maxbrod.model import GapReason
-from support.archives import commit_run
+from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     import pytest
 
-    from support.archives import Place
 
 ORPHAN = "packs/run-9-ff.log"
 

@@ -22,8 +22,8 @@ from maxbrod.sandbox.traffic import numbered, produce
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.engine.progress import Progress
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.work.progress import Progress
 
 PARTITIONS = 4
 RECORDS = 50

@@ -16,7 +16,7 @@ from maxbrod.check.problems import Problem, ProblemKind, verdict_of
 from maxbrod.check.run import check_archive
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.model import GapReason
-from support.archives import commit_run, put_snapshot
+from support.archives import Place, commit_run, put_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.storage.interface import ObjectInfo
-    from support.archives import Place
 
 FIRST = segment(0, 10).path
 

@@ -13,13 +13,12 @@ from catalog.examples import TOPIC_ID, segment
 from maxbrod.cli.documents import DOCUMENTS, error_schema, schema_of
 from maxbrod.cli.main import app, run
 from maxbrod.model import PartitionId
-from support.archives import commit_run
+from support.archives import Place, commit_run
 from support.documents import faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.archives import Place
 
 NOT_PROMISED = ("bench", "demo")
 

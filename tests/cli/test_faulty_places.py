@@ -12,12 +12,11 @@ from catalog.examples import segment
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_USAGE
 from maxbrod.storage import retrying
-from support.archives import commit_run
+from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.archives import Place
 
 LOOKING = (["ls"], ["ls", "--runs"], ["show", "orders"], ["check"], ["gc"])
 BACKING_UP = ["backup", "--bootstrap", "127.0.0.1:1", "--patience", "1s"]

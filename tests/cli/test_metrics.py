@@ -11,8 +11,8 @@ from maxbrod.cli.main import run
 from maxbrod.cli.metrics import FIGURES, RunMetrics, measuring, report_figures
 from maxbrod.cli.progress import progress_bar
 from maxbrod.drill.options import DrillOptions
-from maxbrod.engine.progress import Progress
 from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.work.progress import Progress
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.cli.progress import describe, progress_bar
-from maxbrod.engine.progress import Progress
+from maxbrod.work.progress import Progress
 
 if TYPE_CHECKING:
     import pytest

@@ -25,13 +25,13 @@ from maxbrod.check.deep import deep_check
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig, S3Config, SparkConfig, StorageConfig
 from maxbrod.convert.run import Convert, ConvertRequest
-from maxbrod.engine.jobs import run_tasks
-from maxbrod.engine.preflight import check_workers
-from maxbrod.engine.reach import Needs, Place
-from maxbrod.engine.session import open_configured, open_session
 from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.restore import run as restoring
 from maxbrod.restore.job import decode_answer, encode_task
+from maxbrod.work.jobs import run_tasks
+from maxbrod.work.preflight import check_workers
+from maxbrod.work.reach import Needs, Place
+from maxbrod.work.session import open_configured, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

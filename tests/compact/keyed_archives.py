@@ -17,12 +17,23 @@ from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.compact.by_key import run as by_key_run
-from maxbrod.compact.by_key.task import FOUND, ITEM, NOTE, OUTCOMES, RECORD, read_groups, write_groups
-from maxbrod.engine.windows import spread
+from maxbrod.compact.by_key.task import (
+    FOUND,
+    ITEM,
+    NOTE,
+    OUTCOMES,
+    RECORD,
+    ByKeySettings,
+    GroupItem,
+    GroupOutcome,
+    read_groups,
+    write_groups,
+)
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState, encode_state
 from maxbrod.layouts.kafka.verifying import verify_slice
 from maxbrod.layouts.reading import read_records
 from maxbrod.model import AbortedTransaction, Codec, GapReason, PartitionId
+from maxbrod.work.windows import spread
 from support.sparkless import no_session
 
 if TYPE_CHECKING:
@@ -30,7 +41,6 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from maxbrod.compact.by_key.task import ByKeySettings, GroupItem, GroupOutcome
     from maxbrod.compact.report import CompactReport
 
 CUT_MS = 1_700_000_000_000

@@ -18,7 +18,7 @@ from maxbrod.archive.foreign_target import ForeignTarget
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.archive.surveyed import topic_id_for
-from maxbrod.backup.follow import follow
+from maxbrod.backup.follow import Interval, follow
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, RefusedError
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.sandbox.surgery import delete_records
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backup.plain import Record
-    from maxbrod.backup.follow import Interval
     from maxbrod.sandbox.cluster import Cluster
 
 LAYOUTS = FOREIGN

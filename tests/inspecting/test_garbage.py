@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from archive.examples import fill
 from catalog.examples import gap, run, segment
-from maxbrod.archive.opening import open_for_writing, open_native
+from maxbrod.archive.opening import Archive, open_for_writing, open_native
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.late import LATE_MS
 from maxbrod.check.run import check_archive
@@ -27,7 +27,6 @@ from support.clocks import set_clocks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from maxbrod.archive.opening import Archive
     from support.archives import Place
 
 DAY_S = 24 * 3600

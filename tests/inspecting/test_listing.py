@@ -13,12 +13,10 @@ from maxbrod.errors import UsageError
 from maxbrod.inspect.listing import list_topics
 from maxbrod.inspect.showing import show_topic
 from maxbrod.kafka.state.cluster_state import TopicState
-from support.archives import commit_run
+from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from support.archives import Place
 
 
 def test_a_listing_sums_up_every_topic_its_gaps_and_its_incarnations(place: Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from kafka import KafkaConsumer, OffsetAndMetadata
+from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as LibraryPartition
 from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
@@ -15,8 +15,6 @@ from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from kafka import KafkaAdminClient
 
     from maxbrod.kafka.state.cluster_state import QuotaEntity
     from maxbrod.kafka.wire.client import KafkaClient

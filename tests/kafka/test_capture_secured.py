@@ -14,7 +14,7 @@ from maxbrod.config import from_java_properties
 from maxbrod.kafka.state.access import read_acls
 from maxbrod.kafka.state.access_names import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES
 from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.state.cluster_state import Acl, encode_state
+from maxbrod.kafka.state.cluster_state import Acl, ClusterState, encode_state
 from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.kafka.state.sizes import partition_sizes
 from maxbrod.kafka.wire.client import KafkaClient
@@ -27,7 +27,6 @@ from support.clusters import start_cluster
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full

@@ -14,7 +14,7 @@ from producing import assert_stored, batches_of, feed_of, produce_orders
 from maxbrod.batch.headers import walk
 from maxbrod.errors import RefusedError, TopicGoneError, UsageError
 from maxbrod.kafka.fetch.log_ends import log_end
-from maxbrod.kafka.produce.appends import Batch, Hole, stamped
+from maxbrod.kafka.produce.appends import Append, Batch, Hole, stamped
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.versions import ApiVersions
@@ -29,7 +29,6 @@ from oracle.conversion import RECORDS, at_offsets, to_arrow
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.kafka.produce.appends import Append
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
     from support.java_oracle import JavaOracle

@@ -12,7 +12,7 @@ from producing import assert_stored, batches_of, feed_of, produce_orders
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.fetch.log_ends import log_end
-from maxbrod.kafka.produce.appends import Hole
+from maxbrod.kafka.produce.appends import Append, Hole
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
@@ -35,7 +35,6 @@ from support.clusters import proxied_broker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.kafka.produce.appends import Append
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
 

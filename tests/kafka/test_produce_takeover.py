@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.protocol.producer import WriteTxnMarkersRequest
@@ -15,7 +15,7 @@ from maxbrod.kafka.fetch.log_ends import log_end
 from maxbrod.kafka.fetch.log_tails import coordinator_epoch
 from maxbrod.kafka.produce import producing
 from maxbrod.kafka.produce.append_queue import AppendQueue
-from maxbrod.kafka.produce.appends import Hole
+from maxbrod.kafka.produce.appends import Append, Hole
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.produce.request import markers_body
@@ -25,9 +25,7 @@ from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
-    from maxbrod.kafka.produce.appends import Append
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 

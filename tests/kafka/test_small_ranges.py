@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from kafka_reading import bounds, client_of, joined, log_bytes, partition_of
@@ -17,7 +17,6 @@ from maxbrod.sandbox.traffic import numbered, produce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from uuid import UUID
 
     from maxbrod.kafka.wire.client import KafkaClient, Leader
     from maxbrod.kafka.wire.deadline import Deadline

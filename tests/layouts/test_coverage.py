@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from maxbrod.archive.surveyed import rows_of
 from maxbrod.catalog.rows import Gap
 from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage, extended, judge
-from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment, WriteOptions
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import GapReason, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.layouts.foreign import Survey
     from maxbrod.storage.interface import Storage
 
 WHERE = TopicPartition(topic="orders", partition=3)

@@ -23,13 +23,12 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, open_transaction, produce, produce_transaction
 from oracle import wire
 from oracle.conversion import RECORDS, at_offsets, to_arrow, to_java
-from support.java_oracle import CODECS, JavaRecord
+from support.java_oracle import CODECS, JavaOracle, JavaRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from support.java_oracle import JavaOracle
 
 # Debian called it kafkacat for long.
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
@@ -14,10 +12,7 @@ from maxbrod.batch.patch import patch
 from maxbrod.batch.transactions import from_markers
 from maxbrod.model import AbortedTransaction, Codec
 from oracle.conversion import RECORDS, at_offsets, to_arrow, to_java
-from support.java_oracle import CODECS, CREATE_TIME, LOG_APPEND_TIME, JavaRecord
-
-if TYPE_CHECKING:
-    from support.java_oracle import JavaOracle
+from support.java_oracle import CODECS, CREATE_TIME, LOG_APPEND_TIME, JavaOracle, JavaRecord
 
 OFFSETS = [0, 1 << 33, (1 << 62) + 7]
 

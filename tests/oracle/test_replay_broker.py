@@ -22,11 +22,10 @@ from maxbrod.sandbox.topics import create_topic
 from oracle import wire
 from oracle.conversion import RECORDS
 from oracle.test_broker import ANY_TIME
-from support.java_oracle import JavaRecord
+from support.java_oracle import JavaOracle, JavaRecord
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
-    from support.java_oracle import JavaOracle
 
 FIRST_OFFSET = 300_000
 PRODUCER = {"producer_id": 4242, "producer_epoch": 0}

@@ -11,13 +11,12 @@ from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
 from maxbrod.model import GapReason, PartitionId, now_ms
-from support.archives import commit_run, put_snapshot
+from support.archives import Place, commit_run, put_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from maxbrod.archive.opening import Archive
-    from support.archives import Place
 
 DAY_MS: Final = 24 * 3600 * 1000
 IDS: Final = {name: (name.upper() * 22)[:22] for name in ("orders", "users", "gone")}

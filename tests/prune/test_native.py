@@ -43,13 +43,12 @@ from prune.archives import (
     topic_state,
     years,
 )
-from support.archives import commit_run
+from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maxbrod.archive.opening import Archive
-    from support.archives import Place
 
 
 def prune(

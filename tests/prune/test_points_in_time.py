@@ -25,7 +25,7 @@ from maxbrod.query.scope import QueryScope, select
 from maxbrod.restore.archived import look_at_archive
 from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.plan.obstacles import ObstacleKind, refusal
-from maxbrod.restore.plan.plan import plan_restore
+from maxbrod.restore.plan.plan import RestorePlan, plan_restore
 from maxbrod.restore.plan.request import OffsetRange, RestoreRequest
 from maxbrod.restore.report import report_of
 from prune.archives import DAY_MS, commit, data, gaps, hole, part, segments, years
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.restore.plan.plan import RestorePlan
     from support.archives import Place
 
 

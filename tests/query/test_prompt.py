@@ -13,13 +13,13 @@ import pytest
 
 from maxbrod.cli.main import run
 from maxbrod.config import Config
-from maxbrod.engine.jobs import tasks_running
 from maxbrod.query import prompt
 from maxbrod.query import run as query_run
 from maxbrod.query.output import Output
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.sandbox.waiting import wait_for
+from maxbrod.work.jobs import tasks_running
 from table.test_query import make
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_tasks_that_do_not_stop_cost_a_new_spark_and_not_the_next_answer(
     with Query(Config(archive=archive), QueryScope()) as opened:
         opened.start()
         before = opened.spark
-        monkeypatch.setattr("maxbrod.engine.jobs.tasks_running", lambda session: 99 if session is before else 0)
+        monkeypatch.setattr("maxbrod.work.jobs.tasks_running", lambda session: 99 if session is before else 0)
         prompt._answer(opened, Output(form="table"), "SELECT max(offset) AS n FROM orders")
         assert opened.spark is not before
         again = opened.spark

@@ -9,22 +9,18 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.check.problems import ProblemKind, Verdict
-from maxbrod.check.run import check_archive
+from maxbrod.check.run import CheckReport, check_archive
 from maxbrod.cli.main import run as command
 from maxbrod.errors import RefusedError
-from maxbrod.inspect.garbage import GRACE_S, collect_garbage
+from maxbrod.inspect.garbage import GRACE_S, GarbageReport, collect_garbage
 from maxbrod.repair.report import Action
 from repair.histories import IDS, History, records, repaired
-
-if TYPE_CHECKING:
-    from maxbrod.check.run import CheckReport
-    from maxbrod.inspect.garbage import GarbageReport
 
 WHERE = f"orders-{IDS['orders']}-0"
 

@@ -24,7 +24,7 @@ from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.positions import put_mark, take_position
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
-from maxbrod.replicate.link import Link, State
+from maxbrod.replicate.link import Link, Mark, State
 from maxbrod.replicate.promote import promote
 from maxbrod.replicate.shares import Shares
 from maxbrod.sandbox.topics import create_topic, recreate_topic
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.config import Config
-    from maxbrod.replicate.link import Mark
     from maxbrod.sandbox.cluster import Cluster
 
 _GZIP: dict[str, Any] = {"compression_type": "gzip"}

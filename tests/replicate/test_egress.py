@@ -14,11 +14,11 @@ from backup.engine import without_spark
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.catalog.tiling import find_tiling_faults
-from maxbrod.config import StorageConfig
+from maxbrod.config import Config, StorageConfig
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.archive_lease import FOLDER, ArchiveLease, Note, read_note
-from maxbrod.replicate.egress import follow_source
+from maxbrod.replicate.egress import EgressShare, follow_source
 from maxbrod.replicate.members import ArchiveMembers
 from maxbrod.replicate.printing import _ranges, print_status
 from maxbrod.replicate.shares import Shares
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.backup.follow import Interval
-    from maxbrod.config import Config
-    from maxbrod.replicate.egress import EgressShare
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.storage.interface import Storage
 

@@ -19,7 +19,7 @@ from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.promote import promote
 from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.status import link_status
-from maxbrod.restore.task import Restored
+from maxbrod.restore.task import Restored, RestoreItem
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.sandbox.waiting import wait_for
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from maxbrod.restore.task import RestoreItem
     from maxbrod.sandbox.cluster import Cluster
 
 _NEVER = 0

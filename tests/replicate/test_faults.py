@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maxbrod.config import KafkaConfig
+from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.admin.access import set_quotas
 from maxbrod.kafka.produce.lane import Lane
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from maxbrod.config import Config
     from maxbrod.kafka.wire.deadline import Deadline
     from maxbrod.sandbox.cluster import Cluster
 

@@ -24,13 +24,12 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only
 from restore.oracle import log_of
-from support.archives import commit_run
+from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from support.archives import Place
 
 ONE = PartitionId(topic_id=TOPIC_ID, partition=0)
 

@@ -20,7 +20,7 @@ from maxbrod.replicate.link import State
 from maxbrod.replicate.repair import Repair, RepairedPartition, RepairReport, plan_repairs
 from maxbrod.replicate.view import MirroredPartition
 from maxbrod.restore.plan.targets import LogExtent
-from maxbrod.restore.task import Restored
+from maxbrod.restore.task import Restored, RestoreItem
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from maxbrod.restore.task import RestoreItem
     from maxbrod.sandbox.cluster import Cluster
 
 FIRST, SECOND = (TopicPartition(topic="orders", partition=number) for number in range(2))

@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backup.drivers import s3_section
-from maxbrod.config import StorageConfig
+from maxbrod.config import Config, StorageConfig
 from maxbrod.errors import UnavailableError
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
 from maxbrod.replicate.seed.run import TreeIngress
-from maxbrod.sandbox.proxy import AnswerError, CutAnswer, HttpMatch, Latency, TruncateAnswer
+from maxbrod.sandbox.proxy import AnswerError, CutAnswer, Fault, FaultProxy, HttpMatch, Latency, TruncateAnswer
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only
 from replicate.seed.trees import Link, until
 
 if TYPE_CHECKING:
-    from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.proxy import Fault, FaultProxy
     from maxbrod.sandbox.s3 import S3Server
 
 _ALL = HttpMatch("GET")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.engine.jobs import run_tasks
 from maxbrod.restore.job import decode_answer, encode_task
+from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,8 +17,8 @@ from restore.engine import read_all, without_spark
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.engine.progress import Progress
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.work.progress import Progress
 
 
 def test_a_program_restores_and_gets_a_report(cluster: Cluster, topic: str, tmp_path: Path) -> None:

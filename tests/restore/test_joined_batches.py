@@ -10,7 +10,7 @@ import pytest
 from backup.engine import back_up, config_of
 from convert.engine import back_up_as
 from maxbrod.batch.headers import walk
-from maxbrod.config import KafkaConfig
+from maxbrod.config import Config, KafkaConfig
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.registry import FOREIGN
@@ -26,7 +26,6 @@ from restore.faults import CrashError, Wire, archive, renamed, restore
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
 
 BATCHES = 40

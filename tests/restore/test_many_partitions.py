@@ -15,7 +15,7 @@ from maxbrod.restore import run as engine
 from maxbrod.restore import task as restore_task
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import RestoreRequest
-from maxbrod.restore.task import RestoreSettings
+from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce
 from restore.engine import read_all, run_job_here, without_spark
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from maxbrod.restore.task import Restored, RestoreItem
     from maxbrod.sandbox.cluster import Cluster
 
 PARTITIONS = 6

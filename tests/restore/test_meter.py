@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from maxbrod.engine.progress import Progress
     from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.work.progress import Progress
 
 
 @pytest.mark.parametrize("mode", [OffsetsMode.EXACT, OffsetsMode.APPEND])

@@ -20,7 +20,7 @@ from backup.ledger import NOW_MS, Ledger
 from backup.plain import Record
 from maxbrod.batch import sharing
 from maxbrod.errors import RefusedError
-from maxbrod.kafka.produce.appends import Batch
+from maxbrod.kafka.produce.appends import Batch, Feed
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.config import Config
-    from maxbrod.kafka.produce.appends import Feed
     from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full

@@ -18,13 +18,12 @@ from maxbrod.restore.repartition import split as repartition_split
 from maxbrod.restore.repartition import task as repartition_task
 from maxbrod.restore.repartition.shares import decode_shares, encode_shares, find_position
 from maxbrod.restore.repartition.task import records_present
-from restore.shared_logs import BASE, Logs, piece, records_of
+from restore.shared_logs import BASE, Came, Choice, Logs, piece, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from maxbrod.restore.repartition.source import SourceRecords
-    from restore.shared_logs import Came, Choice
 
 pytestmark = pytest.mark.full
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from maxbrod.config import KafkaConfig
+from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import EXIT_REFUSED, RefusedError, TopicGoneError
 from maxbrod.kafka.admin.access import set_quotas
 from maxbrod.kafka.state.cluster_state import Quota, QuotaEntity
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from backup.plain import Record
-    from maxbrod.config import Config
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.sandbox.cluster import Cluster
 

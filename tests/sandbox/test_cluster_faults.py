@@ -16,13 +16,12 @@ from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.probe import known_brokers
 from maxbrod.sandbox.waiting import wait_for
 from support.clusters import start_cluster
-from support.java_oracle import JavaRecord
+from support.java_oracle import JavaOracle, JavaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full
 

@@ -9,13 +9,12 @@ import pytest
 
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce, produce_transaction
-from support.java_oracle import CODECS, CREATE_TIME, LOG_APPEND_TIME, JavaRecord
+from support.java_oracle import CODECS, CREATE_TIME, LOG_APPEND_TIME, JavaOracle, JavaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.sandbox.cluster import Cluster
-    from support.java_oracle import JavaOracle
 
 RECORDS = [
     JavaRecord(timestamp_ms=1_700_000_000_123, key=None, value=None, headers=()),

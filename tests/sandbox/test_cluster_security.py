@@ -12,14 +12,13 @@ from maxbrod.errors import UsageError
 from maxbrod.sandbox import topics
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS
 from support.clusters import start_cluster
-from support.java_oracle import JavaRecord
+from support.java_oracle import JavaOracle, JavaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full
 

@@ -10,13 +10,12 @@ from maxbrod.errors import UsageError
 from maxbrod.sandbox import surgery, topics, traffic
 from maxbrod.sandbox.tools import CONSOLE_CONSUMER, DUMP_LOG_SEGMENTS, run_tool
 from support.clusters import start_cluster
-from support.java_oracle import JavaRecord
+from support.java_oracle import JavaOracle, JavaRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full
 

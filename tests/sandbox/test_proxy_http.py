@@ -15,6 +15,7 @@ import pytest
 from maxbrod.sandbox.proxy import (
     AnswerError,
     CutAnswer,
+    Fault,
     FaultProxy,
     FlipAnswerBit,
     FlipRequestBit,
@@ -26,7 +27,6 @@ from maxbrod.sandbox.proxy import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.sandbox.proxy import Fault
 
 pytestmark = pytest.mark.usefixtures("no_proxy_thread_left")
 

@@ -12,6 +12,7 @@ import pytest
 from maxbrod.sandbox.proxy import (
     CutAnswer,
     CutRequest,
+    Fault,
     FaultProxy,
     FlipAnswerBit,
     FlipRequestBit,
@@ -27,7 +28,6 @@ from support.s3 import loopback_server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.sandbox.proxy import Fault
 
 pytestmark = pytest.mark.usefixtures("no_proxy_thread_left")
 

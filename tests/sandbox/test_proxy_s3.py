@@ -18,6 +18,8 @@ from maxbrod.sandbox.proxy import (
     Blackhole,
     CutAnswer,
     CutRequest,
+    Fault,
+    FaultProxy,
     FlipAnswerBit,
     FlipRequestBit,
     HttpMatch,
@@ -33,7 +35,6 @@ from maxbrod.sandbox.waiting import wait_for
 from support.s3 import no_retries
 
 if TYPE_CHECKING:
-    from maxbrod.sandbox.proxy import Fault, FaultProxy
     from maxbrod.sandbox.s3 import S3Server
 
 pytestmark = pytest.mark.usefixtures("no_proxy_thread_left")

@@ -18,6 +18,7 @@ from maxbrod.sandbox.proxy import (
     Blackhole,
     CutAnswer,
     CutRequest,
+    Fault,
     FaultProxy,
     FlipAnswerBit,
     FlipRequestBit,
@@ -35,7 +36,6 @@ from support.s3 import loopback_server
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from maxbrod.sandbox.proxy import Fault
 
 pytestmark = pytest.mark.usefixtures("no_proxy_thread_left")
 

@@ -16,7 +16,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_USAGE
 from maxbrod.status.run import gather
-from support.archives import commit_run
+from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pytest
 
     from maxbrod.sandbox.s3 import S3Server
-    from support.archives import Place
 
 
 def looked(place: Place, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any]]:

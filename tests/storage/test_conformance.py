@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from maxbrod import bounds
 from maxbrod.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError, TruncatedDataError, UsageError
-from maxbrod.storage.interface import ByteRange
+from maxbrod.storage.interface import ByteRange, Storage, Writer
 from maxbrod.storage.probe import probe_conditional_puts
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage, Writer
 
 MIB = 1024 * 1024
 ESCAPES = [

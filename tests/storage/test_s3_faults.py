@@ -21,6 +21,8 @@ from maxbrod.sandbox.proxy import (
     Blackhole,
     CutAnswer,
     CutRequest,
+    Fault,
+    FaultProxy,
     FlipAnswerBit,
     FlipRequestBit,
     HttpMatch,
@@ -38,7 +40,6 @@ from support.storages import s3_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maxbrod.sandbox.proxy import Fault, FaultProxy
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
     from maxbrod.storage.interface import Storage
 

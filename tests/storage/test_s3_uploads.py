@@ -14,6 +14,8 @@ from maxbrod.errors import UnavailableError
 from maxbrod.sandbox.proxy import (
     AnswerError,
     CutRequest,
+    Fault,
+    FaultProxy,
     FlipRequestBit,
     HttpMatch,
     LoseAnswer,
@@ -25,7 +27,6 @@ from maxbrod.sandbox.waiting import wait_for
 from maxbrod.storage.remote import PART_BYTES
 
 if TYPE_CHECKING:
-    from maxbrod.sandbox.proxy import Fault, FaultProxy
     from maxbrod.sandbox.s3 import S3Server
     from maxbrod.storage.interface import Storage
 

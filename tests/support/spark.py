@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maxbrod.engine.session import open_session
+from maxbrod.work.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

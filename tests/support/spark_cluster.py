@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from maxbrod.engine.gateway import FOREIGN_VARIABLES, spark_home
 from maxbrod.java import find_java
 from maxbrod.sandbox.waiting import wait_for
+from maxbrod.work.gateway import FOREIGN_VARIABLES, spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def run_tasks_here(_: object, function: Callable[[str], str], payloads: Sequence[str], **more: Any) -> list[str]:
-    """In place of `maxbrod.engine.jobs.run_tasks`: one task after another, text in, text out."""
+    """In place of `maxbrod.work.jobs.run_tasks`: one task after another, text in, text out."""
     return [function(payload) for payload in payloads]
 
 
 @contextmanager
 def no_session(*_: object, **more: Any) -> Iterator[None]:
-    """In place of `maxbrod.engine.session.open_configured`."""
+    """In place of `maxbrod.work.session.open_configured`."""
     yield None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import maxbrod
-from maxbrod.engine.session import open_session
+from maxbrod.work.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

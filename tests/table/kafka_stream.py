@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import maxbrod
-from maxbrod.engine.session import open_session
+from maxbrod.work.session import open_session
 
 
 def stream(session: Any, bootstrap: str, topic: str, folder: str, checkpoint: str) -> None:

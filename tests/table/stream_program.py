@@ -6,17 +6,14 @@ It dies right after the archive has committed a micro-batch, before Spark can no
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 import maxbrod
-from maxbrod.engine.session import open_session
-from maxbrod.table.archive_sink.writer import ArchiveStreamWriter
+from maxbrod.table.archive_sink.writer import ArchiveStreamWriter, Written
 from maxbrod.table.source import ArchiveSource
-
-if TYPE_CHECKING:
-    from maxbrod.table.archive_sink.writer import Written
+from maxbrod.work.session import open_session
 
 LAST = 3
 """The micro-batch that Spark does not live to note."""

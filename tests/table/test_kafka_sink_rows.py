@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -14,12 +14,9 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.murmur import partition_for
 from maxbrod.errors import RefusedError
 from maxbrod.model import Codec
-from maxbrod.table.kafka_sink.rows import PORTION_BYTES, portions, shared_out
+from maxbrod.table.kafka_sink.rows import PORTION_BYTES, PartitionBatches, portions, shared_out
 from maxbrod.table.kafka_sink.topics import Target
 from maxbrod.table.sink_columns import to_rows
-
-if TYPE_CHECKING:
-    from maxbrod.table.kafka_sink.rows import PartitionBatches
 
 SCHEMA = pa.schema(
     [

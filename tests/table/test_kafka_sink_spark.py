@@ -13,7 +13,7 @@ from backup.ledger import _columns, odd_records
 from maxbrod.batch.encode import encode
 from maxbrod.model import Codec
 from maxbrod.sandbox.topics import create_topic
-from support.java_oracle import JavaRecord
+from support.java_oracle import JavaOracle, JavaRecord
 from table.archives import write as write_archive
 from table.kafka_writes import KEEP, consumed, ends, values
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.sandbox.cluster import Cluster
-    from support.java_oracle import JavaOracle
 
 
 @pytest.fixture

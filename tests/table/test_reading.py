@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from native_logs import ABORT, COMMIT, NAME, data_batch, marker, pack
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 from reference import Record
 
 from maxbrod.batch.looking import Look
@@ -20,7 +20,6 @@ from table.archives import Reads, query, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql.datasource import Filter
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FAR = 2**62

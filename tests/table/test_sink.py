@@ -24,7 +24,7 @@ from maxbrod.inspect.listing import list_topics
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.table.archive_sink import task as archive_task
 from maxbrod.table.source import ArchiveSource
-from support.archives import commit_run
+from support.archives import Place, commit_run
 from table import archives
 from table.sinks import (
     ALL,
@@ -44,8 +44,6 @@ from table.sinks import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from support.archives import Place
 
 
 def row(value: int | str, partition: int | None = 0, topic: str | None = "t", **more: Any) -> Row:

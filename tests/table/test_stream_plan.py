@@ -25,12 +25,11 @@ from maxbrod.table.read.scope import Scope
 from maxbrod.table.stream.following import plan_batch
 from maxbrod.table.stream.plan import Limits, advance
 from maxbrod.table.stream.positions import StreamPosition, decode_position, encode_position, without
-from maxbrod.table.stream.view import view_of
+from maxbrod.table.stream.view import View, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.table.stream.view import View
 
 EVERYTHING = TableOptions(url="x", columns=("offset",))
 NOTHING = StreamPosition(marks={})

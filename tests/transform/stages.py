@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from native_logs import NAME
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.opening import Archive, open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.config import StorageConfig
-from maxbrod.engine.progress import silent
 from maxbrod.layouts.reading import read_records
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.sources import Source
@@ -22,12 +21,12 @@ from maxbrod.transfer.task import TransferItem
 from maxbrod.transform.columns import FLAGS, PREFIX
 from maxbrod.transform.plan import Transform
 from maxbrod.transform.task import TransformSettings, read_rows
+from maxbrod.work.progress import silent
 from table.archives import write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.archive.opening import Archive
 
 WHERE = TopicPartition(topic=NAME.topic, partition=NAME.partition)
 

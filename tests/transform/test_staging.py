@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from native_logs import ABORT, batches, data_batch, marker, pack
 from reference import Record
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.opening import Archive, open_archive
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, UsageError
@@ -27,7 +27,6 @@ from transform.stages import asked, records_in, stage, staging_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.archive.opening import Archive
     from maxbrod.sandbox.s3 import S3Server
 
 pytestmark = pytest.mark.full

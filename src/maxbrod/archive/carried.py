@@ -22,7 +22,9 @@ from maxbrod.archive.acls import is_about
 from maxbrod.errors import CorruptDataError
 from maxbrod.kafka.state.cluster_state import (
     Acl,
+    ClusterState,
     CommittedOffset,
+    Group,
     Quota,
     ScramUser,
     TopicState,
@@ -35,7 +37,6 @@ from maxbrod.strict_json import value_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from maxbrod.kafka.state.cluster_state import ClusterState, Group
 
 Place: TypeAlias = tuple[str, str, int]
 """A group, a topic id and a partition."""

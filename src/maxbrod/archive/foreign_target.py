@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
-from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Survey, WriteOptions
+from maxbrod.layouts.foreign import (
+    ClusterFacts,
+    ForeignGroup,
+    ForeignSegment,
+    ForeignTopic,
+    Layout,
+    Loss,
+    Survey,
+    WriteOptions,
+)
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.opening import open_storage
@@ -20,7 +29,6 @@ if TYPE_CHECKING:
 
     from maxbrod.config import StorageConfig
     from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, TopicState
-    from maxbrod.layouts.foreign import ForeignSegment, Layout, Loss
 
 _MEMORY: Final = f"{OWN_FOLDER}/backup.json"
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from maxbrod import strict_json
 from maxbrod.archive.lifecycle import commit_run
-from maxbrod.archive.opening import HOLDS
+from maxbrod.archive.opening import HOLDS, Archive
 from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshots import find_run, read_snapshot
 from maxbrod.batch.crc import crc32c
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.storage.interface import Storage
 

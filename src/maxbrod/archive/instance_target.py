@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.archive.foreign_target import ForeignTarget, complete_facts
+from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, complete_facts
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.avro.instances import Instance, Mark, Stage, fenced, put_next, read_instances
 from maxbrod.layouts.avro.names import instance_folder
@@ -17,14 +17,12 @@ from maxbrod.layouts.avro.publishing import folder_of
 from maxbrod.layouts.avro.survey import survey as survey_tree
 from maxbrod.layouts.coverage import extended_by
 from maxbrod.layouts.facts import encode_facts
-from maxbrod.layouts.foreign import Survey
+from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Survey, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from maxbrod.archive.foreign_target import TargetRequest
     from maxbrod.config import StorageConfig
-    from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, WriteOptions
     from maxbrod.model import TopicPartition
 
 _DELETED_AT_ONCE: Final = 1000

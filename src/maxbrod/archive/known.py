@@ -6,16 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.acls import is_about
-from maxbrod.archive.carried import ACCESS, NOTHING, RunKnowledge, decode_carried
+from maxbrod.archive.carried import ACCESS, NOTHING, Carried, LostOffset, LostTopic, Place, RunKnowledge, decode_carried
 from maxbrod.errors import naming
-from maxbrod.kafka.state.cluster_state import Group, decode_state
+from maxbrod.kafka.state.cluster_state import Acl, ClusterState, Group, TopicState, decode_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from maxbrod.archive.carried import Carried, LostOffset, LostTopic, Place
     from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.kafka.state.cluster_state import Acl, ClusterState, TopicState
 
 GONE: Final = "Dead"
 """Kafka's own word for the state of a group that does not exist."""

@@ -6,13 +6,10 @@ partitions took a second to make and a hundred megabytes, and a command needs fe
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Mapping, ValuesView
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from typing import Any, TypeVar
 
 from maxbrod.model import PartitionId
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Number = TypeVar("Number")
 """An integer, or one that may be None."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from maxbrod import strict_json
 from maxbrod.archive.partition_numbers import PartitionNumbers
-from maxbrod.archive.snapshot_changes import apply_changes
+from maxbrod.archive.snapshot_changes import Change, apply_changes
 from maxbrod.batch.compression import compress, unpack_document
 from maxbrod.batch.crc import crc32c
 from maxbrod.bounds import count_partitions
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.archive.snapshot_changes import Change
 
 FORMAT_FIELD: Final = "maxbrod.snapshot"
 FORMAT_VERSION: Final = 1

@@ -10,18 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.carried import carry
-from maxbrod.archive.known import know, knowledge_of
-from maxbrod.archive.snapshot_document import decode
+from maxbrod.archive.carried import RunKnowledge, carry
+from maxbrod.archive.known import Known, know, knowledge_of
+from maxbrod.archive.snapshot_document import Snapshot, decode
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.archive.carried import RunKnowledge
-    from maxbrod.archive.known import Known
     from maxbrod.archive.opening import AnyCatalog
-    from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
     from maxbrod.kafka.state.cluster_state import ClusterState

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.bounds import PARTITIONS_MAX, count_partitions
-from maxbrod.catalog.rows import Gap, Run, Segment
+from maxbrod.catalog.rows import Gap, Row, Run, Segment
 from maxbrod.errors import CorruptDataError
 from maxbrod.kafka.state.access_names import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
 from maxbrod.kafka.state.cluster_state import (
@@ -30,15 +30,13 @@ from maxbrod.kafka.state.cluster_state import (
     encode_state,
 )
 from maxbrod.layouts.coverage import by_partition
-from maxbrod.layouts.foreign import UNCOMMITTED
+from maxbrod.layouts.foreign import UNCOMMITTED, Fault, ForeignGap, ForeignGroup, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.travelling import describe
 from maxbrod.model import GapReason, PartitionId, TopicPartition, topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.catalog.rows import Row
-    from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignGroup, ForeignSegment, ForeignTopic, Survey
     from maxbrod.layouts.foreign_cluster import ForeignCluster
 
 RUN_ID: Final = "survey"

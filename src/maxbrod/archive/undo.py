@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from maxbrod.archive.clocks import read_clocks
+from maxbrod.archive.clocks import Clocks, read_clocks
 from maxbrod.archive.lifecycle import NO_ROWS, Change, commit_change
 from maxbrod.archive.pruned import NEWEST, is_pruned, newest_pruned_ms, prune_rows, restore_rows
 from maxbrod.catalog.commits import IDENTITY, absent_rows
@@ -27,7 +27,6 @@ from maxbrod.model import PartitionId
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from maxbrod.archive.clocks import Clocks
     from maxbrod.archive.opening import Archive
     from maxbrod.catalog.rows import Run
     from maxbrod.storage.interface import Storage

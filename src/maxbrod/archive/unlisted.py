@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.catalog.ledger import named_in_ledger
-from maxbrod.catalog.replaced import meets, merge
+from maxbrod.catalog.replaced import Intervals, meets, merge
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.contents import read_contents
 from maxbrod.layouts.kafka.described_batches import describe
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.catalog.replaced import Intervals
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 FOLDERS: Final = ("packs", "segments")

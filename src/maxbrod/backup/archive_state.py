@@ -7,29 +7,24 @@ a newer one. After an error it may be ahead of the catalog, or behind a commit w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.archive.carried import NOTHING, carry
+from maxbrod.archive.carried import NOTHING, Carried, RunKnowledge, carry
 from maxbrod.archive.partition_numbers import PartitionNumbers
 from maxbrod.archive.runs import is_partial
 from maxbrod.archive.snapshot_changes import find_changes
-from maxbrod.archive.snapshot_document import document_of
+from maxbrod.archive.snapshot_document import Snapshot, document_of
 from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snapshot
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.replaced import after_replacing
-from maxbrod.catalog.rows import Gap
+from maxbrod.catalog.rows import Gap, Row, Run
 from maxbrod.model import MENDABLE, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from maxbrod.archive.carried import Carried, RunKnowledge
     from maxbrod.archive.opening import Archive
-    from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.backup.plan.states import PartitionBackup, PartitionState
-    from maxbrod.catalog.rows import Row, Run
     from maxbrod.kafka.state.cluster_state import ClusterState
 
 

@@ -7,19 +7,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.backup.plan.starts import parse_start
-from maxbrod.engine.preflight import needs_of
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UsageError
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.work.preflight import needs_of
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.session import Session, open_configured, parallelism_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
 
 
 class BackupBase:

@@ -10,9 +10,9 @@ from maxbrod.backup.plan.generations import DAYS, HOURS, parse_length
 from maxbrod.backup.plan.turns import OFFSETS
 from maxbrod.backup.run import Backup
 from maxbrod.backup.turns import TurnsBackup
-from maxbrod.engine.progress import silent
 from maxbrod.errors import UsageError
 from maxbrod.layouts.registry import NATIVE
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     import threading
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from maxbrod.backup.part import Part
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
+    from maxbrod.work.session import Session
 
 _TIMES = {DAYS, HOURS, OFFSETS}
 """Options of the original tool that say when, not how a layout is written."""

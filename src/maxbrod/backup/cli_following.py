@@ -9,11 +9,10 @@ from rich.text import Text
 from maxbrod.backup.summary import print_notice
 from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json_line
 from maxbrod.errors import EXIT_DONE
-from maxbrod.notices import counted
+from maxbrod.notices import Notice, counted
 
 if TYPE_CHECKING:
     from maxbrod.backup.follow import Interval
-    from maxbrod.notices import Notice
 
 
 class IntervalPrinter:

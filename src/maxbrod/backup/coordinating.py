@@ -15,7 +15,7 @@ from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import Feed, stamped
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.producing import produce_all
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.avro.coordination import TOPIC, decode_coordination, encode_coordination
 from maxbrod.layouts.decoding import decode_committed
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from maxbrod.backup.plan.turns import Mailbox, Send
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
 
 _COMPACTED: Final = {"cleanup.policy": "compact"}

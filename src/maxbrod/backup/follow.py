@@ -10,26 +10,23 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.backup.choosing import open_backup
+from maxbrod.backup.choosing import AnyBackup, open_backup
 from maxbrod.backup.notices import STOPPED
 from maxbrod.backup.plan.rolling import RollLimits, Waiting
-from maxbrod.backup.report import add_up
-from maxbrod.engine.progress import Progress, silent
+from maxbrod.backup.report import BackupReport, add_up
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError
 from maxbrod.model import now_ms
 from maxbrod.notices import verdict_of, worst_exit_code
+from maxbrod.work.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from maxbrod.backup.choosing import AnyBackup
     from maxbrod.backup.options import BackupOptions
-    from maxbrod.backup.report import BackupReport
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
+    from maxbrod.work.session import Session
 
 _POLL_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 300.0

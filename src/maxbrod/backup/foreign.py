@@ -16,39 +16,32 @@ from maxbrod.archive.recovery import Reach, move_on, oldest
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.backup.base import BackupBase
 from maxbrod.backup.notices import about, is_partial, stopped
-from maxbrod.backup.observing import choose_topics, observe
+from maxbrod.backup.observing import Observed, choose_topics, observe
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
-from maxbrod.backup.plan.states import PartitionBackup, plan_partition
+from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.catalog.surveyed import SurveyedCatalog
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.windows import Window, next_windows, spread
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.foreign import ForeignGap
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
-from maxbrod.model import GapReason, now_ms
-from maxbrod.notices import worst_exit_code
+from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
+from maxbrod.notices import Notice, worst_exit_code
 from maxbrod.transfer.job import run_transfer_job
-from maxbrod.transfer.task import TransferItem, TransferSettings
+from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.windows import Window, next_windows, spread
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.backup.observing import Observed
     from maxbrod.backup.plan.rolling import Waiting
-    from maxbrod.backup.plan.states import PartitionState
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
     from maxbrod.kafka.state.cluster_state import ClusterState
-    from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
-    from maxbrod.model import PartitionId, TopicPartition
-    from maxbrod.notices import Notice
-    from maxbrod.transfer.task import Transferred
+    from maxbrod.work.session import Session
 
 FAILED: Final = "failed"
 """The kind of notice about a partition that could not be read or written."""

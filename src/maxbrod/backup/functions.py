@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from maxbrod.backup.run import Backup
-from maxbrod.config import Config, KafkaConfig, config_with
-from maxbrod.engine.progress import silent
+from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
     from pathlib import Path
-    from typing import Unpack
 
     from maxbrod.backup.keywords import BackupKeywords
     from maxbrod.backup.report import BackupReport
-    from maxbrod.config import StorageConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
+    from maxbrod.work.session import Session
 
 
 def backup(

@@ -19,10 +19,10 @@ from maxbrod.backup.generations import (
     view_topics,
 )
 from maxbrod.backup.plan.tasks import plan_tasks
-from maxbrod.backup.proving import prove_unread, still_to_read
+from maxbrod.backup.proving import Proved, prove_unread, still_to_read
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.backup.watching import Meter
-from maxbrod.engine.progress import silent
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     import threading
@@ -32,15 +32,13 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.generations import Policy, Share
     from maxbrod.backup.plan.items import Task
     from maxbrod.backup.plan.states import PartitionBackup
-    from maxbrod.backup.proving import Proved
     from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.catalog.rows import Run
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.model import PartitionId
     from maxbrod.notices import Notice
+    from maxbrod.work.session import Session
 
 
 class GenerationalBackup(BackupBase):

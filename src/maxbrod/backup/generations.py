@@ -25,6 +25,7 @@ from maxbrod.backup.plan.generations import (
     TOMBSTONES_MS,
     PartitionView,
     Policy,
+    Share,
     TopicView,
     begin,
     bytes_left,
@@ -38,11 +39,11 @@ from maxbrod.backup.plan.generations import (
     why_late,
 )
 from maxbrod.backup.plan.generations import budget as budget_of
-from maxbrod.catalog.generations import GenerationChanges, as_active, as_building, encode_generations
+from maxbrod.catalog.generations import GenerationChanges, TopicGenerations, as_active, as_building, encode_generations
 from maxbrod.catalog.queries import ArchivedRange
-from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.catalog.rows import Gap, Row, Segment, decode_rows
 from maxbrod.catalog.schema import Kind
-from maxbrod.catalog.tiling import find_tiling_faults
+from maxbrod.catalog.tiling import Overlap, UncoveredRange, find_tiling_faults
 from maxbrod.errors import EXIT_DONE, ObjectNotFoundError
 from maxbrod.model import MENDABLE, GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
@@ -52,12 +53,8 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.backup.options import BackupOptions
-    from maxbrod.backup.plan.generations import Share
     from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.proving import Proved
-    from maxbrod.catalog.generations import TopicGenerations
-    from maxbrod.catalog.rows import Row
-    from maxbrod.catalog.tiling import Overlap, UncoveredRange
     from maxbrod.kafka.state.cluster_state import ClusterState
 
 NOTICE = "generation"

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from maxbrod.backup.plan.items import Outcome, Task
 from maxbrod.backup.task import TaskSettings, run_backup_task
-from maxbrod.engine.jobs import run_tasks
+from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,25 +10,23 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.backup.archive_state import read_archive_state
 from maxbrod.backup.generational import GenerationalBackup
 from maxbrod.backup.observing import choose_topics
-from maxbrod.backup.part import PartOfTopics, rebase
+from maxbrod.backup.part import Part, PartOfTopics, rebase
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import fenced
-from maxbrod.engine.progress import silent
 from maxbrod.errors import FencedError, RefusedError, UnavailableError
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.backup.part import Part
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.model import PartitionId
+    from maxbrod.work.session import Session
 
 ATTEMPTS: Final = 20
 """How often to commit while other writers commit their parts."""

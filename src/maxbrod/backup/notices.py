@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
-from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS
+from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS, ClusterState, MissingState
 from maxbrod.notices import Notice, counted
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.items import Failure
     from maxbrod.backup.plan.states import PartitionState
     from maxbrod.catalog.rows import Run
-    from maxbrod.kafka.state.cluster_state import ClusterState, MissingState
     from maxbrod.kafka.state.open_transactions import OpenTransaction
     from maxbrod.model import TopicPartition
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from maxbrod.archive.selection import has_patterns, select_topics
 from maxbrod.backup.notices import about, hidden_topic, hidden_topics, no_topics, too_few_topics
-from maxbrod.backup.plan.starts import AtTime
+from maxbrod.backup.plan.starts import AtTime, Start
 from maxbrod.backup.plan.states import PartitionState
 from maxbrod.backup.truncation import find_truncations
 from maxbrod.errors import EXIT_INCOMPLETE, MaxbrodError, UsageError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import AnyCatalog
     from maxbrod.backup.options import BackupOptions
-    from maxbrod.backup.plan.starts import Start
     from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.kafka.wire.client import KafkaClient

@@ -7,23 +7,18 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from maxbrod.backup.notices import storage_failed
-from maxbrod.backup.plan.assembly import assemble, check_tiling
-from maxbrod.backup.plan.items import FailureKind, Task, outcomes_by_partition
-from maxbrod.backup.plan.mending import outcomes_by_retry, settle
-from maxbrod.catalog.rows import Segment
-from maxbrod.model import now_ms
+from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
+from maxbrod.backup.plan.items import FailureKind, Outcome, RangeItem, Task, outcomes_by_partition
+from maxbrod.backup.plan.mending import Retry, outcomes_by_retry, settle
+from maxbrod.catalog.rows import Gap, Segment
+from maxbrod.model import PartitionId, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from maxbrod.backup.plan.assembly import Assembly
-    from maxbrod.backup.plan.items import Outcome, RangeItem
-    from maxbrod.backup.plan.mending import Retry
     from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.plan.tasks import Wave
     from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.catalog.rows import Gap
-    from maxbrod.model import PartitionId
     from maxbrod.notices import Notice
 
     Plans = Mapping[PartitionId, PartitionBackup]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from maxbrod.model import now_ms
+from maxbrod.model import PartitionId, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from maxbrod.backup.observing import Observed
     from maxbrod.backup.report import BackupReport
     from maxbrod.backup.run_state import BackupRun
-    from maxbrod.model import PartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,51 +34,42 @@ from maxbrod.backup.generations import KnownGenerations, policy_of, read_generat
 from maxbrod.backup.job import run_backup_job
 from maxbrod.backup.joint import ATTEMPTS, PAUSE_S, JointBackup, dropped, own_catalog
 from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
-from maxbrod.backup.observing import Observations, choose_topics, observe
+from maxbrod.backup.observing import ChosenTopics, Observations, Observed, choose_topics, observe
 from maxbrod.backup.plan.mending import plan_mending
-from maxbrod.backup.plan.states import plan_partitions
-from maxbrod.backup.plan.tasks import plan_tasks
-from maxbrod.backup.proving import prove, prove_mended, prove_unread, still_to_read
+from maxbrod.backup.plan.states import PartitionBackup, plan_partitions
+from maxbrod.backup.plan.tasks import Wave, plan_tasks
+from maxbrod.backup.proving import Proved, prove, prove_mended, prove_unread, still_to_read
 from maxbrod.backup.quiet import QuietRun, quiet_run
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.backup.task import TaskSettings
 from maxbrod.backup.truncation import apply_truncation, find_mixed
 from maxbrod.backup.watching import BrokerWatch, Meter
 from maxbrod.catalog.replaced import after_replacing
-from maxbrod.catalog.rows import Run
-from maxbrod.engine.jobs import ON_SPARK
-from maxbrod.engine.preflight import is_local
-from maxbrod.engine.progress import Progress, silent
+from maxbrod.catalog.rows import Row, Run
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullError, UnavailableError
 from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.state.cluster_state import encode_state
+from maxbrod.kafka.state.cluster_state import ClusterState, encode_state
 from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.model import MENDABLE, now_ms
-from maxbrod.notices import worst_exit_code
+from maxbrod.model import MENDABLE, PartitionId, now_ms
+from maxbrod.notices import Notice, worst_exit_code
+from maxbrod.work.jobs import ON_SPARK
+from maxbrod.work.preflight import is_local
+from maxbrod.work.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
-    from maxbrod.backup.observing import ChosenTopics, Observed
     from maxbrod.backup.part import Part
     from maxbrod.backup.plan.items import Task
     from maxbrod.backup.plan.rolling import Waiting
-    from maxbrod.backup.plan.states import PartitionBackup
-    from maxbrod.backup.plan.tasks import Wave
-    from maxbrod.backup.proving import Proved
     from maxbrod.backup.report import BackupReport
     from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.catalog.rows import Row
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.kafka.state.cluster_state import ClusterState
-    from maxbrod.model import PartitionId
-    from maxbrod.notices import Notice
+    from maxbrod.work.session import Session
 
     Plans = Mapping[PartitionId, PartitionBackup]
     Held = Mapping[PartitionId, ArchivedRange]

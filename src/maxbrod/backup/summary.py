@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from maxbrod.cli.output import human_bytes, human_time, out, print_line, table
-from maxbrod.notices import counted
+from maxbrod.notices import Notice, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from maxbrod.backup.report import BackupReport, TopicReport
-    from maxbrod.notices import Notice
 
 TOPICS_SHOWN_MAX: Final = 60
 NOTICES_SHOWN_MAX: Final = 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.backup.plan.items import Damage, Failure, FailureKind, Outcome
+from maxbrod.backup.plan.items import Damage, Failure, FailureKind, Outcome, RangeItem, Task
 from maxbrod.batch.looking import look_into
 from maxbrod.errors import (
     AccessDeniedError,
@@ -33,7 +33,6 @@ from maxbrod.storage.opening import open_storage
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.backup.plan.items import RangeItem, Task
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.kafka.fetch.chunks import Chunk
     from maxbrod.layouts.kafka.compression import Compression

@@ -23,26 +23,22 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.compute as pc
 
 from maxbrod.backup.notices import about
-from maxbrod.backup.plan.items import outcomes_by_partition
-from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment, decode_rows, slice_of
-from maxbrod.kafka.fetch.offsets import epoch_ends
+from maxbrod.backup.plan.items import Outcome, outcomes_by_partition
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Row, Segment, decode_rows, slice_of
+from maxbrod.kafka.fetch.offsets import EpochEnd, epoch_ends
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.cut import cut_slice
 from maxbrod.layouts.kafka.partition import PartitionName
-from maxbrod.model import now_ms
+from maxbrod.model import PartitionId, TopicPartition, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.archive.opening import AnyCatalog, Archive
-    from maxbrod.backup.plan.items import Outcome
     from maxbrod.backup.plan.states import PartitionBackup, PartitionState
     from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.catalog.rows import Row
     from maxbrod.errors import MaxbrodError
-    from maxbrod.kafka.fetch.offsets import EpochEnd
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.model import PartitionId, TopicPartition
     from maxbrod.notices import Notice
 
 _EVERYTHING: Final = 2**63 - 1

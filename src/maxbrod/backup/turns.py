@@ -20,6 +20,7 @@ from maxbrod.backup.plan.turns import (
     BACKING_UP,
     LENGTH_MS,
     STAGES,
+    Action,
     Clear,
     Mailbox,
     Phase,
@@ -35,23 +36,21 @@ from maxbrod.backup.plan.turns import (
 )
 from maxbrod.backup.report import BackupReport
 from maxbrod.catalog.run_ids import new_run_id
-from maxbrod.engine.progress import Progress
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.avro.coordination import Event
 from maxbrod.layouts.avro.instances import check_name
-from maxbrod.model import now_ms
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.notices import Notice
+from maxbrod.work.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.archive.foreign_target import TargetRequest
     from maxbrod.backup.plan.rolling import Waiting
-    from maxbrod.backup.plan.turns import Action
     from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
-    from maxbrod.model import TopicPartition
 
 _BEHIND_MS: Final = 30_000
 """A generation has caught up when it has read everything that the log had this long ago or later."""

@@ -6,10 +6,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.engine.progress import Progress
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.work.progress import OnProgress, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.items import Outcome
     from maxbrod.backup.plan.tasks import Wave
     from maxbrod.config import KafkaConfig
-    from maxbrod.engine.progress import OnProgress
     from maxbrod.kafka.state.cluster_state import Broker
 
 _LOG: Final = logging.getLogger(__name__)

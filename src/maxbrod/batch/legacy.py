@@ -25,13 +25,12 @@ from maxbrod.batch.headers import (
 )
 from maxbrod.batch.schema import project
 from maxbrod.batch.unpack import ENOUGH_BYTES, append
-from maxbrod.errors import CorruptDataError
+from maxbrod.errors import CorruptDataError, MaxbrodError
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from maxbrod.errors import MaxbrodError
 
 _SMALLEST_ENTRY: Final = 26
 _WALK_ROWS: Final = 1 << 16

@@ -29,7 +29,7 @@ from maxbrod.batch.headers import (
 from maxbrod.batch.patch import join, patch
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.errors import CorruptDataError, naming
-from maxbrod.model import Codec
+from maxbrod.model import AbortedTransaction, Codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from maxbrod.batch.cuts import Cut
     from maxbrod.batch.provenance import Provenance
-    from maxbrod.model import AbortedTransaction
 
 _DROPPED: Final = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_DELETE_HORIZON
 

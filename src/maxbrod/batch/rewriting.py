@@ -14,7 +14,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import BATCH_BYTES_MAX, encode
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
-from maxbrod.batch.provenance import passed, with_provenance
+from maxbrod.batch.provenance import Provenance, passed, with_provenance
 from maxbrod.batch.replay import SourcedBatches, SourceRanges
 from maxbrod.model import Codec
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.cuts import Cut
-    from maxbrod.batch.provenance import Provenance
 
 RECORD_COLUMNS: Final = ["offset", "timestamp_ms", "key", "value", "headers"]
 """The other columns get defaults: no leader epoch, no producer, no transaction, create time."""

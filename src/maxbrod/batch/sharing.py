@@ -19,7 +19,7 @@ from maxbrod.batch.replay import refuse_disorder
 from maxbrod.batch.rewriting import RECORD_COLUMNS, encode_dense
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.errors import naming
-from maxbrod.model import Codec
+from maxbrod.model import AbortedTransaction, Codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.cuts import Cut
-    from maxbrod.model import AbortedTransaction
 
 CONTENT_COLUMNS: Final = [name for name in RECORD_COLUMNS if name != "offset"]
 """The columns of a record that do not depend on its place."""

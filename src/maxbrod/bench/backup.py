@@ -24,7 +24,7 @@ from maxbrod.bench.loads import BATCH_BYTES, Load, write_load
 from maxbrod.bench.peers import read_with_consumer_performance, read_with_kcat, write_with_cat
 from maxbrod.bench.planning import measure_planning
 from maxbrod.bench.processes import peak_bytes_below, run_python
-from maxbrod.bench.race import Lap, race_laps, time_lap
+from maxbrod.bench.race import Lap, Laps, race_laps, time_lap
 from maxbrod.bench.stage import Stage as SharedStage
 from maxbrod.bench.stage import open_sandbox, worker_memory
 from maxbrod.bench.start import OURS
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from maxbrod.backup.plan.items import Task
-    from maxbrod.bench.race import Laps
-    from maxbrod.engine.session import Session
+    from maxbrod.work.session import Session
 
 A_RECORDS: Final = 1_000_000
 B_RECORDS: Final = 4_000_000

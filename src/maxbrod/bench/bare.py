@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from maxbrod.batch.coalescing import AUTO, Batches, Coalescer
-from maxbrod.batch.headers import walk
+from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.ranges import read_range
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.bench.loads import Load
     from maxbrod.kafka.wire.sending import Piece
     from maxbrod.layouts.kafka.slices import Slice

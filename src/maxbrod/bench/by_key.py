@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from maxbrod.archive.carried import NOTHING, encode_carried
 from maxbrod.archive.opening import open_native
@@ -15,20 +15,16 @@ from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.batch.encode import encode as encode_batches
 from maxbrod.bench.figures import Figure
 from maxbrod.bench.lifecycle import BATCH_BYTES, PARTITIONS, SEGMENT_RECORDS, TOPIC, TOPIC_ID, write_runs
-from maxbrod.bench.race import race_laps, time_lap
+from maxbrod.bench.race import Lap, race_laps, time_lap
 from maxbrod.catalog.rows import Run
 from maxbrod.compact.options import CompactOptions
 from maxbrod.compact.run import compact_archive
 from maxbrod.config import Config
-from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState, encode_state
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
-
-if TYPE_CHECKING:
-    from maxbrod.bench.race import Lap
-    from maxbrod.engine.session import Session
+from maxbrod.work.session import Session, open_session
 
 SEGMENTS: Final = 50
 """For each partition, at scale 1: 4 million records in all."""

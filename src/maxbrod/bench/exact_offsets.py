@@ -21,7 +21,7 @@ from maxbrod.kafka.fetch.log_ends import log_end, log_ends
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
 from maxbrod.kafka.produce.appends import Append, Feed, Hole, stamped
 from maxbrod.kafka.produce.filling import fillers
-from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
@@ -33,7 +33,6 @@ from maxbrod.sandbox.topics import create_topic
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 
 MAP_RECORDS: Final = 100_000_000
 MAP_BYTES_WANTED: Final = 1e6

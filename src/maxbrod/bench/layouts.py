@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from maxbrod.batch.conform import conform
 from maxbrod.bench.codec import Measurement
-from maxbrod.bench.race import Lap, race_laps
+from maxbrod.bench.race import Lap, Laps, race_laps
 from maxbrod.errors import UsageError
-from maxbrod.layouts.foreign import Survey, WriteOptions
+from maxbrod.layouts.foreign import ForeignSegment, Layout, Survey, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.sandbox.events import orders
@@ -29,8 +29,6 @@ from maxbrod.storage.urls import parse_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from maxbrod.bench.race import Laps
-    from maxbrod.layouts.foreign import ForeignSegment, Layout
     from maxbrod.storage.interface import Storage
 
 BATCH_ROWS: Final = 50_000

@@ -24,13 +24,12 @@ from maxbrod.bench.figures import Figure, speed
 from maxbrod.bench.groups import LifecycleGroup
 from maxbrod.bench.logdir import copy_files
 from maxbrod.bench.planning import plan_slices
-from maxbrod.bench.race import race_laps, time_lap
+from maxbrod.bench.race import Lap, race_laps, time_lap
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import SLICE_FIELDS, Run, Segment
 from maxbrod.compact.options import CompactOptions
 from maxbrod.compact.run import compact_archive
 from maxbrod.config import Config
-from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import Codec
@@ -38,15 +37,14 @@ from maxbrod.sandbox.events import orders
 from maxbrod.storage.memory import directory_of
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.urls import parse_url
+from maxbrod.work.session import Session, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from maxbrod.bench.race import Lap
     from maxbrod.compact.report import CompactReport
-    from maxbrod.engine.session import Session
 
 PARTITIONS: Final = 4
 SEGMENTS: Final = 64

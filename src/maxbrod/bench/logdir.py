@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup.logdir import logdir_request
-from maxbrod.bench.figures import speed
-from maxbrod.bench.race import race_laps, time_lap
+from maxbrod.bench.figures import Figure, speed
+from maxbrod.bench.race import Lap, race_laps, time_lap
 from maxbrod.config import SparkConfig, StorageConfig
 from maxbrod.convert.run import Convert
 from maxbrod.errors import MaxbrodError
@@ -21,9 +21,7 @@ from maxbrod.errors import MaxbrodError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from maxbrod.bench.figures import Figure
-    from maxbrod.bench.race import Lap
-    from maxbrod.engine.session import Session
+    from maxbrod.work.session import Session
 
 _READERS: Final = 2
 """The number of cores of this benchmark's machine."""

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.backup.run import Backup
 from maxbrod.bench.figures import Figure, speed
-from maxbrod.bench.loads import write_load
+from maxbrod.bench.loads import Load, write_load
 from maxbrod.bench.processes import cpu_seconds_of, peaks_below
 from maxbrod.bench.race import Lap, race_laps, time_lap
 from maxbrod.bench.stage import Stage, open_sandbox
-from maxbrod.config import KafkaConfig
+from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.fetch.log_ends import log_ends
 from maxbrod.kafka.wire.client import KafkaClient
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from maxbrod.bench.loads import Load
-    from maxbrod.config import Config
 
 _RECORDS: Final = 4_000_000
 _BATCH_BYTES: Final = 32_768

@@ -13,11 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch.encode import encode
-from maxbrod.bench.figures import speed
+from maxbrod.bench.figures import Figure, speed
 from maxbrod.bench.race import race_laps
 from maxbrod.config import Config
-from maxbrod.engine.jobs import run_tasks
-from maxbrod.engine.session import open_session, parallelism_of
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.reading import REQUEST_BYTES
@@ -27,12 +25,12 @@ from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.repair.run import repair_archive
 from maxbrod.storage.opening import open_storage
+from maxbrod.work.jobs import run_tasks
+from maxbrod.work.session import Session, open_session, parallelism_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from maxbrod.bench.figures import Figure
-    from maxbrod.engine.session import Session
 
 WANTED: Final = 0.5
 _BYTES: Final = 512 << 20

@@ -17,9 +17,9 @@ from kafka import KafkaProducer
 
 from maxbrod.backup.run import Backup
 from maxbrod.bench.figures import Figure, speed
-from maxbrod.bench.loads import write_load
+from maxbrod.bench.loads import Load, write_load
 from maxbrod.bench.processes import cpu_seconds
-from maxbrod.bench.race import race_laps
+from maxbrod.bench.race import Lap, race_laps
 from maxbrod.bench.stage import Stage, open_sandbox
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.log_ends import log_ends
@@ -35,8 +35,6 @@ from maxbrod.sandbox.topics import create_topic
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maxbrod.bench.loads import Load
-    from maxbrod.bench.race import Lap
     from maxbrod.config import Config
 
 _RECORDS: Final = 4_000_000

@@ -20,13 +20,12 @@ from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import PartitionId
-from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
 
-    from maxbrod.storage.interface import ByteRange, ObjectInfo, Writer
 
 RUNS: Final = 64
 """As many as lie between two sweeps of the catalog, so that every kind of upkeep is among them."""

@@ -24,11 +24,11 @@ from maxbrod.bench.loads import PARTITIONS, TOPIC_CONFIG, Load, write_load
 from maxbrod.bench.peers import produce_with_producer_performance
 from maxbrod.bench.planning import measure_restore_planning
 from maxbrod.bench.processes import cpu_seconds_of, peak_bytes_below
-from maxbrod.bench.race import Lap, race_laps
+from maxbrod.bench.race import Lap, Laps, race_laps
 from maxbrod.bench.stage import Stage as SharedStage
 from maxbrod.bench.stage import open_sandbox, worker_memory
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.config import StorageConfig
+from maxbrod.config import Config, StorageConfig
 from maxbrod.errors import MaxbrodError
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import RestoreRequest
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from maxbrod.bench.race import Laps
-    from maxbrod.config import Config
-    from maxbrod.engine.session import Session
     from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.work.session import Session
 
 A_RECORDS: Final = 1_000_000
 A_RECORD_BYTES: Final = 1024

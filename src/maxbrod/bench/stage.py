@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.backup.options import BackupOptions
 from maxbrod.backup.run import Backup
 from maxbrod.bench.figures import Figure
-from maxbrod.bench.race import time_lap
+from maxbrod.bench.race import Lap, time_lap
 from maxbrod.config import Config, KafkaConfig
-from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.sandbox.cluster import Cluster
+from maxbrod.work.session import Session, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
-    from maxbrod.bench.race import Lap
-    from maxbrod.engine.session import Session
 
 WORKER_BYTES_WANTED: Final = 400e6
 

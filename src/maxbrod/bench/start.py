@@ -22,7 +22,7 @@ _BARE: Final = (
     f"session = SparkSession.builder.master('local[2]').getOrCreate(); {_WORK}; session.stop()"
 )
 OURS: Final = (
-    "import time; from maxbrod.engine.session import open_session\n"
+    "import time; from maxbrod.work.session import open_session\n"
     f"with open_session(master='local[2]') as session: {_WORK}"
 )
 

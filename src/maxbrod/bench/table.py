@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.bench.figures import Figure, seconds, share, speed
 from maxbrod.bench.groups import TableGroup
-from maxbrod.bench.loads import BATCH_BYTES, write_load
+from maxbrod.bench.loads import BATCH_BYTES, Load, write_load
 from maxbrod.bench.logdir import LogDirectory, race_logdir
 from maxbrod.bench.race import race_laps
 from maxbrod.bench.stage import Stage as SharedStage
@@ -27,8 +27,7 @@ from maxbrod.table.registering import register
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from maxbrod.bench.loads import Load
-    from maxbrod.engine.session import Session
+    from maxbrod.work.session import Session
 
 B_RECORDS: Final = 4_000_000
 OBJECTS_WANTED: Final = 2

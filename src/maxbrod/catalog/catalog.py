@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
-from maxbrod.catalog.commits import fenced, last_batch, overtaken, plan_rewrite, write_commit
+from maxbrod.catalog.commits import StreamBatch, fenced, last_batch, overtaken, plan_rewrite, write_commit
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.late import LATE_MS, demand_committed, demand_objects
 from maxbrod.catalog.ledger import begin_ledger, put_document
@@ -21,7 +21,7 @@ from maxbrod.catalog.log import has_entry, read_log
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.replaced import retire
 from maxbrod.catalog.retrying import commit_with_retries
-from maxbrod.catalog.rows import Run, decode_rows, encode_rows
+from maxbrod.catalog.rows import Row, Run, decode_rows, encode_rows
 from maxbrod.catalog.schema import FORMAT_PROPERTY
 from maxbrod.catalog.table import create_table, keep_short, load_table, no_archive
 from maxbrod.catalog.validity import check_rows
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maxbrod.catalog.codec import Table
-    from maxbrod.catalog.commits import StreamBatch
     from maxbrod.catalog.generations import GenerationChanges
-    from maxbrod.catalog.rows import Row
     from maxbrod.storage.interface import Storage
 
 _SWEEP_EVERY: Final = 64

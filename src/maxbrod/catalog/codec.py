@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
+from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from maxbrod import __version__, strict_json
 from maxbrod.catalog.log import (
@@ -41,7 +41,6 @@ from maxbrod.model import now_ms
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from deltalake.transaction import AddAction, RemoveAction
 
 APPLICATION_ID: Final = "maxbrod"
 """The same for every writer of every archive, so that any two writers conflict."""

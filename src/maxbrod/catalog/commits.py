@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import RemoveAction
 
-from maxbrod.catalog.codec import FENCE_ID, LEDGER_ID, DataFile, encode_commit, transaction_version, with_added
-from maxbrod.catalog.files import KEPT_ROWS
-from maxbrod.catalog.log import entry_name, has_entry, log_path
+from maxbrod.catalog.codec import FENCE_ID, LEDGER_ID, DataFile, Table, encode_commit, transaction_version, with_added
+from maxbrod.catalog.files import KEPT_ROWS, DataFiles
+from maxbrod.catalog.log import Log, entry_name, has_entry, log_path
 from maxbrod.catalog.rows import COMMIT
 from maxbrod.errors import (
     FencedError,
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from collections.abc import Set as AbstractSet
 
-    from maxbrod.catalog.codec import Table
-    from maxbrod.catalog.files import DataFiles
-    from maxbrod.catalog.log import Log
     from maxbrod.storage.interface import Storage
 
 NONCE_KEY: Final = "maxbrod.commit"

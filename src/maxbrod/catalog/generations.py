@@ -18,14 +18,13 @@ import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from maxbrod.catalog.replaced import with_columns
-from maxbrod.catalog.rows import encode_rows
+from maxbrod.catalog.rows import Gap, Segment, encode_rows
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.errors import UnsupportedFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.catalog.rows import Gap, Segment
 
 ENDED_KEPT: Final = 24
 """Generations that were retired or dropped and are still listed: two years of months."""

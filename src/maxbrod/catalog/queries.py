@@ -12,21 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from maxbrod.catalog.generations import as_active, decode_generations
+from maxbrod.catalog.generations import TopicGenerations, as_active, decode_generations
 from maxbrod.catalog.path_set import PathSet
 from maxbrod.catalog.portions import PORTION_ROWS, add_up, divide
-from maxbrod.catalog.replaced import REVISION_COLUMNS, as_it_was, count_revisions, revive
+from maxbrod.catalog.replaced import REVISION_COLUMNS, Revisions, as_it_was, count_revisions, revive
 from maxbrod.catalog.rows import RUN_COMMIT, Gap, Run, decode_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.times import may_have_since, may_have_until
-from maxbrod.model import PartitionId
+from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from maxbrod.catalog.generations import TopicGenerations
-    from maxbrod.catalog.replaced import Revisions
-    from maxbrod.model import GapReason
 
 _AS_OF_END: Final = "as_of_end"
 _NOT_PRESENT: Final = (Kind.RUN, Kind.REPLACED, Kind.BUILDING, Kind.GENERATIONS)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from maxbrod.catalog.queries import Queries
-from maxbrod.catalog.rows import encode_rows
+from maxbrod.catalog.rows import Row, encode_rows
 from maxbrod.catalog.validity import find_fault, refused_row
 from maxbrod.errors import CorruptDataError, RefusedError
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.catalog.generations import GenerationChanges
-    from maxbrod.catalog.rows import Row
 
 
 _NO_ROW: Final = (pa.ArrowException, OverflowError, TypeError, ValueError, KeyError)

@@ -18,13 +18,13 @@ import pyarrow as pa
 from maxbrod.archive.incarnations import select_names
 from maxbrod.cache import cache_dir
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.check.job import verify_slices
+from maxbrod.check.job import SliceProblem, verify_slices
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
-from maxbrod.engine.preflight import needs_storage
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UsageError
 from maxbrod.private_files import make_private, opened
+from maxbrod.work.preflight import needs_storage
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.session import Session, open_configured, parallelism_of
 
 if TYPE_CHECKING:
     import threading
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.check.job import SliceProblem
     from maxbrod.config import SparkConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
     from maxbrod.layouts.kafka.slices import Slice
 
 WAVE_BYTES: Final = 8 << 30

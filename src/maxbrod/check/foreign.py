@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any
 from maxbrod.archive.surveyed import partitions_without_records
 from maxbrod.check.job import check_segments
 from maxbrod.check.problems import Verdict
-from maxbrod.engine.preflight import needs_storage
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.engine.windows import spread
 from maxbrod.errors import UsageError
 from maxbrod.layouts.registry import layout_of, repair_of
 from maxbrod.layouts.travelling import describe
 from maxbrod.model import GapReason
 from maxbrod.storage.opening import open_storage
+from maxbrod.work.preflight import needs_storage
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.config import SparkConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
     from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
 
 _TASKS_PER_CORE = 4

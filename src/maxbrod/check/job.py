@@ -10,14 +10,14 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from maxbrod.batch.columns import number_column
-from maxbrod.engine.jobs import run_tasks
 from maxbrod.errors import BatchLimitError, MaxbrodError
-from maxbrod.layouts.foreign import BatchLayout, Fault
+from maxbrod.layouts.foreign import BatchLayout, Fault, ForeignSegment
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.layouts.kafka.verifying import verify_slice
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import segment_of
 from maxbrod.storage.opening import open_storage
+from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from maxbrod.config import StorageConfig
-    from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.storage.interface import Storage
 
 

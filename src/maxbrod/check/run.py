@@ -23,13 +23,13 @@ from maxbrod.archive.known import knowledge_of
 from maxbrod.archive.rebuilding import find_lost_commit, find_lost_end
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.runs import ending_of, is_partial
-from maxbrod.archive.snapshot_document import is_intact
+from maxbrod.archive.snapshot_document import Snapshot, is_intact
 from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.archive.unlisted import HINT as UNLISTED_HINT
 from maxbrod.archive.unlisted import UNCOMMITTED_MS, find_unlisted, not_young
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.schema import SCHEMA, Kind
-from maxbrod.catalog.tiling import TILING_COLUMNS, Tiling, find_tiling_faults
+from maxbrod.catalog.tiling import TILING_COLUMNS, Overlap, Tiling, UncoveredRange, find_tiling_faults
 from maxbrod.check.objects import NeededObjects
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
 from maxbrod.errors import EXIT_DONE, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.catalog.rows import Run
-    from maxbrod.catalog.tiling import Overlap, UncoveredRange
     from maxbrod.storage.interface import ObjectInfo
 
 _COLUMNS: Final = (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from maxbrod.engine.progress import Progress
+    from maxbrod.work.progress import Progress
 
 _LOG: Final = logging.getLogger(__name__)
 _SUCCESS: Final = "last_success_timestamp_seconds"

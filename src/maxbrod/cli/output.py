@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from rich import box
-from rich.console import Console, ConsoleDimensions, RenderHook
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from maxbrod.errors import EXIT_DONE
+from maxbrod.errors import EXIT_DONE, MaxbrodError
 from maxbrod.notices import verdict_of
 from maxbrod.options import JsonOption, declared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from rich.console import ConsoleOptions, ConsoleRenderable
-
-    from maxbrod.errors import MaxbrodError
 
 JsonFlag = Annotated[bool, typer.Option("--json", help=declared(JsonOption)[0].option.help)]
 

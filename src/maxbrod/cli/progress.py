@@ -17,7 +17,7 @@ from maxbrod.cli.output import err, human_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.engine.progress import OnProgress, Progress
+    from maxbrod.work.progress import OnProgress, Progress
 
 _MEASURED: Final = frozenset({"reading", "restoring", "comparing", "merging", "packing"})
 

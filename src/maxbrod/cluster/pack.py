@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from maxbrod.engine.progress import Progress, silent
 from maxbrod.errors import EnvironmentMissingError, UsageError
+from maxbrod.work.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from maxbrod.engine.progress import OnProgress
 
 NAME: Final = "environment"
 """The folder that Spark unpacks it into."""

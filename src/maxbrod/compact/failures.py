@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, TruncatedDataError, UnsupportedFormatError
-
-if TYPE_CHECKING:
-    from maxbrod.errors import MaxbrodError
+from maxbrod.errors import (
+    CorruptDataError,
+    MaxbrodError,
+    ObjectNotFoundError,
+    TruncatedDataError,
+    UnsupportedFormatError,
+)
 
 _DAMAGES: Final = (CorruptDataError, ObjectNotFoundError, TruncatedDataError, UnsupportedFormatError)
 

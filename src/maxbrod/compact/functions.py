@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - for those who look at the annotations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from maxbrod.compact.run import compact_archive
-from maxbrod.config import Config, config_with
-from maxbrod.engine.progress import silent
+from maxbrod.config import Config, StorageConfig, config_with
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from maxbrod.compact.keywords import CompactKeywords
     from maxbrod.compact.report import CompactReport
-    from maxbrod.config import StorageConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
+    from maxbrod.work.session import Session
 
 
 def compact(

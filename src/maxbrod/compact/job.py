@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 
 from maxbrod.compact.task import MergeItem, MergeOutcome, merge_group
 from maxbrod.compact.tree import TreeItem, TreeOutcome, merge_folder
-from maxbrod.engine.jobs import run_tasks
 from maxbrod.storage.opening import open_storage
+from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
     import threading

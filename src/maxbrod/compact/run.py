@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.incarnations import select_names
-from maxbrod.archive.opening import open_archive, open_for_writing
+from maxbrod.archive.opening import Archive, open_archive, open_for_writing
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import Run, Segment, decode_rows, encode_rows, slice_of
@@ -26,27 +26,22 @@ from maxbrod.compact.job import JobPlace, merge_groups
 from maxbrod.compact.plan.groups import PLAN_COLUMNS, REPLACED_COLUMNS, Group, Plan, join_plans, plan_groups
 from maxbrod.compact.plan.joining import IDENTITY_COLUMNS, Merge, Written, still_applies
 from maxbrod.compact.report import CompactFault, CompactReport, Figures
-from maxbrod.compact.settings import settings_of, tasks_of
-from maxbrod.compact.task import MergeItem, Source
+from maxbrod.compact.settings import TopicSettings, settings_of, tasks_of
+from maxbrod.compact.task import MergeItem, MergeOutcome, Source
 from maxbrod.compact.tree_run import compact_tree
-from maxbrod.engine.preflight import needs_storage
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
+from maxbrod.work.preflight import needs_storage
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.session import Session, open_configured, parallelism_of
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
-    from maxbrod.compact.settings import TopicSettings
-    from maxbrod.compact.task import MergeOutcome
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
 
 COMMAND: Final = "compact"
 PARQUET: Final = "parquet"

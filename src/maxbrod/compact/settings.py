@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from pydantic import ValidationError
 
 from maxbrod.archive.selection import select_topics
-from maxbrod.compact.options import TopicLimits
+from maxbrod.compact.options import CompactOptions, TopicLimits
 from maxbrod.config import complaints, lay_over
-from maxbrod.engine.windows import spread
 from maxbrod.errors import UsageError, naming
 from maxbrod.layouts.compaction_limits import CompactionLimits
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.compact.options import CompactOptions
 
 Item = TypeVar("Item")
 _TASKS_PER_CORE: Final = 4

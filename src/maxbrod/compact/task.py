@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.batch.headers import walk
+from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.compact.failures import Failure, failure_of
 from maxbrod.compact.plan.joining import Written
 from maxbrod.errors import (
@@ -38,11 +38,9 @@ from maxbrod.model import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.storage.interface import Storage, Writer
 
 _LARGE_BYTES: Final = 4 << 20

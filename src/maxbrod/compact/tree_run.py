@@ -14,25 +14,22 @@ from maxbrod.archive.incarnations import select_names
 from maxbrod.compact.job import JobPlace, merge_folders
 from maxbrod.compact.report import CompactFault, CompactReport, Figures
 from maxbrod.compact.settings import settings_of, tasks_of
-from maxbrod.compact.tree import TreeItem, merge_folder
-from maxbrod.engine.preflight import needs_storage
-from maxbrod.engine.progress import Progress
-from maxbrod.engine.session import open_configured, parallelism_of
+from maxbrod.compact.tree import TreeItem, TreeOutcome, merge_folder
 from maxbrod.errors import UnavailableError
 from maxbrod.layouts.kafka.compression import Compression, CompressionMode
 from maxbrod.layouts.parquet.compaction import partition_folders
 from maxbrod.model import now_ms
 from maxbrod.storage.opening import open_storage
+from maxbrod.work.preflight import needs_storage
+from maxbrod.work.progress import OnProgress, Progress
+from maxbrod.work.session import Session, open_configured, parallelism_of
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.compact.tree import TreeOutcome
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
 
 _WRITTEN_ANEW: Final = "rows are written anew, with the settings of this release"
 

@@ -13,8 +13,8 @@ from maxbrod.archive.selection import matches_nothing, select_topics
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import SORT_ORDER
-from maxbrod.compare.live import choose_match, whole_target
-from maxbrod.compare.plan.pairs import Brought, Extent, Match, Pair, Times
+from maxbrod.compare.live import LiveCluster, choose_match, whole_target
+from maxbrod.compare.plan.pairs import Brought, CompareRequest, Extent, Match, Pair, Times
 from maxbrod.compare.plan.parts import PART_BYTES
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.run import find_restore
@@ -24,7 +24,7 @@ from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
-from maxbrod.restore.plan.sources import measure_sources, rows_to_read
+from maxbrod.restore.plan.sources import Source, measure_sources, rows_to_read
 from maxbrod.restore.plan.targets import count_partitions
 from maxbrod.restore.state import finished_restores, read_restore, read_topics
 
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.compare.live import LiveCluster
-    from maxbrod.compare.plan.pairs import CompareRequest
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
-    from maxbrod.restore.plan.sources import Source
 
 _OPERATION = "compare"
 

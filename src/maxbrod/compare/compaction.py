@@ -20,9 +20,9 @@ import pyarrow as pa
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.hashing import hash_keys
 from maxbrod.batch.provenance import source_offsets
-from maxbrod.compare.items import Settled
+from maxbrod.compare.items import Cleaner, CompactedItem, CompareItem, CompareSettings, Settled
 from maxbrod.compare.plan.parts import Side
-from maxbrod.compare.task import Reader, Search
+from maxbrod.compare.task import Event, Reader, Rows, Search
 from maxbrod.errors import MaxbrodError
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.compare.items import Cleaner, CompactedItem, CompareItem, CompareSettings
-    from maxbrod.compare.task import Event, Rows
 
 _KEY: Final = ("word", "other_word")
 _LASTS: Final = tuple(f"{side}_{what}" for side in Side for what in ("mark", "last"))

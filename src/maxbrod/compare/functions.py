@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from maxbrod.compare.plan.pairs import CompareRequest, parse_fields, parse_match
 from maxbrod.compare.run import Comparison
-from maxbrod.config import Config, KafkaConfig, config_with, kafka_config
-from maxbrod.engine.progress import silent
+from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with, kafka_config
 from maxbrod.restore.functions import selection_of
 from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from typing import Unpack
 
     from maxbrod.compare.keywords import CompareKeywords
     from maxbrod.compare.options import CompareOptions
     from maxbrod.compare.report import CompareReport
-    from maxbrod.config import StorageConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
+    from maxbrod.work.session import Session
 
 
 def compare(

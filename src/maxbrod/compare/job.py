@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
-from maxbrod.compare.items import CompactedItem, CompareItem, Digested, Settled, SuspectItem
+from maxbrod.compare.items import CompactedItem, CompareItem, CompareSettings, Digested, Settled, SuspectItem
 from maxbrod.compare.plan.differences import Difference
-from maxbrod.engine.jobs import run_tasks
+from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
-    from maxbrod.compare.items import CompareSettings
 
 _ITEMS: Final = TypeAdapter(list[CompareItem])
 _DIGESTS: Final = TypeAdapter(list[Digested])

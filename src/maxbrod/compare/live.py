@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.selection import matches_nothing, select_topics
-from maxbrod.compare.plan.pairs import Extent, Match, Pair, Times
+from maxbrod.compare.plan.pairs import CompareRequest, Extent, Match, Pair, Times
 from maxbrod.compare.plan.parts import split_evenly
 from maxbrod.errors import UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
@@ -18,7 +18,6 @@ from maxbrod.restore.plan.rename import unused_rule
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from maxbrod.compare.plan.pairs import CompareRequest
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic

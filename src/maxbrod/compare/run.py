@@ -12,18 +12,38 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Self
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.opening import Archive, open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.compact.by_key.plan import DELETE_RETENTION_MS
-from maxbrod.compare.archived import pair_archived, pair_brought, whole_log
-from maxbrod.compare.items import LATER, Cleaner, CompactedItem, CompareItem, CompareSettings, Settled, SuspectItem
+from maxbrod.compare.archived import BroughtLog, pair_archived, pair_brought, whole_log
+from maxbrod.compare.items import (
+    LATER,
+    Cleaner,
+    CompactedItem,
+    CompareItem,
+    CompareSettings,
+    Digested,
+    Settled,
+    SuspectItem,
+)
 from maxbrod.compare.job import run_compacted_job, run_difference_job, run_digest_job
 from maxbrod.compare.live import LiveCluster, pair_live
-from maxbrod.compare.plan.pairs import BY_OFFSET, NEVER_COMPARED, WHOLE_TOPIC, Match, Times, cut_map
+from maxbrod.compare.plan.pairs import (
+    BY_OFFSET,
+    NEVER_COMPARED,
+    WHOLE_TOPIC,
+    CompareRequest,
+    Extent,
+    Match,
+    Pair,
+    Times,
+    cut_map,
+)
 from maxbrod.compare.plan.parts import (
     ComparePart,
     Side,
     Suspect,
+    Verdict,
     cut_parts,
     find_suspects,
     judge,
@@ -33,32 +53,24 @@ from maxbrod.compare.plan.parts import (
     spread,
 )
 from maxbrod.compare.report import CompareReport, PartitionComparison
-from maxbrod.engine.preflight import needs_of
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import UsageError
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import now_ms
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.notices import counted
 from maxbrod.restore.plan.mapping import encode_map
+from maxbrod.work.preflight import needs_of
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.session import Session, open_configured, parallelism_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from maxbrod.archive.opening import Archive
-    from maxbrod.compare.archived import BroughtLog
-    from maxbrod.compare.items import Digested
     from maxbrod.compare.plan.differences import Difference
-    from maxbrod.compare.plan.pairs import CompareRequest, Extent, Pair
-    from maxbrod.compare.plan.parts import Verdict
     from maxbrod.config import Config, KafkaConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.reach import Needs
-    from maxbrod.engine.session import Session
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.model import TopicPartition
+    from maxbrod.work.reach import Needs
 
 _SHARE_OFFSETS: Final = 4_000_000
 """A task holds the keys of so many offsets at most: some 50 bytes each."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from maxbrod.cli.output import human_count, out, print_line, table
-from maxbrod.compare.report import name_of
+from maxbrod.compare.report import CompareReport, PartitionComparison, name_of
 from maxbrod.errors import error_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from maxbrod.compare.plan.differences import Difference
-    from maxbrod.compare.report import CompareReport, PartitionComparison
 
 LINES_SHOWN_MAX: Final = 60
 NOTES_SHOWN_MAX: Final = 20

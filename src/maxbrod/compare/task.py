@@ -16,19 +16,19 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.digest import Digest, Field
-from maxbrod.batch.hashing import COLUMNS, digest_records, hash_fields
-from maxbrod.batch.headers import NEWEST_MAGIC
+from maxbrod.batch.hashing import COLUMNS, Words, digest_records, hash_fields
+from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import passed, source_offsets, without_provenance
 from maxbrod.batch.transactions import committed_batches, from_fetch
-from maxbrod.compare.items import Digested
+from maxbrod.compare.items import CompareItem, CompareSettings, Digested, SuspectItem
 from maxbrod.compare.plan.differences import ABSENT, RECORD, Difference, show_field, show_record
-from maxbrod.compare.plan.pairs import translate_all
+from maxbrod.compare.plan.pairs import Brought, translate_all
 from maxbrod.compare.plan.parts import Side
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.reading import read_logs
-from maxbrod.model import Codec, topic_id_of
+from maxbrod.model import AbortedTransaction, Codec, topic_id_of
 from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.storage.opening import open_storage
 
@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from numpy.typing import NDArray
-
-    from maxbrod.batch.hashing import Words
-    from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
-    from maxbrod.compare.plan.pairs import Brought
-    from maxbrod.model import AbortedTransaction
 
     Read = tuple[pa.RecordBatch, NDArray[np.int64]]
     """Records, and the place of each: its offset in the target."""

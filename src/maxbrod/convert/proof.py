@@ -10,10 +10,10 @@ from pydantic import TypeAdapter
 from maxbrod.batch.digest import join
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.convert.verify_task import Verified, VerifyItem, VerifySettings, run_verify_task
-from maxbrod.engine.jobs import run_tasks
-from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT
 from maxbrod.notices import Notice
+from maxbrod.work.jobs import run_tasks
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.convert.plan.parts import ConvertPart
     from maxbrod.convert.report import TopicCounts
-    from maxbrod.engine.session import Session
+    from maxbrod.work.session import Session
 
 _SOURCE, _TARGET = 0, 1
 _ITEMS: Final = TypeAdapter(list[VerifyItem])

@@ -19,13 +19,8 @@ from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.proof import prove
 from maxbrod.convert.report import ConvertReport, TopicCounts, failed
 from maxbrod.convert.source import ConvertSource
-from maxbrod.convert.targets import NativeTarget, OtherTarget
+from maxbrod.convert.targets import NativeTarget, OtherTarget, Target
 from maxbrod.convert.transforming import as_transferred, refuse_layout, settings_of
-from maxbrod.engine.preflight import is_local
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.reach import Needs, Place
-from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
@@ -34,7 +29,12 @@ from maxbrod.transfer.job import run_transfer_job
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
 from maxbrod.transform.frame import check_transform
 from maxbrod.transform.job import run_transform_job
-from maxbrod.transform.plan import add_changes
+from maxbrod.transform.plan import Changes, Transform, add_changes
+from maxbrod.work.preflight import is_local
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.reach import Needs, Place
+from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.foreign_target import TargetRequest
     from maxbrod.config import SparkConfig, StorageConfig
-    from maxbrod.convert.targets import Target
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.transform.plan import Changes, Transform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.archive.opening import open_archive
-from maxbrod.archive.snapshots import find_moment
+from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.convert.plan.parts import ConvertPart
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, RefusedError
@@ -21,7 +21,6 @@ from maxbrod.notices import Notice
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from maxbrod.archive.snapshots import Moment
     from maxbrod.convert.run import ConvertRequest
 
 

@@ -5,31 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from maxbrod.archive.carried import carry, encode_carried
-from maxbrod.archive.foreign_target import ForeignTarget, facts_of
+from maxbrod.archive.carried import Carried, RunKnowledge, carry, encode_carried
+from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.opening import open_for_writing
 from maxbrod.archive.snapshot_document import RunFacts, encode, gaps_of
-from maxbrod.archive.snapshots import find_moment
-from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows
+from maxbrod.archive.snapshots import Moment, find_moment
+from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.convert.transforming import refuse_other, run_of_wave
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, WriteOptions
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, Loss, WriteOptions
 from maxbrod.layouts.travelling import decode_segment, decode_slice, encode_survey, of_partition
-from maxbrod.model import GapReason, PartitionId, now_ms
+from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from maxbrod.archive.carried import Carried, RunKnowledge
-    from maxbrod.archive.foreign_target import TargetRequest
-    from maxbrod.archive.snapshots import Moment
-    from maxbrod.catalog.rows import Row
     from maxbrod.config import StorageConfig
     from maxbrod.convert.plan.parts import ConvertPart
-    from maxbrod.layouts.foreign import Loss
-    from maxbrod.model import TopicPartition
     from maxbrod.transfer.task import Transferred
     from maxbrod.transform.plan import Transform
 

@@ -12,17 +12,15 @@ from maxbrod.catalog.rows import Run
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import now_ms
-from maxbrod.transfer.task import Transferred
+from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
 from maxbrod.transform.columns import shown_for
-from maxbrod.transform.task import TransformSettings
+from maxbrod.transform.task import Transformed, TransformSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.transfer.task import TransferItem, TransferSettings
     from maxbrod.transform.plan import Transform
-    from maxbrod.transform.task import Transformed
 
 _TRANSFORM: Final = "transform"
 

@@ -71,10 +71,10 @@ def demo(
     """
     from maxbrod.backup.functions import backup  # noqa: PLC0415 - kafka-python and numba: not for `--help`
     from maxbrod.config import SparkConfig  # noqa: PLC0415
-    from maxbrod.engine.session import open_configured  # noqa: PLC0415
     from maxbrod.sandbox.cluster import Cluster  # noqa: PLC0415
     from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release  # noqa: PLC0415
     from maxbrod.sandbox.topics import delete_topic  # noqa: PLC0415
+    from maxbrod.work.session import open_configured  # noqa: PLC0415
 
     if record is not None:
         check_writable(record)

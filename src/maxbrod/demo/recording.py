@@ -11,7 +11,7 @@ import time
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.terminal_theme import DIMMED_MONOKAI
 
 from maxbrod.errors import UsageError
@@ -19,7 +19,6 @@ from maxbrod.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import RenderableType
 
 SPEED: Final = 8
 _WIDTH: Final = 108

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.compare.report import CompareReport
-    from maxbrod.engine.session import Session
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.inventory import TopicInventory
+    from maxbrod.work.session import Session
 
 PARTITIONS: Final = {"orders": 4, "clicks": 2, "customers": 1, "payments": 1}
 GROUP: Final = "billing"

@@ -129,7 +129,7 @@ def _run(settings: Config, request: DrillRequest, *, quiet: bool) -> DrillReport
         undo.enter_context(stopping_by_signals(stop, what="everything that the drill has made is removed first"))
         on_progress = undo.enter_context(progress_bar(shown=not quiet))
         if request.sandbox:
-            from maxbrod.engine.progress import Progress  # noqa: PLC0415
+            from maxbrod.work.progress import Progress  # noqa: PLC0415
 
             on_progress(Progress(phase="starting a cluster"))
             settings = _with_sandbox(settings, undo)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
 from maxbrod.drill.html import render
-from maxbrod.drill.signing import signed
+from maxbrod.drill.signing import Key, signed
 from maxbrod.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.archive.proofs import Proof
-    from maxbrod.drill.signing import Key
     from maxbrod.restore.plan.sources import Source
 
 VERSION_FIELD: Final = "maxbrod.drill"

@@ -25,25 +25,22 @@ from maxbrod.compare.run import Comparison
 from maxbrod.drill.plan import DrillRequest, Sample, draw, drill_request
 from maxbrod.drill.report import NOT_COMPARED, Covered, DrillReport, DrillVerdict, covered_of
 from maxbrod.drill.state import delete_scratch, forget, own_drill, remember, sweep
-from maxbrod.engine.jobs import cancelled_by
-from maxbrod.engine.preflight import needs_of
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured
 from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, now_ms
-from maxbrod.restore.plan.obstacles import ObstacleKind, refusal
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, refusal
 from maxbrod.restore.run import Restore
+from maxbrod.work.jobs import cancelled_by
+from maxbrod.work.preflight import needs_of
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.session import Session, open_configured
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from maxbrod.compare.report import CompareReport
     from maxbrod.config import Config, KafkaConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.restore.plan.obstacles import Obstacle
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.report import RestoreReport

@@ -18,7 +18,7 @@ from maxbrod.kafka.admin.group_offsets import ACTIVE, commit_offsets, delete_off
 from maxbrod.kafka.admin.outcomes import Outcome
 from maxbrod.kafka.admin.share_group_offsets import delete_share_offsets, set_share_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
-from maxbrod.kafka.state.groups import CLASSIC, SHARE, list_groups, read_offsets
+from maxbrod.kafka.state.groups import CLASSIC, SHARE, ListedGroup, list_groups, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import TopicPartition
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.groups.plan import GroupOffset
-    from maxbrod.kafka.state.groups import ListedGroup
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.storage.interface import Storage

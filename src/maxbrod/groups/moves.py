@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.selection import matches_nothing
-from maxbrod.archive.snapshots import find_moment
-from maxbrod.groups.plan import ExactLog, MovedLog, RestoredTopic, translate_groups
+from maxbrod.archive.snapshots import Moment, find_moment
+from maxbrod.groups.plan import ExactLog, GroupOffset, MovedLog, RestoredTopic, translate_groups
 from maxbrod.kafka.state.groups import CLASSIC
 from maxbrod.restore.plan.choosing import choose_groups
 from maxbrod.restore.plan.mapping import decode_map
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.archive.snapshots import Moment
-    from maxbrod.groups.plan import GroupOffset
     from maxbrod.kafka.state.cluster_state import ClusterState, Group
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.report import PartitionReport

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from maxbrod.archive.opening import open_archive
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.movement import Movement
-from maxbrod.groups.moves import plan_moves
+from maxbrod.groups.moves import GroupPosition, MissingGroup, plan_moves
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.restore.report import PartitionReport
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from maxbrod.config import Config
-    from maxbrod.groups.moves import GroupPosition, MissingGroup
     from maxbrod.groups.plan import GroupOffset
 
 _OPERATION = "move groups"

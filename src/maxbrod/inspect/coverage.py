@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from rich.text import Text
 
-from maxbrod.inspect.extents import DATA, HOLE
+from maxbrod.inspect.extents import DATA, HOLE, Span
 from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from maxbrod.inspect.extents import Span
 
 
 def _mark_of(reason: GapReason) -> tuple[str, str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.catalog.rows import Segment
+from maxbrod.catalog.rows import Gap, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.catalog.rows import Gap
     from maxbrod.model import AbortedTransaction, PartitionId
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.runs import RunSummary, gaps_by_topic, is_partial, summarise_run
-from maxbrod.archive.snapshots import find_moment
+from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.schema import Kind
 from maxbrod.inspect.generations import GenerationSummary, summarise_generations
 from maxbrod.layouts.registry import NATIVE
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.archive.snapshots import Moment
 
 _COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "reason"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.incarnations import Incarnation, incarnations_in, newest_ids
 from maxbrod.archive.selection import matches_nothing
-from maxbrod.archive.snapshots import find_moment
+from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.errors import UsageError
 from maxbrod.inspect.extents import PartitionExtent, measure_partitions
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from maxbrod.archive.known import Known
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.archive.snapshots import Moment
     from maxbrod.kafka.state.cluster_state import ClusterState
 
 _ROWS_DECODED: Final = 1 << 16

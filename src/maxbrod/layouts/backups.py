@@ -11,17 +11,15 @@ from enum import IntEnum
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from maxbrod.errors import ObjectNotFoundError, RefusedError, UsageError
+from maxbrod.errors import MaxbrodError, ObjectNotFoundError, RefusedError, UsageError
 from maxbrod.layouts.documents import is_plain_name
-from maxbrod.layouts.foreign import Fault, Survey
+from maxbrod.layouts.foreign import Fault, Survey, WriteOptions
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Iterator, Mapping
 
-    from maxbrod.errors import MaxbrodError
-    from maxbrod.layouts.foreign import WriteOptions
     from maxbrod.storage.interface import Storage
 
 MANIFEST: Final = "manifest.json"

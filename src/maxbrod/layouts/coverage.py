@@ -12,13 +12,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, by_topic, is_plain_name
-from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
+from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap, ForeignSegment, Survey
 from maxbrod.model import MENDABLE, GapReason, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from maxbrod.layouts.foreign import ForeignSegment, Survey
 
 Range: TypeAlias = tuple[int, int]
 """Offsets [first, second)."""

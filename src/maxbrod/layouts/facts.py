@@ -17,13 +17,12 @@ from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, naming
 from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage, without_segments
 from maxbrod.layouts.documents import INT64_MAX, by_topic
-from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignGroup, ForeignTopic
+from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignGroup, ForeignTopic, Survey
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from maxbrod.layouts.foreign import Survey
     from maxbrod.storage.interface import Storage
 
 PATH: Final = "maxbrod.json"

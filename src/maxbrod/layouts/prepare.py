@@ -14,13 +14,12 @@ import pyarrow as pa
 
 from maxbrod.batch.conform import conform
 from maxbrod.batch.schema import HEADERS_TYPE
-from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
+from maxbrod.layouts.foreign import ClusterFacts, Layout, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.foreign import Layout
     from maxbrod.storage.interface import Storage
 
 WHERE: Final = TopicPartition(topic="t", partition=0)

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from maxbrod.batch.columns import number_column
-from maxbrod.batch.headers import walk
+from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.batch.schema import project
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError
-from maxbrod.layouts.decoding import decode_committed
+from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
+from maxbrod.layouts.decoding import Skipped, decode_committed
 from maxbrod.layouts.foreign import UNCOMMITTED, BatchLayout
 from maxbrod.layouts.kafka import reading as native
 from maxbrod.layouts.registry import layout_of
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.errors import MaxbrodError
-    from maxbrod.layouts.decoding import Skipped
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 

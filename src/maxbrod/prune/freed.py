@@ -13,12 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.catalog.path_set import hash_paths
-from maxbrod.prune.plan import Reason
+from maxbrod.prune.plan import Reason, SegmentPlan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from maxbrod.prune.plan import SegmentPlan
 
 
 class FreedObjects:

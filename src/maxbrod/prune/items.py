@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.catalog.schema import Kind
-from maxbrod.prune.plan import WORDS, Reason, numbers_of, places_of
-
-if TYPE_CHECKING:
-    from maxbrod.prune.plan import SegmentPlan
+from maxbrod.prune.plan import WORDS, Reason, SegmentPlan, numbers_of, places_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from maxbrod.archive.holds import HOLD_COLUMNS, Hold, Holds, active_holds
 from maxbrod.archive.incarnations import select_names
 from maxbrod.archive.lifecycle import NO_ROWS
 from maxbrod.archive.runs import ending_of
-from maxbrod.archive.snapshots import UNREADABLE, find_moment, read_snapshot
+from maxbrod.archive.snapshots import UNREADABLE, Moment, find_moment, read_snapshot
 from maxbrod.archive.undo import SLACK_MS, UNDOES, Taking, take, undoable
 from maxbrod.catalog.commits import absent_rows
 from maxbrod.catalog.run_ids import time_of
@@ -31,7 +31,7 @@ from maxbrod.model import PartitionId
 from maxbrod.prune.foreign import delete_segments, with_times
 from maxbrod.prune.freed import FreedObjects
 from maxbrod.prune.items import Item, items_of
-from maxbrod.prune.plan import PLAN_COLUMNS, TopicFacts, plan_segments, weigh_segments
+from maxbrod.prune.plan import PLAN_COLUMNS, SegmentPlan, SegmentPolicy, TopicFacts, plan_segments, weigh_segments
 from maxbrod.prune.runs import RunDecision, RunFacts, RunPolicy, thin_runs
 from maxbrod.prune.sizes import Oversize
 from maxbrod.restore.state import others_interrupted
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.archive.snapshots import Moment
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
-    from maxbrod.prune.plan import SegmentPlan, SegmentPolicy
     from maxbrod.restore.plan.plan import RestorePlan
 
 GRACE_S: Final = 7 * 24 * 3600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path  # noqa: TC003 - for those who look at the annotations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from maxbrod.archive.opening import open_archive
 from maxbrod.config import Config, StorageConfig, config_with
@@ -12,13 +12,11 @@ from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope, select
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     import pyarrow as pa
 
-    from maxbrod.engine.session import Session
     from maxbrod.query.keywords import QueryKeywords, ScopeKeywords
     from maxbrod.query.options import ScopeOptions
+    from maxbrod.work.session import Session
 
 
 def query(

@@ -9,7 +9,7 @@ from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,12 +18,9 @@ import pyarrow.parquet as pq
 
 from maxbrod.cli.output import out, print_document, print_line, safe_json, safe_text, table
 from maxbrod.errors import EnvironmentMissingError, UsageError
-from maxbrod.query.histogram import print_histogram, spread
+from maxbrod.query.histogram import Histogram, print_histogram, spread
 
 if TYPE_CHECKING:
-    from typing import IO
-
-    from maxbrod.query.histogram import Histogram
     from maxbrod.query.run import Query
     from maxbrod.table.showing import Collected
 

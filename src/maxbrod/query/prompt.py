@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.cache import cache_dir
 from maxbrod.cli.output import print_error, print_line
-from maxbrod.engine.jobs import cancelled_by
 from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.private_files import opened
 from maxbrod.query.statements import complete, has_words, split
+from maxbrod.work.jobs import cancelled_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

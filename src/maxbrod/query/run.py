@@ -16,22 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow.compute as pc
 
-from maxbrod.archive.opening import open_archive
-from maxbrod.engine.preflight import is_local, needs_storage
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured
+from maxbrod.archive.opening import Archive, open_archive
 from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.query.counts import SPARK_TYPES, parse_count, shown, view_of
 from maxbrod.query.scope import RESERVED, QueryScope, Selected, select
+from maxbrod.work.preflight import is_local, needs_storage
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.session import Session, open_configured
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from maxbrod.archive.opening import Archive
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
     from maxbrod.query.views import Views
     from maxbrod.table.held import HeldTables
     from maxbrod.table.showing import Collected
@@ -152,7 +149,7 @@ class Query:
         A task of a cancelled join of 48,000 records with themselves ran on for more than two minutes: between two
         batches of rows, compiled code of Spark does not look whether it is cancelled.
         """
-        from maxbrod.engine.jobs import context_of, tasks_running  # noqa: PLC0415 - Arrow
+        from maxbrod.work.jobs import context_of, tasks_running  # noqa: PLC0415 - Arrow
 
         if self._views is None or self._given is not None:
             return False

@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr
 from maxbrod.archive.incarnations import incarnations_in, newest_ids, select_names
 from maxbrod.archive.pruned import PointInTime, had, places_of
 from maxbrod.archive.selection import matches_nothing
-from maxbrod.archive.snapshots import find_moment
+from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.archive.words import parse_partitions, parse_time_ms
 from maxbrod.errors import UsageError
 from maxbrod.model import GapReason
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.archive.snapshots import Moment
     from maxbrod.catalog.rows import Run
 
 RESERVED: Final = ("records", "segments", "runs", "groups", "gaps")

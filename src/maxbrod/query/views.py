@@ -20,18 +20,17 @@ from maxbrod.table.formats import format_of, parse_formats
 from maxbrod.table.narrowing import named_in
 from maxbrod.table.read.columns import USUAL
 from maxbrod.table.registry import archived_schemas
-from maxbrod.table.views import RECORDS, RecordView, SmallView
+from maxbrod.table.views import RECORDS, Decoded, RecordView, SmallView, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshots import Moment
-    from maxbrod.engine.session import Session
     from maxbrod.layouts.schemas_topic import SchemasTopic
     from maxbrod.query.scope import QueryScope, Selected
     from maxbrod.table.held import HeldTables
-    from maxbrod.table.views import Decoded, View
+    from maxbrod.work.session import Session
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _MS_MAX: Final = (2**63 - 1) // 1000

@@ -11,14 +11,13 @@ import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import human_bytes, print_json_with, print_line
-from maxbrod.notices import counted
+from maxbrod.notices import Notice, counted
 from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, SparkOptions, StorageOptions
 from maxbrod.repair.options import RepairOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maxbrod.notices import Notice
     from maxbrod.repair.report import RepairReport
 
 _NOTICES_SHOWN: Final = 50

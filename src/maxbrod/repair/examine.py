@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, walk
+from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
 from maxbrod.batch.transactions import transaction_events
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.contents import read_contents
-from maxbrod.layouts.kafka.described_batches import describe
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe
 from maxbrod.layouts.kafka.digest import Digest
-from maxbrod.layouts.kafka.names import is_framed, parse_segment_path, run_of_pack
+from maxbrod.layouts.kafka.names import SegmentName, is_framed, parse_segment_path, run_of_pack
 from maxbrod.layouts.kafka.partition import at_holes
 from maxbrod.layouts.kafka.reading import REQUEST_BYTES, log_bytes_max, read_logs, read_object
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
 from maxbrod.layouts.kafka.tally import Tally
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange, SliceTransactions
 
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.layouts.kafka.described_batches import DescribedBatches
-    from maxbrod.layouts.kafka.names import SegmentName
-    from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 
 _DAMAGES: Final = (CorruptDataError, UnsupportedFormatError, ObjectNotFoundError)

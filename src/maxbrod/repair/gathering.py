@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.archive.snapshot_document import decode
+from maxbrod.archive.snapshot_document import Snapshot, decode
 from maxbrod.archive.snapshots import read_snapshot
-from maxbrod.catalog.codec import LEDGER_ID
-from maxbrod.catalog.ledger import documents_in, read_ledger, slice_keys, version_of
+from maxbrod.catalog.codec import LEDGER_ID, Table
+from maxbrod.catalog.ledger import SliceKey, documents_in, read_ledger, slice_keys, version_of
 from maxbrod.catalog.remains import CatalogRemains, read_remains, stream_transactions
 from maxbrod.catalog.replaced import REVISION_COLUMNS, count_revisions, revive
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import Kind
 from maxbrod.errors import EXIT_INCOMPLETE, CorruptDataError, UnsupportedFormatError
-from maxbrod.model import PartitionId
+from maxbrod.model import GapReason, PartitionId
 from maxbrod.notices import Notice
 from maxbrod.repair.examine import ObjectToExamine
 from maxbrod.repair.plan.found import FoundSlice, LostRange
@@ -29,10 +29,6 @@ from maxbrod.repair.prunes import Prunes, find_prunes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.catalog.codec import Table
-    from maxbrod.catalog.ledger import SliceKey
-    from maxbrod.model import GapReason
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 FOLDERS: Final = ("segments", "packs")

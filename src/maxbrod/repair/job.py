@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
-from maxbrod.engine.jobs import run_tasks
 from maxbrod.layouts.kafka.cut import salvage_slice
 from maxbrod.layouts.kafka.partition import PartitionName
 from maxbrod.layouts.kafka.slices import Slice
 from maxbrod.repair.examine import ObjectToExamine, examine, scan_transactions
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange, SliceTransactions
 from maxbrod.storage.opening import open_storage
+from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

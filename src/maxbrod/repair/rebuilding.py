@@ -14,26 +14,23 @@ from maxbrod.catalog.generations import decode_generations, encode_generations
 from maxbrod.catalog.rebuilding import ASIDE, keep_aside, next_version, readable_table, replace_catalog
 from maxbrod.catalog.replaced import as_replaced, revisions_of
 from maxbrod.catalog.rows import Gap, Run, Segment, encode_rows
-from maxbrod.engine.progress import Progress
-from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, RefusedError
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
-from maxbrod.repair.gathering import FOLDERS, gather
+from maxbrod.repair.gathering import FOLDERS, Gathered, gather
 from maxbrod.repair.job import examine_objects, salvage_slices, scan_slices
-from maxbrod.repair.plan.found import FoundSlice
+from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange
 from maxbrod.repair.plan.rebuild import Rebuilt, Remains, lost_notices, rebuild
 from maxbrod.repair.report import Action, RepairReport
+from maxbrod.work.progress import OnProgress, Progress
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maxbrod.config import StorageConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.repair.gathering import Gathered
-    from maxbrod.repair.plan.found import Examined, LostRange
     from maxbrod.storage.interface import Storage
+    from maxbrod.work.session import Session
 
 _TASKS_PER_CORE: Final = 4
 _OBJECT_COST_BYTES: Final = 256 << 10

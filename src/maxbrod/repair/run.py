@@ -12,36 +12,31 @@ from typing import TYPE_CHECKING
 
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.rebuilding import find_lost_end
-from maxbrod.archive.unlisted import FOLDERS, HINT, find_unlisted, not_young
+from maxbrod.archive.unlisted import FOLDERS, HINT, UnlistedRange, find_unlisted, not_young
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.replaced import revive
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.catalog.schema import SCHEMA
 from maxbrod.catalog.table import no_archive
-from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
-from maxbrod.engine.preflight import needs_storage
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured, parallelism_of
+from maxbrod.catalog.tiling import TILING_COLUMNS, Overlap, UncoveredRange, find_tiling_faults
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, RefusedError, UsageError
 from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
 from maxbrod.notices import Notice, counted
 from maxbrod.repair.rebuilding import rebuild_catalog
-from maxbrod.repair.report import Action
+from maxbrod.repair.report import Action, RepairReport
 from maxbrod.repair.taking_out import Notices, SliceSums, take_out
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_conditional_puts
+from maxbrod.work.preflight import needs_storage
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.session import Session, open_configured, parallelism_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maxbrod.archive.unlisted import UnlistedRange
-    from maxbrod.catalog.tiling import Overlap, UncoveredRange
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.repair.report import RepairReport
     from maxbrod.storage.interface import Storage
 
 

@@ -17,9 +17,7 @@ from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Run, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.check.job import verify_slices
-from maxbrod.check.objects import NeededObjects, complaint
-from maxbrod.engine.progress import Progress
-from maxbrod.engine.windows import spread
+from maxbrod.check.objects import LackingObjects, NeededObjects, complaint
 from maxbrod.model import GapReason, now_ms
 from maxbrod.repair.job import salvage_slices
 from maxbrod.repair.plan.found import LostRange
@@ -27,18 +25,18 @@ from maxbrod.repair.plan.rebuild import lost_notices
 from maxbrod.repair.rebuilding import gaps_by_reason, statistics_of
 from maxbrod.repair.report import Action, RepairReport
 from maxbrod.repair.unfinished import as_unfinished, drop_generations
+from maxbrod.work.progress import OnProgress, Progress
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from maxbrod.catalog.catalog import Catalog
-    from maxbrod.check.objects import LackingObjects
     from maxbrod.config import StorageConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.notices import Notice
     from maxbrod.storage.interface import Storage
+    from maxbrod.work.session import Session
 
 _COUNT_COLUMNS: Final = ("topic_id", "partition", "kind", "details", "path", "position", "bytes")
 """What is needed to count lost slices, but not to name them."""

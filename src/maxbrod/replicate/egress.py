@@ -17,7 +17,6 @@ from maxbrod.backup.observing import choose_topics
 from maxbrod.backup.part import Part
 from maxbrod.backup.plan.rolling import Waiting
 from maxbrod.catalog.opening import open_writable
-from maxbrod.engine.progress import silent
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
 from maxbrod.kafka.fetch.log_ends import log_ends
 from maxbrod.kafka.state.topics import see_topics
@@ -26,22 +25,21 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition, now_ms, topic_id_text
 from maxbrod.replicate.archive_lease import ArchiveLease
 from maxbrod.replicate.heartbeat import Heartbeat, write_heartbeat
-from maxbrod.replicate.lease import RENEWALS
+from maxbrod.replicate.lease import RENEWALS, Posted
 from maxbrod.replicate.limits import limits_of
 from maxbrod.replicate.members import ArchiveMembers
 from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.view import places_of
 from maxbrod.storage.opening import open_storage
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.replicate.lease import Posted
     from maxbrod.replicate.options import ReplicateOptions
+    from maxbrod.work.session import Session
 
 _BEAT_EVERY_MS: Final = 5_000
 """With a shorter interval not every one gets a heartbeat."""

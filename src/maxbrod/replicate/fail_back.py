@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.engine.progress import silent
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.replicate.fail_back_appended import appended_ways_back, begin_way_back
@@ -22,16 +21,15 @@ from maxbrod.replicate.link import Offsets, Order, order_of, promotions_in
 from maxbrod.replicate.promote import put_orders
 from maxbrod.replicate.status import destination_ends
 from maxbrod.replicate.verify import verify
-from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
     from maxbrod.model import TopicPartition
-    from maxbrod.replicate.view import MirroredPartition
+    from maxbrod.work.session import Session
 
 _OPERATION: Final = "fail back"
 

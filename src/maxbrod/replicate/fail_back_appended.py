@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.errors import RefusedError
-from maxbrod.model import now_ms, topic_id_of, topic_id_text
+from maxbrod.model import TopicPartition, now_ms, topic_id_of, topic_id_text
 from maxbrod.replicate.fail_back_report import WayBack
 from maxbrod.replicate.ingress.brought import read_brought, stable_extent
 from maxbrod.replicate.ingress.positions import put_mark, take_position
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.model import TopicPartition
     from maxbrod.replicate.view import LinkView, MirroredPartition, Newest
 
 

@@ -25,23 +25,20 @@ from kafka.protocol.consumer import OffsetFetchRequest
 from maxbrod import strict_json
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-from maxbrod.kafka.produce.transactions import begin, commit_offsets_in, end
+from maxbrod.kafka.produce.transactions import Transaction, begin, commit_offsets_in, end
 from maxbrod.kafka.state.cluster_state import CommittedOffset
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import GROUP, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.partitions import by_topic
 from maxbrod.model import TopicPartition
-from maxbrod.replicate.sharing import read_shares
+from maxbrod.replicate.sharing import Share, read_shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from maxbrod.kafka.produce.transactions import Transaction
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.replicate.link import Link
-    from maxbrod.replicate.sharing import Share
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """Offsets can be committed only for a topic that exists, and this one does wherever groups do."""

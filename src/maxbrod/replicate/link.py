@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from maxbrod import strict_json
 from maxbrod.errors import UsageError
-from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.rename import is_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from maxbrod.kafka.state.cluster_state import Group
 
 
 PositionKey: TypeAlias = tuple[str, TopicPartition]

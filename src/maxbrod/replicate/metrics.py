@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from maxbrod.errors import EXIT_DONE
 from maxbrod.replicate.link import State
-from maxbrod.replicate.report import WELL
+from maxbrod.replicate.report import WELL, IngressReport, PartitionStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from maxbrod.backup.report import BackupReport
     from maxbrod.replicate.egress import EgressShare
     from maxbrod.replicate.ingress.follow import Interval
-    from maxbrod.replicate.report import IngressReport, PartitionStatus
 
 _DURATIONS_S: Final = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
 

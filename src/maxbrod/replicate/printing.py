@@ -11,7 +11,7 @@ from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, p
 from maxbrod.cli.output import table as new_table
 from maxbrod.compare.summary import print_difference
 from maxbrod.notices import counted
-from maxbrod.replicate.report import unmatched_line
+from maxbrod.replicate.report import PartitionStatus, unmatched_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from maxbrod.replicate.ingress.follow import Interval
     from maxbrod.replicate.promote import PromoteReport
     from maxbrod.replicate.repair import RepairReport
-    from maxbrod.replicate.report import PartitionStatus
     from maxbrod.replicate.status import LinkStatus
 
 _RUNBOOKS: Final = (

@@ -21,18 +21,18 @@ from maxbrod.kafka.admin.topics import alter_configs
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.state.groups import list_groups
-from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.client import KafkaClient, Leader
 from maxbrod.kafka.wire.partitions import by_topic
 from maxbrod.model import TopicPartition, now_ms, topic_id_text
-from maxbrod.replicate.heartbeat import STALE_MS, read_heartbeats
+from maxbrod.replicate.heartbeat import STALE_MS, Heartbeat, read_heartbeats
 from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.groups import carry_appended_groups, carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
 from maxbrod.replicate.ingress.positions import is_over, put_mark, take_position
-from maxbrod.replicate.link import AppendPlace, Mark, Offsets, Order, State, links_in, order_of
+from maxbrod.replicate.link import AppendPlace, Link, Mark, Offsets, Order, PositionKey, State, links_in, order_of
 from maxbrod.replicate.report import PartitionStatus, status_of, unmatched_line
 from maxbrod.replicate.status import existing, fault_of
-from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
 from maxbrod.restore.target import log_extents
 
 if TYPE_CHECKING:
@@ -40,11 +40,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import Config
     from maxbrod.kafka.state.cluster_state import CommittedOffset
-    from maxbrod.kafka.wire.client import Leader
     from maxbrod.kafka.wire.connection import Message
-    from maxbrod.replicate.heartbeat import Heartbeat
-    from maxbrod.replicate.link import Link, PositionKey
-    from maxbrod.replicate.view import MirroredPartition
     from maxbrod.restore.plan.targets import LogExtent
 
 _OPERATION: Final = "promote"

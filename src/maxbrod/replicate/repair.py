@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.engine.progress import silent
 from maxbrod.errors import EXIT_DONE, EXIT_REFUSED, RefusedError, UsageError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.topics import delete_topics
@@ -19,23 +18,21 @@ from maxbrod.kafka.state.groups import list_groups, read_offsets
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.ingress.topics import filler_id
-from maxbrod.replicate.link import GROUP_PREFIX, Offsets, Order, State, order_of
+from maxbrod.replicate.link import GROUP_PREFIX, Link, Mark, Offsets, Order, State, order_of
 from maxbrod.replicate.promote import put_orders
 from maxbrod.replicate.status import existing, link_status
 from maxbrod.replicate.verify import verify
-from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
 from maxbrod.restore.target import log_extents
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from maxbrod.compare.report import CompareReport, PartitionComparison
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.replicate.link import Link, Mark
-    from maxbrod.replicate.view import MirroredPartition
     from maxbrod.restore.plan.targets import LogExtent
+    from maxbrod.work.session import Session
 
 _OPERATION: Final = "repair"
 

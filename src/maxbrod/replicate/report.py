@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED
 from maxbrod.model import MENDABLE, GapReason
-from maxbrod.replicate.heartbeat import proven_at_ms
+from maxbrod.replicate.heartbeat import Heartbeat, proven_at_ms
 from maxbrod.replicate.link import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.replicate.heartbeat import Heartbeat
     from maxbrod.replicate.view import MirroredPartition
 
 WELL: Final = frozenset({State.IN_STEP, State.CATCHING_UP, State.PAUSED, State.PROMOTED, State.OWN, State.SOURCE_GONE})

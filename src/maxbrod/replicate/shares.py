@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.replicate.lease import RENEWALS, Lease, Posted
-from maxbrod.replicate.members import LinkMembers
-from maxbrod.replicate.sharing import divide, next_step
+from maxbrod.replicate.members import LinkMembers, Members
+from maxbrod.replicate.sharing import Share, divide, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.model import TopicPartition
     from maxbrod.replicate.link import Link
-    from maxbrod.replicate.members import Members
-    from maxbrod.replicate.sharing import Share
 
 _TELL_AGAIN_S: Final = 86_400.0
 """Brokers forget an offset that was committed a week ago."""

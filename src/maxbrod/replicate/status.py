@@ -9,15 +9,15 @@ from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, ObjectNotFoundError, Unav
 from maxbrod.kafka.fetch.log_tails import read_tail
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.model import TopicPartition, now_ms
+from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.replicate.archive_lease import read_division, read_note
 from maxbrod.replicate.heartbeat import read_heartbeats
 from maxbrod.replicate.ingress.plan import measure_portions, why_longer, why_not_append, why_other_source
 from maxbrod.replicate.ingress.topics import NO_LEADER, filler_id
-from maxbrod.replicate.link import Offsets, State
+from maxbrod.replicate.link import Link, Mark, Offsets, PositionKey, State
 from maxbrod.replicate.members import read_lives
 from maxbrod.replicate.report import PartitionStatus, count_states, exit_code_of, status_of
-from maxbrod.replicate.view import LinkView, forgotten_orders, keep_order, places_of
+from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, forgotten_orders, keep_order, places_of
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.target import log_extents
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.config import Config
-    from maxbrod.model import PartitionId
-    from maxbrod.replicate.link import Link, Mark, PositionKey
-    from maxbrod.replicate.view import MirroredPartition, Newest
     from maxbrod.storage.interface import Storage
 
 _TOLD_BY_INGRESS: Final = frozenset({State.FAULTED, State.LATE_SEGMENT, State.LOST_RANGE})

@@ -11,25 +11,23 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.compare.plan.pairs import CompareRequest, Match
 from maxbrod.compare.run import Comparison
-from maxbrod.engine.progress import silent
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.replicate.link import Offsets
 from maxbrod.replicate.verify_appended import appended_logs, begun_partitions
-from maxbrod.replicate.view import LinkView, places_of
+from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import OffsetRange, RestoreRequest, parse_range
 from maxbrod.restore.target import log_extents
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from maxbrod.compare.report import CompareReport
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.replicate.view import MirroredPartition
     from maxbrod.restore.plan.targets import LogExtent
+    from maxbrod.work.session import Session
 
 _OPERATION: Final = "verify"
 

@@ -12,19 +12,16 @@ from maxbrod.compare.archived import BroughtLog
 from maxbrod.compare.plan.pairs import Brought, Extent
 from maxbrod.errors import RefusedError, UnavailableError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
-from maxbrod.kafka.wire.client import retry
-from maxbrod.model import topic_id_of, topic_id_text
+from maxbrod.kafka.wire.client import KafkaClient, retry
+from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
 from maxbrod.replicate.ingress.brought import first_brought
-from maxbrod.replicate.link import State, been_there
+from maxbrod.replicate.link import AppendPlace, Mark, PositionKey, State, been_there
 from maxbrod.restore.plan.targets import LogExtent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.deadline import Deadline
-    from maxbrod.model import TopicPartition
-    from maxbrod.replicate.link import AppendPlace, Mark, PositionKey
     from maxbrod.replicate.view import LinkView, MirroredPartition
     from maxbrod.restore.plan.request import OffsetRange
 

@@ -9,20 +9,22 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from maxbrod.archive.opening import open_archive
-from maxbrod.archive.snapshots import find_moment
+from maxbrod.archive.opening import Archive, open_archive
+from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import GapReason, PartitionId, TopicPartition
-from maxbrod.replicate.ingress.plan import Extent, choose_mirrors, find_unmatched, plan_portions
+from maxbrod.replicate.ingress.plan import Extent, Mirror, Portion, choose_mirrors, find_unmatched, plan_portions
 from maxbrod.replicate.link import (
     Link,
+    Mark,
     Offsets,
     Order,
     Ordered,
+    PositionKey,
     State,
     is_position_of,
     origins_of,
@@ -38,14 +40,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.archive.snapshots import Moment
     from maxbrod.config import Config, KafkaConfig
     from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.replicate.ingress.plan import Mirror, Portion
-    from maxbrod.replicate.link import Mark, PositionKey
 
 _OPERATION: Final = "replicate"
 _SECOND_LOOK_S: Final = 2.0

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.incarnations import Incarnation, incarnations_in, newest_ids
 from maxbrod.archive.pruned import PointInTime, had
-from maxbrod.archive.snapshots import find_moment
-from maxbrod.restore.plan.choosing import choose_incarnations
+from maxbrod.archive.snapshots import Moment, find_moment
+from maxbrod.restore.plan.choosing import Chosen, choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.plan import SourceArchive
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.archive.opening import AnyCatalog, Archive
-    from maxbrod.archive.snapshots import Moment
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
     from maxbrod.layouts.foreign import Fault, Survey
     from maxbrod.model import PartitionId
-    from maxbrod.restore.plan.choosing import Chosen
     from maxbrod.restore.plan.request import RestoreRequest
 
 _HINT: Final = "see 'maxbrod check'; or restore without what is lost: say --accept-gaps"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from maxbrod.archive.words import parse_partitions, parse_time_ms
-from maxbrod.config import Config, config_with
-from maxbrod.engine.progress import silent
+from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import (
     RestoreRequest,
@@ -17,20 +16,18 @@ from maxbrod.restore.plan.request import (
     parse_range,
 )
 from maxbrod.restore.run import Restore
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
     from pathlib import Path
-    from typing import Unpack
 
-    from maxbrod.config import KafkaConfig, StorageConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
     from maxbrod.options import SelectionOptions
     from maxbrod.restore.keywords import RestoreKeywords
     from maxbrod.restore.options import RestoreOptions
     from maxbrod.restore.report import RestoreReport
+    from maxbrod.work.session import Session
 
 
 def restore(

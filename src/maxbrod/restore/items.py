@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.batch.provenance import Provenance
-from maxbrod.engine.windows import spread
 from maxbrod.groups.moves import archived_groups
-from maxbrod.model import TopicPartition
+from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.loss import sound_slices
-from maxbrod.restore.plan.plan import sources_of
-from maxbrod.restore.plan.request import OffsetsMode
+from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan, TopicPlan, sources_of
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.sources import revisions_of, rows_to_read
-from maxbrod.restore.repartition.items import shared_items
+from maxbrod.restore.repartition.items import SharedItem, shared_items
 from maxbrod.restore.task import RestoreItem
 from maxbrod.restore.transforming import as_staged, open_staged
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.config import StorageConfig
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.model import PartitionId
-    from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan, TopicPlan
-    from maxbrod.restore.plan.request import RestoreRequest
-    from maxbrod.restore.repartition.items import SharedItem
     from maxbrod.restore.target import TargetTopics
 
     Slices = dict[PartitionId, list[Slice]]

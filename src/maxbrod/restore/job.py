@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from maxbrod.engine.jobs import run_tasks
 from maxbrod.errors import RefusedError
 from maxbrod.restore.repartition.items import SharedItem
 from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings, run_restore_task
+from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
     import threading

@@ -16,18 +16,18 @@ from pydantic import TypeAdapter
 from maxbrod.archive.words import INT64_MAX
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.objects import check_objects
-from maxbrod.check.problems import ProblemKind
-from maxbrod.engine.jobs import run_tasks
-from maxbrod.engine.windows import spread
+from maxbrod.check.problems import Problem, ProblemKind
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.plan.mapping import build_map, decode_map, encode_map
-from maxbrod.restore.plan.plan import sources_of
+from maxbrod.restore.plan.plan import RestorePlan, sources_of
 from maxbrod.restore.plan.request import OffsetsMode
-from maxbrod.restore.plan.sources import UnreadableRange, sound_part
+from maxbrod.restore.plan.sources import Source, UnreadableRange, sound_part
 from maxbrod.storage.opening import open_storage
+from maxbrod.work.jobs import run_tasks
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     import threading
@@ -37,13 +37,10 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.check.problems import Problem
     from maxbrod.config import StorageConfig
-    from maxbrod.engine.session import Session
-    from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.plan.sources import Source
     from maxbrod.restore.task import Restored
     from maxbrod.storage.interface import Storage
+    from maxbrod.work.session import Session
 
 _COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "path", "position", "bytes"),

@@ -9,20 +9,19 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from maxbrod.engine.progress import Progress, silent
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.request import OffsetsMode
+from maxbrod.work.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
     from maxbrod.config import KafkaConfig
-    from maxbrod.engine.progress import OnProgress
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
 
 _EVERY_S: Final = 1.0

@@ -12,33 +12,30 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from maxbrod.archive.opening import open_archive
-from maxbrod.engine.preflight import needs_of
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured, parallelism_of
+from maxbrod.archive.opening import Archive, open_archive
 from maxbrod.errors import CorruptDataError, IncompleteError, UnavailableError, UsageError
 from maxbrod.groups.movement import Movement
 from maxbrod.groups.moves import active_groups, missing_groups, plan_moves, unplaced_groups
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import now_ms
-from maxbrod.restore.archived import ArchivedRows, look_at_archive
+from maxbrod.restore.archived import ArchivedRows, ArchivedState, look_at_archive
 from maxbrod.restore.items import restore_slices, restore_tasks
 from maxbrod.restore.job import run_restore_job
 from maxbrod.restore.lock import alone
-from maxbrod.restore.loss import damaged_part, joined, listed_losses, losses_of, run_loss_job, unknown_losses
+from maxbrod.restore.loss import Losses, damaged_part, joined, listed_losses, losses_of, run_loss_job, unknown_losses
 from maxbrod.restore.meter import RestoreMeter
 from maxbrod.restore.plan.changes import refuse_changes
 from maxbrod.restore.plan.choosing import choose_groups
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
-from maxbrod.restore.plan.obstacles import ObstacleKind, in_order, refusal
-from maxbrod.restore.plan.plan import plan_restore, sources_of, without_lost
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order, refusal
+from maxbrod.restore.plan.plan import RestorePlan, plan_restore, sources_of, without_lost
 from maxbrod.restore.plan.preflight import lost_obstacles
-from maxbrod.restore.plan.request import command_digest
+from maxbrod.restore.plan.request import RestoreRequest, command_digest
 from maxbrod.restore.plan.resume import done_before, held_by
 from maxbrod.restore.plan.sources import revisions_of
-from maxbrod.restore.plan.targets import Right
-from maxbrod.restore.report import AGAIN, report_of
+from maxbrod.restore.plan.targets import Right, TargetState
+from maxbrod.restore.report import AGAIN, RestoreReport, report_of
 from maxbrod.restore.state import (
     find_finished,
     find_interrupted,
@@ -60,25 +57,17 @@ from maxbrod.restore.target import (
     restore_acls,
     restore_quotas,
 )
-from maxbrod.restore.task import RestoreSettings
+from maxbrod.restore.task import Restored, RestoreSettings
 from maxbrod.restore.transforming import as_staged, clear_staging, plan_transform, stage, transform_session
+from maxbrod.work.preflight import needs_of
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.session import Session, open_configured, parallelism_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
-    from maxbrod.archive.opening import Archive
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.restore.archived import ArchivedState
-    from maxbrod.restore.loss import Losses
-    from maxbrod.restore.plan.obstacles import Obstacle
-    from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.plan.request import RestoreRequest
-    from maxbrod.restore.plan.targets import TargetState
-    from maxbrod.restore.report import RestoreReport
-    from maxbrod.restore.task import Restored
     from maxbrod.transform.plan import TransformPlan
 
 

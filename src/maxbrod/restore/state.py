@@ -25,14 +25,13 @@ from maxbrod.errors import (
 )
 from maxbrod.model import PartitionId
 from maxbrod.restore.plan.document import decode_plan, encode_plan
-from maxbrod.restore.plan.plan import without_lost
+from maxbrod.restore.plan.plan import RestorePlan, without_lost
 from maxbrod.restore.plan.sources import UnreadableRange  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.restore.staged_objects import PLAN, REPORT, stored_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.storage.interface import Storage
 
 Value = TypeVar("Value")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
-from maxbrod.errors import EXIT_DONE, error_of
+from maxbrod.errors import EXIT_DONE, MaxbrodError, error_of
 from maxbrod.notices import counted
-from maxbrod.restore.plan.access import describe_acl, describe_quota
-from maxbrod.restore.plan.obstacles import ObstacleKind
-from maxbrod.restore.plan.plan import describe
-from maxbrod.restore.report import AGAIN, pruned_in
+from maxbrod.restore.plan.access import AccessPlan, describe_acl, describe_quota
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
+from maxbrod.restore.plan.plan import LeftOut, PlanLine, RestorePlan, describe
+from maxbrod.restore.report import AGAIN, PartitionReport, RestoreReport, pruned_in
 from maxbrod.transform.summary import print_transform
 
 if TYPE_CHECKING:
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from maxbrod.errors import MaxbrodError
     from maxbrod.groups.moves import GroupPosition, MissingGroup
-    from maxbrod.restore.plan.access import AccessPlan
-    from maxbrod.restore.plan.obstacles import Obstacle
-    from maxbrod.restore.plan.plan import LeftOut, PlanLine, RestorePlan
-    from maxbrod.restore.report import PartitionReport, RestoreReport
 
 LINES_SHOWN_MAX: Final = 60
 OBSTACLES_SHOWN_MAX: Final = 10

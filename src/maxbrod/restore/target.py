@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
 from maxbrod.kafka.admin.access import create_acls, set_quotas
-from maxbrod.kafka.admin.rights import cluster_operations, group_operations, may_write_markers, topic_operations
+from maxbrod.kafka.admin.rights import (
+    Operations,
+    cluster_operations,
+    group_operations,
+    may_write_markers,
+    topic_operations,
+)
 from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_topics, delete_records
 from maxbrod.kafka.fetch.log_ends import log_ends
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
@@ -22,29 +28,25 @@ from maxbrod.kafka.state.access import read_quotas
 from maxbrod.kafka.state.capture import NO_AUTHORIZER, capture
 from maxbrod.kafka.state.known_configs import read_known_configs
 from maxbrod.kafka.state.topics import read_defaults, see_topics
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import TRANSACTION, ask_for_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
 from maxbrod.restore.plan.access import describe_acl, describe_quota, plan_quotas
-from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
+from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT, ConfigChange
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.rename import is_topic_name
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.resume import check_topic
-from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
+from maxbrod.restore.plan.targets import LogExtent, Right, TargetState, TargetTopic
 from maxbrod.restore.task import transactional_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from maxbrod.kafka.admin.outcomes import Outcome
-    from maxbrod.kafka.admin.rights import Operations
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.restore.plan.configs import ConfigChange
     from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.plan.targets import TargetTopic
 
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _ON_CLUSTER: Final = {

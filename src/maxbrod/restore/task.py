@@ -14,7 +14,7 @@ as a duplicate.
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,11 +24,11 @@ from maxbrod.batch.coalescing import AUTO, JOIN, Batches, Coalescer, same_record
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.headers import walk
 from maxbrod.batch.provenance import Provenance  # noqa: TC001 - pydantic reads the types of fields
-from maxbrod.batch.replay import replay
+from maxbrod.batch.replay import Replayed, replay
 from maxbrod.errors import MaxbrodError, RefusedError, TopicGoneError, UsageError
 from maxbrod.kafka.fetch.log_ends import log_ends
-from maxbrod.kafka.fetch.log_tails import next_sequence, read_tail
-from maxbrod.kafka.produce.appends import Batch, Feed, Hole, sequence_after, stamped
+from maxbrod.kafka.fetch.log_tails import LogTail, next_sequence, read_tail
+from maxbrod.kafka.produce.appends import Append, Batch, Feed, Hole, sequence_after, stamped
 from maxbrod.kafka.produce.filling import fill_by_transactions
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.producing import produce_all, prove_topic
@@ -44,14 +44,10 @@ from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Executor
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.replay import Replayed
     from maxbrod.config import KafkaConfig, StorageConfig
-    from maxbrod.kafka.fetch.log_tails import LogTail
-    from maxbrod.kafka.produce.appends import Append
     from maxbrod.storage.interface import Storage
 
 _OPERATION: Final = "restore"

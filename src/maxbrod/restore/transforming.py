@@ -12,21 +12,16 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.opening import RESTORES, open_for_writing, open_native
+from maxbrod.archive.opening import RESTORES, Archive, open_for_writing, open_native
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.plan.rows import convert_rows
-from maxbrod.engine.preflight import needs_of
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.reach import Place
-from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.engine.windows import spread
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError, error_of
 from maxbrod.layouts.travelling import decode_slice
 from maxbrod.model import GapReason, PartitionId, now_ms
-from maxbrod.restore.plan.plan import sources_of
-from maxbrod.restore.plan.sources import revisions_of, sound_part
+from maxbrod.restore.plan.plan import RestorePlan, sources_of
+from maxbrod.restore.plan.sources import Source, UnreadableRange, revisions_of, sound_part
 from maxbrod.restore.staged_objects import STAGED, stagings_done
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.overlay import OWN_FOLDER
@@ -34,24 +29,21 @@ from maxbrod.transfer.task import TransferItem
 from maxbrod.transform.columns import shown_for
 from maxbrod.transform.frame import check_transform
 from maxbrod.transform.job import run_transform_job
-from maxbrod.transform.plan import TransformPlan, add_changes, changes_of
-from maxbrod.transform.task import TransformSettings
+from maxbrod.transform.plan import Changes, Transform, TransformPlan, add_changes, changes_of
+from maxbrod.transform.task import Transformed, TransformSettings
+from maxbrod.work.preflight import needs_of
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.reach import Needs, Place
+from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.config import Config, StorageConfig
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.reach import Needs
-    from maxbrod.engine.session import Session
-    from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.request import RestoreRequest
-    from maxbrod.restore.plan.sources import Source, UnreadableRange
-    from maxbrod.transform.plan import Changes, Transform
-    from maxbrod.transform.task import Transformed
 
 COMMIT_BYTES: Final = 4 << 30
 _CHANGES: Final = "changes"

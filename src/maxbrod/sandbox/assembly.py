@@ -9,14 +9,13 @@ from kafka.admin import KafkaAdminClient, ScramMechanism, UserScramCredentialUps
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.probe import known_brokers, known_scram_users
-from maxbrod.sandbox.spec import BROKER, CONTROLLER, HOST, OPTIONAL_LISTENERS, PLAINTEXT, PROXIED, Node
+from maxbrod.sandbox.spec import BROKER, CONTROLLER, HOST, OPTIONAL_LISTENERS, PLAINTEXT, PROXIED, Node, Spec
 from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from maxbrod.sandbox.node import NodeHome
-    from maxbrod.sandbox.spec import Spec
 
 _SCRAM_MECHANISMS: Final = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.cache import filled
 from maxbrod.errors import UnavailableError
 from maxbrod.java import find_java
-from maxbrod.sandbox.jars import new_uuid
+from maxbrod.sandbox.jars import Release, new_uuid
 from maxbrod.sandbox.jvm import java_command
 from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.process import launch
@@ -22,7 +22,6 @@ from maxbrod.sandbox.waiting import wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.sandbox.jars import Release
 
 _ARCHIVE: Final = "kafka.jsa"
 _TIMEOUT_S: Final = 120

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maxbrod.batch.decode import decode
-from maxbrod.batch.headers import walk
+from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.batch.transactions import committed_records, from_markers
 from maxbrod.model import Codec
 from maxbrod.sandbox.topics import replicas
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.sandbox.cluster import Cluster
 
 

@@ -13,12 +13,11 @@ from maxbrod.sandbox.classes import archive_options
 from maxbrod.sandbox.jars import kafka_release
 from maxbrod.sandbox.jvm import LOGGING_OPTIONS, java_command
 from maxbrod.sandbox.process import Process, launch
-from maxbrod.sandbox.spec import TLS_DIR
+from maxbrod.sandbox.spec import TLS_DIR, Node, Spec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.sandbox.spec import Node, Spec
 
 _TAIL_LINES: Final = 25
 _START_LINE: Final = "=== started by the maxbrod sandbox ===\n"

@@ -17,7 +17,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.sandbox import programs
@@ -30,7 +30,6 @@ from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self
 
 _BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _START_TIMEOUT_S: Final = 30.0

@@ -18,13 +18,14 @@ from maxbrod.sandbox.spec import (
     SASL_PLAINTEXT,
     SASL_SSL,
     SSL,
+    Node,
+    Spec,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from maxbrod.sandbox.spec import Node, Spec
 
 PROTOCOLS: Final = {
     CONTROLLER: PLAINTEXT,

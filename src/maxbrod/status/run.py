@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.opening import Archive, open_archive
 from maxbrod.archive.proofs import ProofKind, last_proof, read_proofs
 from maxbrod.archive.runs import ending_of, is_partial
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.schema import FORMAT_VERSION, Kind
 from maxbrod.check.foreign import check_foreign
 from maxbrod.check.problems import exit_code_of as problem_exit_code
-from maxbrod.check.run import check_archive
+from maxbrod.check.run import CheckReport, check_archive
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, MaxbrodError, UsageError
 from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.registry import NATIVE
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.archive.opening import Archive
     from maxbrod.catalog.rows import Run
-    from maxbrod.check.run import CheckReport
     from maxbrod.config import StorageConfig
     from maxbrod.status.options import StatusOptions
 

@@ -13,7 +13,7 @@ import fcntl
 import os
 import time
 import uuid
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from io import FileIO
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +27,6 @@ from maxbrod.storage.writeback import Writeback
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from obstore.exceptions import BaseError
-from obstore.store import AzureStore, GCSStore, S3Store
+from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 from pydantic import SecretStr
 
 from maxbrod.config import AzureConfig, GcsConfig, S3Config, StorageConfig
@@ -19,8 +19,6 @@ from maxbrod.errors import UsageError
 from maxbrod.storage.aws_profile import ambient_s3
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
-
     from maxbrod.storage.urls import Location
 
 _SECTIONS: Final = {"s3": ("s3", S3Config()), "gs": ("gcs", GcsConfig()), "az": ("azure", AzureConfig())}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import pyarrow as pa  # noqa: TC002 - PySpark looks at annotations
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as spark_functions
 from pyspark.sql import types as spark
 
@@ -21,8 +22,8 @@ from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.table import formats, registry
 from maxbrod.table.sql_errors import plain_errors
 from maxbrod.table.values.avro import compile_avro
-from maxbrod.table.values.confluent import HEAD_BYTES, decode_confluent, decode_plain
-from maxbrod.table.values.decoding import encoded
+from maxbrod.table.values.confluent import HEAD_BYTES, Failure, decode_confluent, decode_plain
+from maxbrod.table.values.decoding import Encoded, encoded
 from maxbrod.table.values.proto_files import read_descriptors
 from maxbrod.table.values.protobuf import compile_protobuf
 from maxbrod.table.views import Decoded
@@ -30,12 +31,8 @@ from maxbrod.table.views import Decoded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import Column, DataFrame
-
     from maxbrod.layouts.schemas_topic import SchemasTopic
     from maxbrod.table.formats import Format
-    from maxbrod.table.values.confluent import Failure
-    from maxbrod.table.values.decoding import Encoded
 
 SAMPLE_ROWS: Final = 1000
 _PLACE: Final = ("topic", "partition", "offset")

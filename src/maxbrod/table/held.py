@@ -16,18 +16,16 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.opening import open_storage
 from maxbrod.table.read.columns import USUAL, arrow_schema, frame_of, spark_schema
-from maxbrod.table.read.options import SPLIT_BYTES, parse_options
+from maxbrod.table.read.options import SPLIT_BYTES, TableOptions, parse_options
 from maxbrod.table.read.splits import find_slices, open_table
-from maxbrod.table.views import RecordView
+from maxbrod.table.views import RecordView, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from maxbrod.table.read.options import TableOptions
     from maxbrod.table.read.scope import SliceRead
-    from maxbrod.table.views import View
 
 _STORED_BYTES_MAX: Final = SPLIT_BYTES
 _LOCAL_SLICES_MAX: Final = 1000

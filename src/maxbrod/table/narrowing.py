@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pyspark.sql import datasource
+from pyspark.sql import DataFrame, SparkSession, datasource
 
 from maxbrod.table.read.options import SCOPES
 from maxbrod.table.read.scope import Scope, decode_scopes, narrow
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 

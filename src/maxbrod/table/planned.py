@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as spark_functions
 from pyspark.sql.types import IntegerType
 
 from maxbrod.batch.columns import number_array, text_array
 from maxbrod.table.narrowing import READER
 from maxbrod.table.read.columns import are_in_rows, frame_of, spark_schema
-from maxbrod.table.read.counting import count_slices
+from maxbrod.table.read.counting import Count, count_slices
 from maxbrod.table.read.scope import encode_scopes
 from maxbrod.table.read.splits import find_slices, group, open_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
-
-    from maxbrod.table.read.counting import Count
     from maxbrod.table.read.options import TableOptions
 
 _PACKED_BYTES_MAX: Final = 1 << 20

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.batch.conform import conform
 from maxbrod.errors import UnsupportedFormatError, UsageError
-from maxbrod.layouts.schemas_topic import AVRO, TOPIC, read_schemas_topic
-from maxbrod.table.read.options import parse_options
+from maxbrod.layouts.schemas_topic import AVRO, TOPIC, RegisteredSchema, SchemasTopic, read_schemas_topic
+from maxbrod.table.read.options import TableOptions, parse_options
 from maxbrod.table.read.reading import read_split
 from maxbrod.table.read.splits import open_table, plan_splits
 from maxbrod.table.values.avro import compile_avro
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.layouts.schemas_topic import RegisteredSchema, SchemasTopic
-    from maxbrod.table.read.options import TableOptions
     from maxbrod.table.values.nodes import Program
 
 PROTOBUF: Final = "PROTOBUF"

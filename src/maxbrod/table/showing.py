@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as spark_functions
 from pyspark.sql import types as spark
 
@@ -16,7 +17,6 @@ from maxbrod.table.sql_errors import plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
 
 _NESTED: Final = (spark.ArrayType, spark.MapType, spark.StructType)
 _PLAIN: Final = (spark.NumericType, spark.BooleanType)

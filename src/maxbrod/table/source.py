@@ -25,23 +25,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 
-from maxbrod.engine.settling import settle
 from maxbrod.table.read.columns import column_names, names_in, spark_schema
-from maxbrod.table.read.options import parse_options, wanted_columns
+from maxbrod.table.read.options import TableOptions, parse_options, wanted_columns
 from maxbrod.table.stream.options import parse_stream_options
 from maxbrod.table.stream.reader import ArchiveStreamReader
 from maxbrod.table.travelling import Travelling
+from maxbrod.work.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
-    from maxbrod.table.read.options import TableOptions
 
 _TO_KAFKA: Final = "kafka.bootstrap.servers"
 """If this option is given, a DataFrame is written into a cluster, not into an archive."""

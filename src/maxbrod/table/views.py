@@ -10,26 +10,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as spark_functions
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
-from maxbrod.table.narrowing import quoted
+from maxbrod.table.narrowing import Usage, quoted
 from maxbrod.table.planned import plan_frame
 from maxbrod.table.read.columns import USUAL, frame_of, spark_schema
 from maxbrod.table.read.options import SCOPES, parse_options
-from maxbrod.table.read.scope import encode_scopes
+from maxbrod.table.read.scope import Scope, encode_scopes
 from maxbrod.table.registering import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
-    from maxbrod.table.narrowing import Usage
-    from maxbrod.table.read.scope import Scope
 
 RECORDS: Final = "records"
 CHEAPEST: Final = "partition"

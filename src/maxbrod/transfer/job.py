@@ -5,17 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from maxbrod.engine.jobs import run_tasks
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.transfer.items import ITEMS, RESULTS
-from maxbrod.transfer.task import Transferred, TransferSettings, run_copy_task, run_transfer_task
+from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, run_copy_task, run_transfer_task
+from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
-
-    from maxbrod.transfer.task import TransferItem
 
 
 def run_transfer_job(

@@ -21,14 +21,13 @@ from maxbrod.transform.columns import (
     mentioned,
     table_schema,
 )
-from maxbrod.transform.plan import FIELDS
+from maxbrod.transform.plan import FIELDS, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from maxbrod.transform.plan import Transform
 
 _LOGGER: Final = "SQLQueryContextLogger"
 """PySpark's logger, which prints a Java stack trace for each mistake in an expression."""

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from maxbrod import strict_json
-from maxbrod.engine.jobs import collect
-from maxbrod.engine.settling import settled
 from maxbrod.transform.columns import schema_of
 from maxbrod.transform.frame import is_mistake, mistakes, transformed
-from maxbrod.transform.task import Transformed, read_rows, write_rows
+from maxbrod.transform.task import Transformed, TransformSettings, read_rows, write_rows
+from maxbrod.work.jobs import collect
+from maxbrod.work.settling import settled
 
 if TYPE_CHECKING:
     import threading
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from maxbrod.transfer.task import TransferItem
     from maxbrod.transform.plan import Transform
-    from maxbrod.transform.task import TransformSettings
 
 
 def run_transform_job(

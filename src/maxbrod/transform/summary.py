@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.cli.output import out, print_line, table
 from maxbrod.notices import counted
-from maxbrod.transform.plan import FIELDS
+from maxbrod.transform.plan import FIELDS, Changes, TransformPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.transform.plan import Changes, TransformPlan
 
 LINES_SHOWN_MAX: Final = 60
 

@@ -28,7 +28,7 @@ from maxbrod.storage.opening import open_storage
 from maxbrod.transfer.items import decode_item
 from maxbrod.transform.columns import CARRIED, END, FAILED, PREFIX, RECORD
 from maxbrod.transform.plan import FIELDS
-from maxbrod.transform.task import Transformed
+from maxbrod.transform.task import Transformed, TransformSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.transfer.task import TransferItem
-    from maxbrod.transform.task import TransformSettings
 
 _PACKED_BYTES: Final = 4 << 20
 """Partitions with fewer bytes share objects, as in a backup."""

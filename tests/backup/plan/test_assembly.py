@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,14 +11,11 @@ from hypothesis import strategies as st
 
 from backup.plan.examples import PARTITION, TOPIC, Batch, item, logs, outcome, part, read, read_until
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
-from maxbrod.backup.plan.items import Damage, FailureKind
+from maxbrod.backup.plan.items import Damage, FailureKind, Outcome
 from maxbrod.catalog.rows import Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, CorruptDataError
 from maxbrod.model import PartitionId
 from maxbrod.notices import worst_exit_code
-
-if TYPE_CHECKING:
-    from maxbrod.backup.plan.items import Outcome
 
 HUGE = 2**63 - 1 - 200
 PASSING = [FailureKind.UNAVAILABLE, FailureKind.TRUNCATED, FailureKind.DENIED, FailureKind.UNSUPPORTED]

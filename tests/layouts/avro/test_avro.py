@@ -19,12 +19,11 @@ from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.avro.container import read_header
 from maxbrod.layouts.avro.layout import LAYOUT
 from maxbrod.layouts.avro.options import CODECS
-from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, WriteOptions
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Layout, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.foreign import Layout
     from maxbrod.storage.interface import Storage
 
 WHERE = TopicPartition(topic="orders", partition=3)

@@ -11,14 +11,13 @@ from examples import to_arrow, to_records
 from reference import Record
 
 from maxbrod.errors import MaxbrodError
-from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Survey, WriteOptions
+from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignSegment, Layout, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maxbrod.layouts.foreign import Fault, Layout
     from maxbrod.storage.interface import Storage
 
 WHERE = TopicPartition(topic="orders", partition=0)

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.binlog.layout import LAYOUT
-from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, WriteOptions
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, Layout, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.foreign import Layout
     from maxbrod.storage.interface import Storage
 
 WHERE = TopicPartition(topic="orders", partition=3)

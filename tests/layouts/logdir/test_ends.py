@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logdirs import TOPIC_ID, put_checkpoint, put_log, put_watermark, run, survey
-from native_logs import ABORT, batches, data_batch, marker, pack
+from native_logs import ABORT, Batch, batches, data_batch, marker, pack
 from reference import Record
 
 from backup.oracle import read_archive
@@ -31,8 +31,6 @@ from maxbrod.storage.opening import open_storage
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from native_logs import Batch
 
     from maxbrod.convert.report import ConvertReport
     from maxbrod.layouts.foreign import Survey

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logdirs import TOPIC_ID, fatal, offsets, put_log, run, survey
-from native_logs import ABORT, batches, data_batch, marker
+from native_logs import ABORT, Batch, batches, data_batch, marker
 
 from backup.oracle import read_archive
 from convert.engine import convert
@@ -26,8 +26,6 @@ from maxbrod.transfer import task as copy_task
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from native_logs import Batch
 
     from maxbrod.convert.report import ConvertReport
     from maxbrod.layouts.foreign import Survey

@@ -15,13 +15,11 @@ from reference import Record
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.logdir.log_writing import LogWriter, SegmentIndexes
+from maxbrod.layouts.logdir.log_writing import LogWriter, SegmentIndexes, WrittenLog
 from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from maxbrod.layouts.logdir.log_writing import WrittenLog
 
 
 def write(folder: Path, batches: list[bytes], *, start: int = 0, end: int, segment_bytes: int = 1 << 30) -> WrittenLog:

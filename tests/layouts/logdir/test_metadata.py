@@ -36,13 +36,12 @@ from metadata_logs import (
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.errors import RefusedError
-from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity, ScramUser
+from maxbrod.kafka.state.cluster_state import Acl, ClusterState, Quota, QuotaEntity, ScramUser
 from maxbrod.model import topic_id_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.layouts.foreign import Survey
 
 BASE = [topic("orders", ORDERS), partition(ORDERS, 0, 1, 2), config("retention.ms", "5")]

@@ -12,7 +12,7 @@ import pytest
 
 from maxbrod.cache import filled
 from maxbrod.errors import UsageError
-from maxbrod.replicate.notify.queue import QueueCounts, pump
+from maxbrod.replicate.notify.queue import Message, QueueCounts, pump
 from maxbrod.sandbox.jars import resolve_jars
 from maxbrod.sandbox.jvm import java_command
 from maxbrod.sandbox.ports import free_ports
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from maxbrod.replicate.notify.queue import Message
     from maxbrod.replicate.notify.s3_events import ObjectEvent
     from maxbrod.replicate.notify.sqs import SqsQueue
 

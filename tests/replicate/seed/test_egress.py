@@ -19,7 +19,7 @@ from parquet.archives import rows
 
 from convert.engine import run_job_here, without_spark
 from maxbrod.backup.foreign import ForeignBackup
-from maxbrod.config import KafkaConfig
+from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.topics import delete_records
@@ -49,7 +49,6 @@ from replicate.seed.trees import KEPT, REGION, Link
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
 
 

@@ -18,7 +18,7 @@ from maxbrod.layouts.parquet.events import Checkpoint, decode_checkpoint
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.seed.control_topics import ControlTopic
 from maxbrod.replicate.seed.options import IngressTreeOptions
-from maxbrod.replicate.seed.run import ingress_from_tree
+from maxbrod.replicate.seed.run import TreeIngress, ingress_from_tree
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.storage.opening import open_storage
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.replicate.seed.report import IngressReport
-    from maxbrod.replicate.seed.run import TreeIngress
     from maxbrod.sandbox.cluster import Cluster
 
 REGION = "us-east-1"

@@ -33,8 +33,8 @@ from restore.cold.engine import Cold, contents, log_of, refused, restore, run_jo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maxbrod.engine.progress import Progress
     from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten
+    from maxbrod.work.progress import Progress
 
 HOLDER = """
 import fcntl, os, sys

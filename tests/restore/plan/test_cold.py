@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.examples import TOPIC_ID, gap, segment
-from maxbrod.catalog.rows import decode_rows, encode_rows
+from maxbrod.catalog.rows import Row, decode_rows, encode_rows
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.restore.cold.plan import SourceLog, measure_extents, rows_to_write
 from maxbrod.restore.plan.choosing import Chosen
 from maxbrod.restore.plan.request import RestoreRequest
-from maxbrod.restore.plan.sources import measure_sources
+from maxbrod.restore.plan.sources import Source, measure_sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.catalog.rows import Row
-    from maxbrod.restore.plan.sources import Source
 
 HERE = PartitionId(topic_id=TOPIC_ID, partition=0)
 

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from maxbrod.backup.notices import about
-from maxbrod.backup.plan.evidence import collect, impossible
+from maxbrod.backup.plan.evidence import DefaultReason, Evidence, collect, impossible
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
 from maxbrod.catalog.schema import Kind
-from maxbrod.catalog.tiling import find_tiling_faults
+from maxbrod.catalog.tiling import Overlap, UncoveredRange, find_tiling_faults
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE
 from maxbrod.model import GapReason, PartitionId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.backup.plan.evidence import DefaultReason, Evidence
     from maxbrod.backup.plan.items import Outcome
-    from maxbrod.catalog.tiling import Overlap, UncoveredRange
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.notices import Notice
 

@@ -6,16 +6,14 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from maxbrod.backup.plan.items import Failure, FailureKind
+from maxbrod.backup.plan.items import Failure, FailureKind, Outcome
 from maxbrod.errors import CorruptDataError
-from maxbrod.model import GapReason
+from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.backup.plan.items import Outcome
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.model import PartitionId
 
 DefaultReason: TypeAlias = Literal[GapReason.COMPACTED, GapReason.UNEXPLAINED]
 """The reason for offsets that neither retention nor a mark explains."""

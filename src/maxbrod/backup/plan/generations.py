@@ -11,16 +11,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.backup.plan.states import PartitionBackup
+from maxbrod.backup.plan.states import PartitionBackup, PartitionState
 from maxbrod.catalog.generations import Generation, Stage, TopicGenerations
-from maxbrod.engine.windows import estimate_bytes
 from maxbrod.errors import UsageError
 from maxbrod.model import CLOCKS_APART_MS
+from maxbrod.work.windows import estimate_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.backup.plan.states import PartitionState
     from maxbrod.catalog.queries import ArchivedRange
 
 TOMBSTONES_MS: Final = 24 * 3600 * 1000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from maxbrod.backup.plan.tasks import PartitionRange
-from maxbrod.catalog.rows import Gap
+from maxbrod.catalog.rows import Gap, Segment
 from maxbrod.model import MENDABLE, PartitionId
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.assembly import Assembly
     from maxbrod.backup.plan.items import Outcome
     from maxbrod.backup.plan.states import PartitionBackup
-    from maxbrod.catalog.rows import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # A time without a zone, such as 2026-01-31T12:00:00, must not be read as topic:partition:offset.
 _OFFSET: Final = re.compile(r"(?!\d{4}-\d\d-\d\dT)(?P<topic>[^:]+):(?P<partition>\d+):(?P<offset>\d+)", re.ASCII)

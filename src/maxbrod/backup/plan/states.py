@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from maxbrod.backup.plan.starts import AtOffsets, Earliest, Latest, resolve_start
+from maxbrod.backup.plan.starts import AtOffsets, Earliest, Latest, Start, resolve_start
 from maxbrod.backup.plan.tasks import PartitionRange
-from maxbrod.engine.windows import estimate_bytes
 from maxbrod.model import PartitionId, TopicPartition
+from maxbrod.work.windows import estimate_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from maxbrod.backup.plan.starts import Start
     from maxbrod.catalog.queries import ArchivedRange
 
 

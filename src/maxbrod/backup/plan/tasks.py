@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.backup.plan.items import RangeItem, Task
-from maxbrod.engine.windows import estimate_bytes
+from maxbrod.work.windows import estimate_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,20 +14,21 @@ from maxbrod.compact.by_key.task import (
     ITEM,
     OUTCOMES,
     RECORD,
+    ByKeySettings,
+    GroupItem,
+    GroupOutcome,
     read_groups,
     write_groups,
 )
-from maxbrod.engine.jobs import collect
-from maxbrod.engine.settling import settled
-from maxbrod.engine.windows import spread
+from maxbrod.work.jobs import collect
+from maxbrod.work.settling import settled
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
-
-    from maxbrod.compact.by_key.task import ByKeySettings, GroupItem, GroupOutcome
 
 
 def compact_groups(

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
 from maxbrod.model import MENDABLE, GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from maxbrod.layouts.kafka.slices import Slice
 
 GROUP_BYTES: Final = 256 << 20
 """The log that one task reads, decodes and writes again."""

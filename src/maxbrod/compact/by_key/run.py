@@ -22,16 +22,16 @@ from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, encode_rows, sl
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.compact.by_key.job import compact_groups
 from maxbrod.compact.by_key.plan import PartitionPlan, Policy, hole_offsets_min, plan_partition, policy_of, tile
-from maxbrod.compact.by_key.task import ByKeySettings, GroupItem
+from maxbrod.compact.by_key.task import ByKeySettings, GroupItem, GroupOutcome
 from maxbrod.compact.plan.joining import IDENTITY_COLUMNS
 from maxbrod.compact.report import CompactedTopic, CompactFault, CompactReport, why_larger
-from maxbrod.engine.preflight import needs_storage
-from maxbrod.engine.progress import Progress
-from maxbrod.engine.session import open_configured, parallelism_of
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
+from maxbrod.work.preflight import needs_storage
+from maxbrod.work.progress import OnProgress, Progress
+from maxbrod.work.session import Session, open_configured, parallelism_of
 
 if TYPE_CHECKING:
     import threading
@@ -39,10 +39,7 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.compact.by_key.task import GroupOutcome
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
 
 COMMAND: Final = "compact"
 _WAVE_ROWS: Final = 100_000

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from maxbrod import strict_json
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.fillers import emptied
-from maxbrod.batch.headers import NEWEST_MAGIC, walk
+from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.compact.failures import Failure, failure_of
 from maxbrod.config import StorageConfig  # noqa: TC001 - pydantic reads the types of what travels to a worker
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.storage.interface import Storage
 
 RECORD, NOTE = 0, 1

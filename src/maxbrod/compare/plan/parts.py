@@ -12,13 +12,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.batch.digest import Digest, join
-from maxbrod.compare.plan.pairs import Match
-from maxbrod.engine.windows import spread as spread_by_size
+from maxbrod.compare.plan.pairs import Extent, Match, Pair
+from maxbrod.work.windows import spread as spread_by_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from maxbrod.compare.plan.pairs import Extent, Pair
 
     Digests = Mapping[tuple[int, "Side", int], Digest]
     """By pair, side and number of the part."""

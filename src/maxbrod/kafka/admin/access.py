@@ -9,12 +9,11 @@ from kafka.protocol.admin import AlterClientQuotasRequest, CreateAclsRequest
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.kafka.admin.outcomes import Outcome, change_each
 from maxbrod.kafka.state.access_names import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES
-from maxbrod.kafka.state.cluster_state import Acl, QuotaEntity
+from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from maxbrod.kafka.state.cluster_state import Quota
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline

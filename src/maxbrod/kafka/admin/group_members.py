@@ -12,12 +12,11 @@ from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import LeaveGroupRequest
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import GROUP, find_coordinator
 from maxbrod.kafka.wire.error_codes import Code, answered_with
 
 if TYPE_CHECKING:
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 

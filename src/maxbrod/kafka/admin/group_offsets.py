@@ -12,7 +12,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.admin.outcomes import Outcome
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import GROUP, ask_for_coordinator
 from maxbrod.kafka.wire.error_codes import Code, Reaction, reaction
 from maxbrod.kafka.wire.partitions import by_topic, each_partition
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from maxbrod.kafka.state.cluster_state import CommittedOffset
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
     from maxbrod.model import TopicPartition

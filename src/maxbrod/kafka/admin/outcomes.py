@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Reaction, code_name, reaction
 from maxbrod.kafka.wire.partitions import in_requests
@@ -21,7 +21,6 @@ from maxbrod.kafka.wire.partitions import in_requests
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
 
 Item = TypeVar("Item", bound="Hashable")

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.fetch.offsets import LATEST, epoch_ends, list_offsets
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.deadline import Deadline
     from maxbrod.model import TopicPartition
 

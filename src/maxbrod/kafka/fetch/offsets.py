@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
-from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.kafka.wire.client import retry
+from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
+from maxbrod.kafka.wire.client import KafkaClient, Leader, retry
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.partitions import by_topic, each_partition
 from maxbrod.model import TopicPartition
@@ -17,8 +17,6 @@ from maxbrod.model import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from maxbrod.errors import MaxbrodError
-    from maxbrod.kafka.wire.client import KafkaClient, Leader
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.batch.beginnings import begin_at, may_begin_before
-from maxbrod.batch.headers import walk
+from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.errors import (
     CorruptDataError,
     LogTruncatedError,
@@ -23,7 +23,7 @@ from maxbrod.errors import (
 from maxbrod.kafka.fetch.chunks import Chunk, Selection, announced_bytes, empty_chunk, select
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
 from maxbrod.kafka.fetch.request import FetchedPartition, PartitionFetch, fetch_request, read_answer
-from maxbrod.kafka.wire.client import PATIENCE_S, gave_up
+from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient, Leader, gave_up
 from maxbrod.kafka.wire.deadline import Backoff, Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.kafka.wire.client import KafkaClient, Leader
     from maxbrod.kafka.wire.connection import Connection
     from maxbrod.model import TopicPartition
 

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.batch.beginnings import may_begin_before
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, UnavailableError, UnsupportedFormatError, UsageError
-from maxbrod.kafka.fetch.chunks import select
-from maxbrod.kafka.fetch.request import PartitionFetch, fetch_request, read_answer
+from maxbrod.kafka.fetch.chunks import Chunk, select
+from maxbrod.kafka.fetch.request import FetchedPartition, PartitionFetch, fetch_request, read_answer
 from maxbrod.kafka.wire.deadline import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from maxbrod.kafka.fetch.chunks import Chunk
-    from maxbrod.kafka.fetch.request import FetchedPartition
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.model import TopicPartition
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from maxbrod.batch.headers import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL
+from maxbrod.batch.headers import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, BatchHeaders
 from maxbrod.batch.patch import patch
 from maxbrod.errors import UnsupportedFormatError
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.model import TopicPartition
 

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from kafka.protocol.producer import InitProducerIdRequest
 
-from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.kafka.wire.client import retry
+from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import TRANSACTION, find_coordinator
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maxbrod.errors import MaxbrodError
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 

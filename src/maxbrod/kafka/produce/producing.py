@@ -28,9 +28,9 @@ from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, Entry
 from maxbrod.kafka.produce.appends import Acknowledged, Batch, Feed, Hole
 from maxbrod.kafka.produce.lane import Flight, Lane
-from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
 from maxbrod.kafka.produce.refusals import OPERATION, gap_in_sequence, gone, misplaced, refusal
-from maxbrod.kafka.wire.client import PATIENCE_S
+from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, Reaction, code_name, reaction
 
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.produce.request import Answer
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.model import TopicPartition
 
 REQUEST_BYTES: Final = 4 << 20

@@ -20,8 +20,8 @@ from kafka.protocol.producer import (
 )
 
 from maxbrod.errors import ProducerFencedError, RefusedError, UnavailableError
-from maxbrod.kafka.produce.producer_ids import ask_transaction_coordinator, transactional_producer_id
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity, ask_transaction_coordinator, transactional_producer_id
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import GROUP, TRANSACTION, ask_coordinators, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with
@@ -30,9 +30,7 @@ from maxbrod.kafka.wire.partitions import by_topic, each_partition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.state.cluster_state import CommittedOffset
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.model import TopicPartition
 

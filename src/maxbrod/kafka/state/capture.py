@@ -21,8 +21,8 @@ from maxbrod.kafka.state.cluster_state import (
 )
 from maxbrod.kafka.state.groups import list_groups, read_offsets
 from maxbrod.kafka.state.sizes import topics_on_disk
-from maxbrod.kafka.state.topics import read_configs, see_topics
-from maxbrod.kafka.wire.client import PATIENCE_S
+from maxbrod.kafka.state.topics import SeenTopics, TopicConfigs, read_configs, see_topics
+from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, code_name
 from maxbrod.model import now_ms, topic_id_text
@@ -30,8 +30,6 @@ from maxbrod.model import now_ms, topic_id_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from maxbrod.kafka.state.topics import SeenTopics, TopicConfigs
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
 
 Result = TypeVar("Result")

@@ -14,21 +14,18 @@ from kafka.protocol.consumer import OffsetFetchRequest
 from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.topics import see_topics
-from maxbrod.kafka.wire.client import retry
-from maxbrod.kafka.wire.coordination import ask_coordinators
+from maxbrod.kafka.wire.client import KafkaClient, retry
+from maxbrod.kafka.wire.coordination import Answers, ask_coordinators
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.messages.share_groups import DescribeShareGroupOffsetsRequest
 from maxbrod.kafka.wire.partitions import by_topic
-from maxbrod.model import topic_id_text
+from maxbrod.model import TopicPartition, topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
-    from maxbrod.kafka.wire.coordination import Answers
     from maxbrod.kafka.wire.deadline import Deadline
-    from maxbrod.model import TopicPartition
 
     # A group, its error code, and its offsets.
     GroupOffsets = tuple[str, int, tuple[CommittedOffset, ...]]

@@ -13,7 +13,7 @@ from kafka.protocol.admin import DescribeConfigsRequest
 
 from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.state.cluster_state import EFFECTIVE_CONFIGS
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
 from maxbrod.kafka.wire.metadata import Topic, metadata_request, read_metadata
 from maxbrod.kafka.wire.partitions import in_requests
@@ -21,7 +21,6 @@ from maxbrod.kafka.wire.partitions import in_requests
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 

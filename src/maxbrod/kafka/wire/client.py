@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.kafka.wire.connection import CUT_OFF, Connection
+from maxbrod.kafka.wire.connection import CUT_OFF, Connection, Message
 from maxbrod.kafka.wire.deadline import Backoff, Deadline
 from maxbrod.kafka.wire.metadata import Metadata, Topic, metadata_request, read_metadata
 from maxbrod.kafka.wire.security import protocol_mistake
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from maxbrod.config import KafkaConfig
     from maxbrod.kafka.state.cluster_state import Broker
-    from maxbrod.kafka.wire.connection import Message
     from maxbrod.model import TopicPartition
 
 Result = TypeVar("Result")

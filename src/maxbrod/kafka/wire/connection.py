@@ -22,7 +22,7 @@ from maxbrod import __version__
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.wire.error_codes import Code, answered_with
 from maxbrod.kafka.wire.security import log_in, tls_context, tls_failure
-from maxbrod.kafka.wire.sending import send_all
+from maxbrod.kafka.wire.sending import Piece, send_all
 from maxbrod.kafka.wire.versions import ApiVersions, too_old
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from maxbrod.config import KafkaConfig
     from maxbrod.kafka.wire.deadline import Deadline
-    from maxbrod.kafka.wire.sending import Piece
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CUT_OFF: Final = frozenset({"send a request", "get an answer", "open TLS"})

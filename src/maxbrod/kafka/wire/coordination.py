@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
 from maxbrod.kafka.wire.partitions import in_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.errors import UsageError
 from maxbrod.layouts.avro.schema import CLAIM, GENERATION, INSTANCE
-from maxbrod.layouts.foreign import Loss
-
-if TYPE_CHECKING:
-    from maxbrod.layouts.foreign import WriteOptions
+from maxbrod.layouts.foreign import Loss, WriteOptions
 
 CODECS: Final = ("null", "deflate", "snappy", "bzip2", "xz", "zstandard")
 _LEVELS: Final = {"deflate": (0, 9), "bzip2": (1, 9), "xz": (0, 9), "zstandard": (1, 22)}

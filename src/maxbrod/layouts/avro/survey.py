@@ -19,7 +19,7 @@ from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.layouts.avro import schema as names
 from maxbrod.layouts.avro.container import Header, read_blocks, read_header, read_last_block
-from maxbrod.layouts.avro.instances import read_instances
+from maxbrod.layouts.avro.instances import Instance, read_instances
 from maxbrod.layouts.avro.names import FileName, parse_name
 from maxbrod.layouts.coverage import judge
 from maxbrod.layouts.facts import Facts, is_published, surveyed_facts
@@ -28,7 +28,6 @@ from maxbrod.layouts.foreign import Doubt, Fault, ForeignSegment, ForeignTopic, 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from maxbrod.layouts.avro.instances import Instance
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import ObjectInfo, Storage
 

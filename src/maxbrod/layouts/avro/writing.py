@@ -16,11 +16,11 @@ from maxbrod.layouts.avro import schema as names
 from maxbrod.layouts.avro import writing_kernels
 from maxbrod.layouts.avro.codecs import compress
 from maxbrod.layouts.avro.container import SYNC_BYTES, encode_block, encode_bytes, encode_header, encode_long
-from maxbrod.layouts.avro.instances import mark_of, put_fenced
+from maxbrod.layouts.avro.instances import Mark, mark_of, put_fenced
 from maxbrod.layouts.avro.names import file_path
 from maxbrod.layouts.avro.options import check_options, is_seed
 from maxbrod.layouts.buffers import RecordBuffers, consumable
-from maxbrod.layouts.foreign import ForeignSegment
+from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.rotation import Rotation
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.avro.instances import Mark
-    from maxbrod.layouts.foreign import Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 

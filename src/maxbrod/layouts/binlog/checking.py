@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.layouts.binlog.reading import read
-from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.layouts.foreign import ForeignSegment, Survey
     from maxbrod.storage.interface import Storage
 
 

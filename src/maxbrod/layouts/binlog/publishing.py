@@ -19,12 +19,11 @@ from maxbrod.layouts.binlog.schema import (
     index_path,
     segment_path,
 )
-from maxbrod.layouts.foreign import ForeignSegment
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, Survey, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 

@@ -18,6 +18,7 @@ from maxbrod.layouts.binlog.schema import (
     MAGIC,
     RECORDS,
     PartitionObjects,
+    SegmentFiles,
     arrange,
     decode_partition_index,
     encode_partition_index,
@@ -29,7 +30,6 @@ from maxbrod.layouts.binlog.survey import files_of
 from maxbrod.layouts.foreign import Fault
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.binlog.schema import SegmentFiles
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 

@@ -31,13 +31,12 @@ from maxbrod.layouts.binlog.schema import (
     segment_path,
 )
 from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
-from maxbrod.storage.interface import ByteRange
+from maxbrod.storage.interface import ByteRange, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maxbrod.model import TopicPartition
-    from maxbrod.storage.interface import Storage
 
 _REQUESTS: Final = 16
 """Requests at a time: an archive has many small indexes, and a cloud answers each after some ten milliseconds."""

@@ -15,7 +15,7 @@ from maxbrod.layouts.binlog import kernels
 from maxbrod.layouts.binlog.publishing import check_options, empty_segment, put_new
 from maxbrod.layouts.binlog.schema import INDEX, MAGIC, RECORDS, encode_segment_index, index_path, segment_path
 from maxbrod.layouts.buffers import RecordBuffers, consumable
-from maxbrod.layouts.foreign import ForeignSegment
+from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.rotation import Rotation
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.foreign import Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 

@@ -11,7 +11,7 @@ import numpy as np
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.compression import LEVEL_DEFAULT
 from maxbrod.layouts.kafka.contents import entry_of
-from maxbrod.layouts.kafka.described_batches import describe
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe
 from maxbrod.layouts.kafka.names import is_framed, segment_path
 from maxbrod.layouts.kafka.objects import OpenObject
 from maxbrod.layouts.kafka.reading import read_logs
@@ -20,7 +20,6 @@ from maxbrod.layouts.kafka.slicing import SliceWriter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.layouts.kafka.described_batches import DescribedBatches
     from maxbrod.layouts.kafka.partition import PartitionName
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.model import AbortedTransaction

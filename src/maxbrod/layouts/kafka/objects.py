@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from maxbrod.layouts.kafka.contents import Contents, encode_contents, has_contents
+from maxbrod.layouts.kafka.contents import Contents, Entry, encode_contents, has_contents
 from maxbrod.layouts.kafka.names import is_framed, pack_path
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.kafka.contents import Entry
     from maxbrod.storage.interface import Storage, Writer
 
 PACK_BYTES_MAX: Final = 1 << 30

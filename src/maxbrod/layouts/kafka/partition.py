@@ -11,7 +11,7 @@ import numpy as np
 
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.kafka.compression import CompressionMode
+from maxbrod.layouts.kafka.compression import Compression, CompressionMode
 from maxbrod.layouts.kafka.contents import entry_of
 from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe
 from maxbrod.layouts.kafka.frames import encode_frame
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.batch.looking import Look
-    from maxbrod.layouts.kafka.compression import Compression
     from maxbrod.layouts.kafka.objects import Objects, OpenObject
     from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
     from maxbrod.layouts.kafka.unpacking import Unpacker

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.layouts.kafka.slices import Slice
-from maxbrod.model import Codec
+from maxbrod.model import AbortedTransaction, Codec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.layouts.kafka.described_batches import DescribedBatches
-    from maxbrod.model import AbortedTransaction
 
 _CODECS: Final = max(Codec) + 1
 

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX
-from maxbrod.batch.headers import NEWEST_MAGIC
+from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.errors import BatchLimitError, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
-from maxbrod.layouts.kafka.described_batches import describe
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.tally import Tally
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.layouts.kafka.described_batches import DescribedBatches
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.storage.interface import Storage
 

@@ -8,7 +8,7 @@ that were complete before are garbage that no row names.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from maxbrod.layouts.kafka.compression import Compression
 from maxbrod.layouts.kafka.objects import Objects
@@ -18,7 +18,6 @@ from maxbrod.layouts.kafka.unpacking import Unpacker
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self
 
     from maxbrod.batch.looking import Look
     from maxbrod.storage.interface import Storage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.backups import Backup, parse_name
-from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 from maxbrod.layouts.found import Stored
 from maxbrod.layouts.kbak.reading import read
 from maxbrod.layouts.kbak.schema import SEGMENT
@@ -16,7 +16,6 @@ from maxbrod.layouts.kbak.schema import SEGMENT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.layouts.foreign import ForeignSegment, Survey
     from maxbrod.storage.interface import Storage
 
 

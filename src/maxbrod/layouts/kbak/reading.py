@@ -17,7 +17,7 @@ from maxbrod.batch.columns import binary_array, number_column
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
-from maxbrod.layouts.foreign import UNCOMMITTED
+from maxbrod.layouts.foreign import UNCOMMITTED, ForeignSegment
 from maxbrod.layouts.found import Room, Stored, batch_of
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import open_body
@@ -36,7 +36,6 @@ from maxbrod.layouts.kbak.schema import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.storage.interface import Storage
 
 PIECE_BYTES: Final = 8 << 20

@@ -16,7 +16,7 @@ from maxbrod.layouts.backup_writing import BackupWriter, Extent
 from maxbrod.layouts.backups import codec_of
 from maxbrod.layouts.buffers import RecordBuffers, constant, little_endian
 from maxbrod.layouts.decoding import Counts, Tallied
-from maxbrod.layouts.foreign import ForeignSegment
+from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.compression import compress
 from maxbrod.layouts.kbak.schema import (
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.foreign import Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.backups import MANIFEST, Backup, list_segments
 from maxbrod.layouts.documents import read_document
-from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 from maxbrod.layouts.kbs.manifest import parse_partitions
 from maxbrod.layouts.kbs.reading import read
 from maxbrod.layouts.kbs.schema import EMPTY_BYTES, SEGMENT
@@ -16,7 +16,6 @@ from maxbrod.layouts.kbs.survey import read_header
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.layouts.foreign import ForeignSegment, Survey
     from maxbrod.storage.interface import Storage
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, known_topic
+from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, Fields, known_topic
 from maxbrod.layouts.foreign import ForeignGroup, ForeignSegment, ForeignTopic
 from maxbrod.layouts.kbs.schema import segment_name
 from maxbrod.model import TopicPartition
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maxbrod.layouts.backups import Backup
-    from maxbrod.layouts.documents import Fields
 
 OURS: Final = "maxbrod"
 EMPTIED: Final = "emptied"

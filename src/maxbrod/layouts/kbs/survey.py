@@ -26,6 +26,7 @@ from maxbrod.layouts.backups import (
 from maxbrod.layouts.documents import INT64_MAX, Fields, by_topic, read_document
 from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.kbs.manifest import (
+    PartitionEntry,
     check_version,
     milliseconds,
     parse_checkpoint,
@@ -49,7 +50,6 @@ from maxbrod.layouts.kbs.schema import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.layouts.kbs.manifest import PartitionEntry
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 

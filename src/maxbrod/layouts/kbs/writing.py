@@ -11,7 +11,7 @@ from maxbrod.errors import RefusedError
 from maxbrod.layouts.backup_writing import BackupWriter, Extent
 from maxbrod.layouts.backups import codec_of
 from maxbrod.layouts.buffers import RecordBuffers, constant, decimal
-from maxbrod.layouts.foreign import ForeignSegment
+from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.crc64 import combine, crc64
 from maxbrod.layouts.kbs.schema import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.layouts.foreign import Survey, WriteOptions
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 

@@ -20,15 +20,13 @@ from maxbrod.layouts.logdir.checkpoints import (
     read_topic_id,
 )
 from maxbrod.layouts.logdir.ends import scan_ends
-from maxbrod.layouts.logdir.names import EPOCHS, METADATA
-from maxbrod.layouts.logdir.scanning import scan
+from maxbrod.layouts.logdir.names import EPOCHS, METADATA, LogFile, PartitionFolder, Tree
+from maxbrod.layouts.logdir.scanning import ScannedLog, scan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maxbrod.layouts.foreign import Fault
-    from maxbrod.layouts.logdir.names import LogFile, PartitionFolder, Tree
-    from maxbrod.layouts.logdir.scanning import ScannedLog
     from maxbrod.storage.interface import Storage
 
 

@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.batch.headers import HEADER_BYTES, read_headers
+from maxbrod.batch.headers import HEADER_BYTES, BatchHeaders, read_headers
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.logdir.reading import is_plain
 from maxbrod.layouts.logdir.scanning import END_BYTES, ScannedLog, scan
-from maxbrod.storage.interface import ByteRange
+from maxbrod.storage.interface import ByteRange, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.layouts.logdir.names import LogFile
-    from maxbrod.storage.interface import Storage
 
 MIDDLE_BYTES_MIN: Final = 4 << 20
 """A smaller middle is not worth reading an index."""

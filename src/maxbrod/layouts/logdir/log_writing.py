@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maxbrod.batch.crc import crc32c
-from maxbrod.batch.headers import NEWEST_MAGIC
+from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.logdir.checkpoints import encode_epochs, own_like, write_file
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
 
 SEGMENT_BYTES: Final = 1 << 30
 """Kafka's default."""

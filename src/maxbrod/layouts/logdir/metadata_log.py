@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.decoding import decode_committed
 from maxbrod.layouts.foreign import Fault
-from maxbrod.layouts.foreign_cluster import ForeignBroker, ForeignCluster, ForeignQuota, ForeignUser
-from maxbrod.layouts.logdir.copies import agreed_until
+from maxbrod.layouts.foreign_cluster import ForeignAcl, ForeignBroker, ForeignCluster, ForeignQuota, ForeignUser
+from maxbrod.layouts.logdir.copies import Copy, agreed_until
 from maxbrod.layouts.logdir.metadata_records import (
     AclAdded,
     AclRemoved,
     BrokerChanged,
     BrokerRegistered,
     BrokerRemoved,
+    Change,
     ConfigSet,
+    MetadataRecord,
     PartitionAssigned,
     QuotaSet,
     TopicAdded,
@@ -44,9 +46,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.layouts.foreign_cluster import ForeignAcl
-    from maxbrod.layouts.logdir.copies import Copy
-    from maxbrod.layouts.logdir.metadata_records import Change, MetadataRecord
     from maxbrod.storage.interface import Storage
 
     Entities = tuple[tuple[str, str | None], ...]

@@ -9,19 +9,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment
-from maxbrod.layouts.logdir.copies import agreed_until, furthest
+from maxbrod.layouts.logdir.copies import Copy, agreed_until, furthest
 from maxbrod.layouts.logdir.reading import MIDDLE_UNREAD
-from maxbrod.layouts.logdir.scanning import ABORTED, COMMITTED, OFFSET_MAX, begin_within, scan
-from maxbrod.layouts.logdir.transactions import Verdict, fold, marker_after, touching
-from maxbrod.model import AbortedTransaction
+from maxbrod.layouts.logdir.scanning import ABORTED, COMMITTED, OFFSET_MAX, ScannedLog, begin_within, scan
+from maxbrod.layouts.logdir.transactions import OpenTransaction, Verdict, fold, marker_after, touching
+from maxbrod.model import AbortedTransaction, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from maxbrod.layouts.logdir.copies import Copy
-    from maxbrod.layouts.logdir.scanning import ScannedLog
-    from maxbrod.layouts.logdir.transactions import OpenTransaction
-    from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
     Decide = Callable[[OpenTransaction], Verdict]

@@ -11,7 +11,7 @@ from maxbrod.batch.beginnings import begin_at
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.layouts.decoding import decode_committed
-from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.foreign import ForeignSegment, Survey
     from maxbrod.storage.interface import Storage
 
 CHUNK_BYTES: Final = 4 << 20

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.beginnings import begin_at
-from maxbrod.batch.headers import ATTRIBUTE_CONTROL, HEADER_BYTES, LOG_OVERHEAD_BYTES, NEWEST_MAGIC, read_headers, walk
+from maxbrod.batch.headers import (
+    ATTRIBUTE_CONTROL,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    NEWEST_MAGIC,
+    BatchHeaders,
+    read_headers,
+    walk,
+)
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe, header_facts
@@ -27,7 +35,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.layouts.logdir.names import LogFile
     from maxbrod.storage.interface import Storage
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.bounds import count_partitions
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.foreign import Fault, ForeignTopic, Survey
+from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.logdir.checkpoints import META, read_cluster_id, read_directory_id
-from maxbrod.layouts.logdir.copies import Notes, load_copy
-from maxbrod.layouts.logdir.metadata_log import read_metadata
-from maxbrod.layouts.logdir.names import CLUSTER_METADATA, arrange
+from maxbrod.layouts.logdir.copies import Copy, Notes, load_copy
+from maxbrod.layouts.logdir.metadata_log import MetadataImage, read_metadata
+from maxbrod.layouts.logdir.names import CLUSTER_METADATA, Tree, arrange
 from maxbrod.layouts.logdir.partition import join
 from maxbrod.layouts.logdir.transactions import TOPIC as STATES
-from maxbrod.layouts.logdir.transactions import Verdict, read_decisions
+from maxbrod.layouts.logdir.transactions import Decision, OpenTransaction, Verdict, read_decisions
 from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
 from maxbrod.model import TopicPartition
 
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from maxbrod.layouts.foreign import ForeignGap, ForeignSegment
-    from maxbrod.layouts.logdir.copies import Copy
-    from maxbrod.layouts.logdir.metadata_log import MetadataImage
-    from maxbrod.layouts.logdir.names import Tree
-    from maxbrod.layouts.logdir.transactions import Decision, OpenTransaction
     from maxbrod.storage.interface import Storage
 
 NAME: Final = "logdir"

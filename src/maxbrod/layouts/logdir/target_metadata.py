@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.layouts.logdir.copies import Notes, load_copy
-from maxbrod.layouts.logdir.metadata_log import read_metadata
+from maxbrod.layouts.logdir.metadata_log import MetadataImage, read_metadata
 from maxbrod.layouts.logdir.names import CLUSTER_METADATA, arrange
 from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.layouts.foreign import Fault
-    from maxbrod.layouts.logdir.metadata_log import MetadataImage
 
 _FOLDER: Final = f"{CLUSTER_METADATA}-0"
 

@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.fields import Fields
-from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.foreign import Fault, ForeignSegment
 from maxbrod.layouts.last_records import COLUMNS, last_records
 from maxbrod.layouts.logdir.reading import read
-from maxbrod.layouts.logdir.scanning import ABORTED, DATA
+from maxbrod.layouts.logdir.scanning import ABORTED, DATA, ScannedLog
 from maxbrod.model import AbortedTransaction, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.layouts.foreign import ForeignSegment
-    from maxbrod.layouts.logdir.scanning import ScannedLog
     from maxbrod.storage.interface import Storage
 TOPIC: Final = "__transaction_state"
 _VALUE_VERSION_MAX: Final = 1

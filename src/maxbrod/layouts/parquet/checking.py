@@ -10,7 +10,7 @@ import numpy as np
 
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
-from maxbrod.layouts.foreign import Fault
+from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 from maxbrod.layouts.parquet.groups import stored_batches
 from maxbrod.layouts.parquet.names import parse_name
 from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
@@ -21,7 +21,6 @@ from maxbrod.layouts.parquet.survey import THREADS, open_found
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.layouts.foreign import ForeignSegment, Survey
     from maxbrod.storage.interface import Storage
 
 

@@ -27,7 +27,7 @@ from maxbrod.errors import (
 )
 from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.facts import surveyed_facts
-from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
+from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.parquet.conversion import as_written
 from maxbrod.layouts.parquet.footer import footer_of
 from maxbrod.layouts.parquet.names import SegmentName, parse_name
@@ -41,7 +41,6 @@ from maxbrod.layouts.parquet.writing import compression_of, described, parquet_w
 if TYPE_CHECKING:
     from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from maxbrod.layouts.foreign import Survey
     from maxbrod.storage.interface import ObjectInfo, Storage, Writer
 
 FEW: Final = "too few or too small together"

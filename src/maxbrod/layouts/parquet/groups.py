@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.parquet.metadata import PAGE_BYTES_MAX, check_pages
-from maxbrod.layouts.parquet.objects import parquet_errors
+from maxbrod.layouts.parquet.metadata import PAGE_BYTES_MAX, ColumnChunk, RowGroup, check_pages
+from maxbrod.layouts.parquet.objects import OpenSegment, parquet_errors
 from maxbrod.layouts.parquet.schema import TOOL_COLUMNS
 from maxbrod.storage.interface import ByteRange
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.layouts.parquet.metadata import ColumnChunk, RowGroup
-    from maxbrod.layouts.parquet.objects import OpenSegment
 
 _BATCH_BYTES: Final = 16 << 20
 _BATCH_ROWS_MAX: Final = 1 << 16

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.coverage import EMPTY, judge, with_holes
+from maxbrod.layouts.coverage import EMPTY, Coverage, judge, with_holes
 from maxbrod.layouts.facts import is_published, surveyed_facts
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.parquet.footer import Footer, check_footer, parse_footer
@@ -20,14 +20,12 @@ from maxbrod.layouts.parquet.names import PREFIX, SegmentName, parse_name
 from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
 from maxbrod.layouts.parquet.overlaps import SegmentRange, without_overlaps
 from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
-from maxbrod.model import GapReason
+from maxbrod.model import GapReason, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.layouts.coverage import Coverage
     from maxbrod.layouts.parquet.metadata import FileMetadata
-    from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 THREADS: Final = 16

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from maxbrod.batch.columns import binary_column, headers_columns, number_column
 from maxbrod.errors import UsageError
-from maxbrod.layouts.foreign import ForeignSegment
+from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.parquet.conversion import to_file
-from maxbrod.layouts.parquet.footer import footer_of
+from maxbrod.layouts.parquet.footer import Footer, footer_of
 from maxbrod.layouts.parquet.names import PREFIX, REGION, STREAMING, SegmentName, check_topic, region_folder
 from maxbrod.layouts.parquet.schema import FILE_SCHEMA, TOOL_COLUMNS
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.foreign import Survey, WriteOptions
-    from maxbrod.layouts.parquet.footer import Footer
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 

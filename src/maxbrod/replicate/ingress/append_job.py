@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from maxbrod.engine.jobs import run_tasks
 from maxbrod.replicate.ingress.append_items import Appended, AppendItem, AppendSettings
 from maxbrod.replicate.ingress.append_task import run_append_task
+from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from maxbrod.engine.session import Session
+    from maxbrod.work.session import Session
 
 
 @cache

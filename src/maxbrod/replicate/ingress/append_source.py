@@ -12,24 +12,22 @@ import numpy as np
 
 from maxbrod.batch.coalescing import Batches
 from maxbrod.batch.cuts import Cut
-from maxbrod.batch.headers import NEWEST_MAGIC
+from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import Provenance
 from maxbrod.batch.replay import replay
 from maxbrod.batch.transactions import transaction_events
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec
-from maxbrod.replicate.link import Link, been_there, origin
+from maxbrod.replicate.link import Link, Mark, been_there, origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.replicate.ingress.append_items import AppendItem, AppendSettings
-    from maxbrod.replicate.link import Mark
     from maxbrod.storage.interface import Storage
 
 OPERATION: Final = "append"

@@ -26,8 +26,8 @@ from maxbrod.kafka.produce.transactions import Transaction, add_partitions, end
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.model import now_ms, topic_id_of
-from maxbrod.replicate.ingress.append_items import Appended
-from maxbrod.replicate.ingress.append_source import OPERATION, AppendSource, refused
+from maxbrod.replicate.ingress.append_items import Appended, AppendItem, AppendSettings
+from maxbrod.replicate.ingress.append_source import OPERATION, AppendSource, Piece, refused
 from maxbrod.replicate.ingress.brought import look_for_brought
 from maxbrod.replicate.ingress.positions import is_over, put_mark, take_position
 from maxbrod.replicate.link import AppendPlace, Link, Mark, State
@@ -36,8 +36,6 @@ from maxbrod.storage.opening import open_storage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from maxbrod.replicate.ingress.append_items import AppendItem, AppendSettings
-    from maxbrod.replicate.ingress.append_source import Piece
     from maxbrod.storage.interface import Storage
 
 _SEE: Final = "see 'maxbrod replicate status'"

@@ -13,26 +13,21 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
 from maxbrod.model import now_ms
-from maxbrod.replicate.ingress.append_items import AppendItem, AppendSettings
+from maxbrod.replicate.ingress.append_items import Appended, AppendItem, AppendSettings
 from maxbrod.replicate.ingress.append_job import run_append_job
 from maxbrod.replicate.ingress.append_task import run_append_task
 from maxbrod.replicate.ingress.groups import carry_appended_groups
-from maxbrod.replicate.ingress.plan import why_not_append
+from maxbrod.replicate.ingress.plan import Portion, why_not_append
 from maxbrod.replicate.ingress.positions import put_mark, take_position
-from maxbrod.replicate.ingress.topics import tell_unled
-from maxbrod.replicate.ingress.workers import judge_failure
-from maxbrod.replicate.link import Order, Ordered, State
+from maxbrod.replicate.ingress.topics import MirrorTopics, tell_unled
+from maxbrod.replicate.ingress.workers import Workers, judge_failure
+from maxbrod.replicate.link import Link, Mark, Order, Ordered, PositionKey, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.config import Config
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.replicate.ingress.append_items import Appended
-    from maxbrod.replicate.ingress.plan import Portion
-    from maxbrod.replicate.ingress.topics import MirrorTopics
-    from maxbrod.replicate.ingress.workers import Workers
-    from maxbrod.replicate.link import Link, Mark, PositionKey
     from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders
 
 RENEW_MS: Final = 3_600_000

@@ -6,19 +6,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.engine.progress import silent
 from maxbrod.errors import EXIT_DONE, CorruptDataError, MaxbrodError, NoArchiveError, ObjectNotFoundError
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import RENEWALS
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
     from maxbrod.replicate.report import IngressReport
+    from maxbrod.work.session import Session
 
 _POLL_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 60.0

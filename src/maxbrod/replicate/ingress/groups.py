@@ -19,24 +19,20 @@ from maxbrod.groups.moves import WITHOUT_MEMBERS
 from maxbrod.groups.plan import ExactLog, GroupOffset, Move, RestoredTopic, translate_groups
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.share_group_offsets import set_share_offsets
-from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
 from maxbrod.kafka.state.groups import SHARE, list_groups, read_offsets
 from maxbrod.kafka.state.open_transactions import open_transactions
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.model import topic_id_of
+from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.replicate.ingress.brought import read_brought, stable_extent
-from maxbrod.replicate.link import GROUP_PREFIX
+from maxbrod.replicate.link import GROUP_PREFIX, Link, Mark
 from maxbrod.restore.plan.choosing import choose_groups
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from maxbrod.kafka.state.cluster_state import Group
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.model import TopicPartition
     from maxbrod.replicate.ingress.plan import Mirror
-    from maxbrod.replicate.link import Link, Mark
     from maxbrod.replicate.view import MirroredPartition
     from maxbrod.restore.plan.targets import LogExtent
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.errors import MisplacedBatchError
 from maxbrod.kafka.admin.group_offsets import commit_offsets
 from maxbrod.kafka.admin.rights import may_write_markers
-from maxbrod.model import now_ms
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.ingress.groups import carry_groups
-from maxbrod.replicate.ingress.plan import why_longer, why_other_source
-from maxbrod.replicate.ingress.topics import tell_unled
-from maxbrod.replicate.ingress.workers import judge_failure
-from maxbrod.replicate.link import Mark, State
+from maxbrod.replicate.ingress.plan import Portion, why_longer, why_other_source
+from maxbrod.replicate.ingress.topics import MirrorTopics, tell_unled
+from maxbrod.replicate.ingress.workers import Workers, judge_failure
+from maxbrod.replicate.link import Link, Mark, State
 from maxbrod.restore.job import run_restore_job
 from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
-from maxbrod.restore.task import RestoreItem, RestoreSettings, run_restore_task
+from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings, run_restore_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,13 +28,7 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.model import TopicPartition
-    from maxbrod.replicate.ingress.plan import Portion
-    from maxbrod.replicate.ingress.topics import MirrorTopics
-    from maxbrod.replicate.ingress.workers import Workers
-    from maxbrod.replicate.link import Link
     from maxbrod.replicate.view import LinkView, MirroredPartition, Newest
-    from maxbrod.restore.task import Restored
 
 _MARK_AGAIN_MS: Final = 60_000
 """Marks are renewed, so that others see that ingress is alive, and brokers do not expire them."""

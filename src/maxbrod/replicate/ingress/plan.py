@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from maxbrod.archive.selection import select_topics
 from maxbrod.catalog.rows import Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import SORT_ORDER, Kind
-from maxbrod.catalog.tiling import find_tiling_faults
+from maxbrod.catalog.tiling import Tiling, find_tiling_faults
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 from maxbrod.restore.plan.columns import read_columns
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.catalog.tiling import Tiling
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.replicate.link import Mark

@@ -16,11 +16,10 @@ from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
 from maxbrod.kafka.produce.transactions import Transaction, begin, commit_offsets_in, end
 from maxbrod.kafka.state.groups import read_settled_offsets
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.replicate.link import is_position_of, read_marks
+from maxbrod.replicate.link import Link, Mark, PositionKey, is_position_of, read_marks
 
 if TYPE_CHECKING:
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.replicate.link import Link, Mark, PositionKey
 
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 """Brokers allow 15 minutes by default. A transaction is longer than the limits of a task if the source's own are."""

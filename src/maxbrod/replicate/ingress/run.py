@@ -12,34 +12,28 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
-from maxbrod.engine.progress import silent
-from maxbrod.errors import UnavailableError
+from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import now_ms
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.heartbeat import Heartbeats
 from maxbrod.replicate.ingress.appending import Appending
 from maxbrod.replicate.ingress.mirroring import Mirroring
-from maxbrod.replicate.ingress.plan import why_other_source
+from maxbrod.replicate.ingress.plan import Mirror, why_other_source
 from maxbrod.replicate.ingress.topics import NO_LEADER, MirrorTopics
 from maxbrod.replicate.ingress.workers import Workers
-from maxbrod.replicate.link import Offsets, State, parse_offsets
+from maxbrod.replicate.link import Link, Mark, Offsets, PositionKey, State, parse_offsets
 from maxbrod.replicate.report import IngressReport, standing_by, status_of
 from maxbrod.replicate.shares import Shares, shares_of_link
-from maxbrod.replicate.view import LinkView, forgotten_orders, keep_order, places_of
+from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders, forgotten_orders, keep_order, places_of
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.errors import MaxbrodError
-    from maxbrod.model import TopicPartition
-    from maxbrod.replicate.ingress.plan import Mirror
     from maxbrod.replicate.lease import Posted
-    from maxbrod.replicate.link import Link, Mark, PositionKey
-    from maxbrod.replicate.view import MirroredPartition, Newest, Orders
+    from maxbrod.work.session import Session
 
 _LOG: Final = logging.getLogger(__name__)
 _ENDED: Final = frozenset({State.PROMOTED, State.OWN, State.SOURCE_GONE})

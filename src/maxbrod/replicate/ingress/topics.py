@@ -13,12 +13,12 @@ from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
 from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_partitions, create_topics, delete_records
 from maxbrod.kafka.fetch.log_tails import read_tail
 from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import PartitionId, TopicPartition, topic_id_of, topic_id_text
-from maxbrod.replicate.ingress.plan import plan_mirror_configs, plan_shared_configs, why_other_source
-from maxbrod.replicate.link import State
+from maxbrod.replicate.ingress.plan import Extent, Mirror, plan_mirror_configs, plan_shared_configs, why_other_source
+from maxbrod.replicate.link import Link, Mark, State
 from maxbrod.restore.plan.configs import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.target import StartToFill, fill_starts, log_extents
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from maxbrod.kafka.admin.outcomes import Outcome
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
-    from maxbrod.replicate.ingress.plan import Extent, Mirror
-    from maxbrod.replicate.link import Link, Mark
     from maxbrod.replicate.view import MirroredPartition
 
 _OPERATION: Final = "replicate"

@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from maxbrod.engine.progress import Progress
-from maxbrod.engine.reach import Needs, Place
-from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.engine.windows import spread
 from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, SequenceGapError
 from maxbrod.kafka.produce.refusals import OPERATION as PRODUCE
 from maxbrod.replicate.link import State
 from maxbrod.replicate.view import places_of
+from maxbrod.work.progress import OnProgress, Progress
+from maxbrod.work.reach import Needs, Place
+from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     import threading
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
 
 SPARK_FROM_BYTES: Final = 64 << 20
 """Less than this is appended by this process: a Spark job takes longer to start than to append it."""

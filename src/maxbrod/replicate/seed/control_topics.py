@@ -19,7 +19,7 @@ from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import Batch, Feed, stamped
 from maxbrod.kafka.state.topics import read_configs
-from maxbrod.kafka.wire.client import PATIENCE_S
+from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, now_ms
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
 
 POLICY: Final = "cleanup.policy"

@@ -21,23 +21,21 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.errors import TopicGoneError, UsageError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
-from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.produce.transactions import Transaction, add_partitions, begin, end
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.replicate.seed.checkpoints import checkpoint_partition
+from maxbrod.replicate.seed.checkpoints import Checkpoints, Source, checkpoint_partition
 from maxbrod.replicate.seed.control_topics import feed_of, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
     from maxbrod.layouts.parquet.events import Checkpoint
-    from maxbrod.replicate.seed.checkpoints import Checkpoints, Source
 
 _COLUMNS: Final = ("timestamp_ms", "key", "value", "headers")
 

@@ -13,27 +13,25 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.selection import select_topics
-from maxbrod.backup.follow import follow
+from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.foreign import FAILED, ForeignBackup
 from maxbrod.backup.plan.rolling import Waiting
-from maxbrod.engine.progress import silent
 from maxbrod.errors import UsageError
 from maxbrod.replicate.limits import limits_of
 from maxbrod.replicate.seed.egress_group import EgressGroup
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
-    from maxbrod.backup.follow import Interval
     from maxbrod.backup.report import BackupReport
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.session import Session
-    from maxbrod.engine.windows import Window
     from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
     from maxbrod.model import TopicPartition
     from maxbrod.transfer.task import TransferItem
+    from maxbrod.work.session import Session
+    from maxbrod.work.windows import Window
 
 LAYOUT: Final = "parquet"
 _SEGMENT_SECONDS_MAX: Final = 86_400

@@ -10,15 +10,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from maxbrod.cli import health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-
-    from prometheus_client.core import Metric
 
     from maxbrod.replicate.seed.egress import TreeEgress
     from maxbrod.replicate.seed.report import PartitionStatus

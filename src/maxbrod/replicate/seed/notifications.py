@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.model import now_ms
-from maxbrod.replicate.notify.queue import QueueCounts, pump
+from maxbrod.replicate.notify.queue import Queue, QueueCounts, pump
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maxbrod.layouts.parquet.events import SegmentEvent
-    from maxbrod.replicate.notify.queue import Queue
     from maxbrod.replicate.notify.s3_events import ObjectEvent
     from maxbrod.replicate.seed.tree import Tree
 

@@ -19,7 +19,7 @@ from maxbrod.errors import (
 )
 from maxbrod.layouts.parquet.events import Checkpoint
 from maxbrod.replicate.seed import machine
-from maxbrod.replicate.seed.machine import Phase
+from maxbrod.replicate.seed.machine import Phase, Process, Settings, Worker
 from maxbrod.replicate.seed.report import PartitionStatus
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.replicate.seed.checkpoints import Checkpoints, Source
     from maxbrod.replicate.seed.destination import Destination
-    from maxbrod.replicate.seed.machine import Process, Settings, Worker
     from maxbrod.replicate.seed.tree import Tree
 
 _LOG: Final = logging.getLogger(__name__)

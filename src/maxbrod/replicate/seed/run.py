@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
@@ -18,7 +18,7 @@ from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.kafka.admin.topics import NewTopic
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.parquet.events import EventType
+from maxbrod.layouts.parquet.events import EventType, SegmentEvent
 from maxbrod.model import Codec, now_ms
 from maxbrod.replicate.notify.sqs import SqsQueue, SqsSettings
 from maxbrod.replicate.seed import machine
@@ -26,9 +26,9 @@ from maxbrod.replicate.seed.backoff import doubling_waits, jittered
 from maxbrod.replicate.seed.checkpoints import Checkpoints, Source
 from maxbrod.replicate.seed.control_topics import POLICY, ControlTopic, ensure_topic
 from maxbrod.replicate.seed.destination import Destination, DestinationSettings
-from maxbrod.replicate.seed.machine import List, Look, Phase, Process, Settings
+from maxbrod.replicate.seed.machine import List, Look, Phase, Process, Segment, Settings
 from maxbrod.replicate.seed.notifications import Notifications
-from maxbrod.replicate.seed.partition import Partition
+from maxbrod.replicate.seed.partition import Outcome, Partition
 from maxbrod.replicate.seed.report import IngressReport, PartitionStatus
 from maxbrod.replicate.seed.segment_events import EventPublisher, SegmentEvents
 from maxbrod.replicate.seed.sources import SourceTopic, sources_of
@@ -37,15 +37,11 @@ from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
     from types import TracebackType
 
     from maxbrod.config import Config, KafkaConfig
-    from maxbrod.layouts.parquet.events import SegmentEvent
     from maxbrod.replicate.notify.queue import Queue, QueueCounts
-    from maxbrod.replicate.seed.machine import Segment
     from maxbrod.replicate.seed.options import IngressTreeOptions
-    from maxbrod.replicate.seed.partition import Outcome
 
 _LOG: Final = logging.getLogger(__name__)
 _SECOND: Final = 1_000_000_000

@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.produce.appends import sequence_after
-from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.parquet.events import decode_segment_event
+from maxbrod.layouts.parquet.events import EventSegment, SegmentEvent, decode_segment_event
 from maxbrod.model import TopicPartition
-from maxbrod.replicate.seed.control_topics import feed_of, record_batch
+from maxbrod.replicate.seed.control_topics import ControlTopic, feed_of, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.layouts.parquet.events import EventSegment, SegmentEvent
-    from maxbrod.replicate.seed.control_topics import ControlTopic
 
 _LOG: Final = logging.getLogger(__name__)
 

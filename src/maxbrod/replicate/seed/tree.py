@@ -15,7 +15,7 @@ from maxbrod.layouts.parquet.names import SegmentName, parse_name
 from maxbrod.layouts.parquet.objects import open_parquet
 from maxbrod.layouts.parquet.reading import read
 from maxbrod.model import TopicPartition
-from maxbrod.replicate.notify.s3_events import Change
+from maxbrod.replicate.notify.s3_events import Change, ObjectEvent
 from maxbrod.replicate.seed.machine import Before, Listing, Segment
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.layouts.coverage import Coverage
-    from maxbrod.replicate.notify.s3_events import ObjectEvent
     from maxbrod.replicate.seed.checkpoints import Source
     from maxbrod.storage.interface import Storage
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.logdir.log_writing import SEGMENT_BYTES
+from maxbrod.layouts.logdir.log_writing import SEGMENT_BYTES, WrittenLog
 from maxbrod.layouts.logdir.target import look_at
 from maxbrod.layouts.logdir.target_metadata import read_assignments
-from maxbrod.model import TopicPartition
+from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.cold.plan import LeaderEpochs, cold_configs, measure_extents, rows_to_write
 from maxbrod.restore.cold.preflight import ColdTarget
 from maxbrod.restore.cold.task import ColdItem
 from maxbrod.restore.loss import sound_slices
-from maxbrod.restore.plan.plan import sources_of
+from maxbrod.restore.plan.plan import RestorePlan, sources_of
 from maxbrod.restore.plan.sources import revisions_of
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.layouts.logdir.log_writing import WrittenLog
-    from maxbrod.model import PartitionId
-    from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.request import RestoreRequest
 
     Done = Mapping[tuple[Path, TopicPartition], WrittenLog]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
-from maxbrod.engine.jobs import run_tasks
-from maxbrod.engine.progress import Progress, silent
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.logdir.installing import staged_bytes
 from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten, run_cold_task
+from maxbrod.work.jobs import run_tasks
+from maxbrod.work.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
     import threading
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from maxbrod.engine.progress import OnProgress
 
 _LOOKING_SHARE: Final = 0.1
 """The part of the time that is spent on looking how far it is: 100,000 folders take a while."""

@@ -22,7 +22,7 @@ from maxbrod.layouts.logdir.installing import (
     staged_bytes,
     write_journal,
 )
-from maxbrod.layouts.logdir.target import look_at
+from maxbrod.layouts.logdir.target import TargetDirectory, look_at
 from maxbrod.storage.failures import translate_os
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from maxbrod.layouts.logdir.log_writing import WrittenLog
-    from maxbrod.layouts.logdir.target import TargetDirectory
     from maxbrod.model import TopicPartition
     from maxbrod.restore.cold.task import ColdWritten
 

@@ -13,7 +13,7 @@ from maxbrod.bounds import count_partitions
 from maxbrod.catalog.schema import SORT_ORDER, Kind
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
-from maxbrod.model import GapReason, TopicPartition
+from maxbrod.model import GapReason, PartitionId, TopicPartition
 from maxbrod.restore.plan.columns import RowColumns, read_columns
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from maxbrod.layouts.logdir.target import TargetDirectory
     from maxbrod.layouts.logdir.target_metadata import Assignments
-    from maxbrod.model import PartitionId
     from maxbrod.restore.plan.rename import Rename
     from maxbrod.restore.plan.sources import Source
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.model import TopicPartition
-from maxbrod.restore.cold.plan import LeaderEpochs
+from maxbrod.model import PartitionId, TopicPartition
+from maxbrod.restore.cold.plan import LeaderEpochs, SourceLog
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from maxbrod.layouts.logdir.target import TargetDirectory, TargetFolder
     from maxbrod.layouts.logdir.target_metadata import Assignments
-    from maxbrod.model import PartitionId
-    from maxbrod.restore.cold.plan import SourceLog
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
 
 _INDEX_SHARE: Final = 256

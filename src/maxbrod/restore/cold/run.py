@@ -12,16 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.opening import open_archive
-from maxbrod.engine.preflight import needs_storage
-from maxbrod.engine.progress import Progress, silent
-from maxbrod.engine.session import open_configured, parallelism_of
-from maxbrod.engine.windows import spread
 from maxbrod.errors import IncompleteError, MaxbrodError, UnavailableError, UsageError
 from maxbrod.layouts.logdir.target import locked, look_at
 from maxbrod.layouts.logdir.target_metadata import read_assignments
-from maxbrod.model import now_ms
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.restore.archived import look_at_archive
-from maxbrod.restore.cold.items import cold_items, cold_slices
+from maxbrod.restore.cold.items import Done, cold_items, cold_slices
 from maxbrod.restore.cold.job import ColdMeter, run_cold_job
 from maxbrod.restore.cold.placing import Placing
 from maxbrod.restore.cold.plan import (
@@ -33,30 +29,26 @@ from maxbrod.restore.cold.plan import (
 )
 from maxbrod.restore.cold.preflight import ColdTarget, find_cold_obstacles
 from maxbrod.restore.cold.report import ColdReport, cold_report_of
-from maxbrod.restore.cold.task import ColdSettings
-from maxbrod.restore.loss import damaged_part, listed_losses, run_loss_job, unknown_losses
+from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten
+from maxbrod.restore.loss import Losses, damaged_part, listed_losses, run_loss_job, unknown_losses
 from maxbrod.restore.plan.changes import refuse_changes
 from maxbrod.restore.plan.obstacles import in_order, refusal
-from maxbrod.restore.plan.plan import plan_restore, sources_of, without_lost
-from maxbrod.restore.plan.request import OffsetsMode, command_digest
+from maxbrod.restore.plan.plan import RestorePlan, plan_restore, sources_of, without_lost
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, command_digest
 from maxbrod.restore.plan.sources import revisions_of
 from maxbrod.restore.report import AGAIN
 from maxbrod.restore.state import next_id, store_plan, store_report
+from maxbrod.work.preflight import needs_storage
+from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from maxbrod.config import Config
-    from maxbrod.engine.progress import OnProgress
-    from maxbrod.engine.reach import Needs
-    from maxbrod.engine.session import Session
-    from maxbrod.model import TopicPartition
-    from maxbrod.restore.cold.items import Done
-    from maxbrod.restore.cold.task import ColdItem, ColdWritten
-    from maxbrod.restore.loss import Losses
-    from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.plan.request import RestoreRequest
+    from maxbrod.work.reach import Needs
 
 _WHERE = "log directories"
 """Takes the place of a cluster in the digest of the command: a restore through brokers is another command."""

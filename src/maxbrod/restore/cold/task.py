@@ -6,7 +6,7 @@ Every attempt writes into folders of its own. Brokers ignore them until the driv
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.headers import NEWEST_MAGIC
+from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.logdir.installing import stage
@@ -26,11 +26,9 @@ from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from concurrent.futures import Executor
 
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.config import StorageConfig
     from maxbrod.model import AbortedTransaction
     from maxbrod.storage.interface import Storage

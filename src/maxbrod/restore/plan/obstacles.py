@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UsageError
+from maxbrod.errors import CorruptDataError, IncompleteError, MaxbrodError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from maxbrod.errors import MaxbrodError
 
 
 class ObstacleKind(StrEnum):

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from maxbrod.bounds import check_partitions
-from maxbrod.model import TopicPartition
+from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.plan.access import AccessPlan, find_access_obstacles, plan_access
-from maxbrod.restore.plan.choosing import choose_groups
+from maxbrod.restore.plan.choosing import Chosen, choose_groups
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order
 from maxbrod.restore.plan.offsets_mode import OffsetsPlan, plan_offsets
 from maxbrod.restore.plan.preflight import Subject, find_missing_rights, find_obstacles, lost_obstacles, why_left_out
-from maxbrod.restore.plan.request import OffsetsMode, command_digest
-from maxbrod.restore.plan.sources import RowsInMemory, Source, measure_sources, with_lost
-from maxbrod.restore.plan.targets import Right, TargetTopic, count_partitions, plan_target
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, command_digest
+from maxbrod.restore.plan.sources import RowsInMemory, Source, SourceRows, UnreadableRange, measure_sources, with_lost
+from maxbrod.restore.plan.targets import Right, TargetState, TargetTopic, count_partitions, plan_target
 from maxbrod.restore.repartition.extents import SourceExtent, plan_extents
 from maxbrod.transform.plan import TransformPlan  # noqa: TC001 - pydantic reads the types of fields
 
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
-    from maxbrod.model import PartitionId
-    from maxbrod.restore.plan.choosing import Chosen
-    from maxbrod.restore.plan.request import RestoreRequest
-    from maxbrod.restore.plan.sources import SourceRows, UnreadableRange
-    from maxbrod.restore.plan.targets import TargetState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

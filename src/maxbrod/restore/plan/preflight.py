@@ -16,9 +16,9 @@ from maxbrod.restore.plan.configs import (
 )
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.rename import is_topic_name
-from maxbrod.restore.plan.request import OffsetsMode
-from maxbrod.restore.plan.sources import TROUBLES_MAX
-from maxbrod.restore.plan.targets import UNKNOWN_END, Right
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.sources import TROUBLES_MAX, Source, UnreadableRange
+from maxbrod.restore.plan.targets import UNKNOWN_END, Right, TargetState, TargetTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.restore.plan.access import AccessPlan
     from maxbrod.restore.plan.offsets_mode import OffsetsPlan
-    from maxbrod.restore.plan.request import RestoreRequest
-    from maxbrod.restore.plan.sources import Source, UnreadableRange
-    from maxbrod.restore.plan.targets import TargetState, TargetTopic
 
 _DAY_S: Final = 86_400
 _KAFKA_DEFAULTS: Final = {CLEANUP_POLICY: "delete", RETENTION_MS: str(7 * _DAY_S * 1000)}

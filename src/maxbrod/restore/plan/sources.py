@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
-from maxbrod.catalog.tiling import find_tiling_faults
+from maxbrod.catalog.tiling import Overlap, find_tiling_faults
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.restore.plan.columns import RowColumns, read_columns
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.catalog.tiling import Overlap
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.restore.plan.choosing import Chosen
     from maxbrod.restore.plan.request import RestoreRequest

@@ -18,7 +18,7 @@ from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.reading import REQUEST_BYTES
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec
-from maxbrod.restore.repartition.extents import OPEN_SOURCES_MAX
+from maxbrod.restore.repartition.extents import OPEN_SOURCES_MAX, SourceExtent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.restore.repartition.extents import SourceExtent
     from maxbrod.restore.repartition.items import SharedSource
     from maxbrod.storage.interface import Storage
 

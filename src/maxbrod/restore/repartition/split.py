@@ -19,7 +19,7 @@ from maxbrod.batch.murmur import partition_for
 from maxbrod.batch.sharing import CONTENT_COLUMNS, encode_shared
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.appends import Batch, sequence_after, stamped
-from maxbrod.model import Codec
+from maxbrod.model import Codec, TopicPartition
 from maxbrod.restore.repartition.shares import Share
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.model import TopicPartition
     from maxbrod.restore.repartition.source import SourceRecords
 
 ROUND_BYTES: Final = 4 << 20

@@ -12,8 +12,8 @@ numbers that follow from the log. A batch of the earlier attempt that arrives on
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.batch.decode import decode
 from maxbrod.batch.sharing import CONTENT_COLUMNS
@@ -21,7 +21,7 @@ from maxbrod.errors import MaxbrodError, RefusedError
 from maxbrod.kafka.fetch.log_ends import log_ends
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
 from maxbrod.kafka.fetch.ranges import read_range
-from maxbrod.kafka.produce.appends import LATER, Feed
+from maxbrod.kafka.produce.appends import LATER, Acknowledged, Append, Feed, Later
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
@@ -30,22 +30,17 @@ from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.repartition.shares import encode_shares
-from maxbrod.restore.repartition.source import read_in_order
+from maxbrod.restore.repartition.source import SourceRecords, read_in_order
 from maxbrod.restore.repartition.split import FOREIGN, SharedTarget, Splitter
-from maxbrod.restore.task import Restored
+from maxbrod.restore.task import Restored, RestoreSettings
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from concurrent.futures import Executor
-    from typing import Any
 
     import pyarrow as pa
 
-    from maxbrod.kafka.produce.appends import Acknowledged, Append, Later
     from maxbrod.restore.repartition.items import SharedItem
-    from maxbrod.restore.repartition.source import SourceRecords
-    from maxbrod.restore.task import RestoreSettings
     from maxbrod.storage.interface import Storage
 
 WAITING_BYTES_MAX: Final = 16 << 20

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar, cast
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.sandbox.proxy.faults import Blackhole, Refuse, Watch
+from maxbrod.sandbox.proxy.faults import Blackhole, Fault, Refuse, Request, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.sandbox.proxy.faults import Fault, Request
 
 F = TypeVar("F", bound="Fault")
 Half: TypeAlias = Literal["request", "answer"]

@@ -17,13 +17,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.sandbox.proxy.faults import CutAnswer, CutRequest, FlipRequestBit, Latency, Stall, Throttle
-from maxbrod.sandbox.proxy.stream import Break, CutError, Flow, Inlet, ReceiverGoneError, SenderGoneError
+from maxbrod.sandbox.proxy.stream import Body, Break, CutError, Flow, Gate, Inlet, ReceiverGoneError, SenderGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from maxbrod.sandbox.proxy.book import Claim, Claims, FaultBook
-    from maxbrod.sandbox.proxy.stream import Body, Gate
 
 _CONNECT_S: Final = 10.0
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)

@@ -16,13 +16,12 @@ from xml.sax.saxutils import escape
 from maxbrod.errors import UsageError
 from maxbrod.sandbox.proxy.connection import Connection, Exchange, flip_request
 from maxbrod.sandbox.proxy.faults import AnswerError, FlipAnswerBit, LoseAnswer, Request, TruncateAnswer
-from maxbrod.sandbox.proxy.stream import Body, CutError, Flow, shortened
+from maxbrod.sandbox.proxy.stream import Body, CutError, Flow, Inlet, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.sandbox.proxy.book import Claim, Claims
-    from maxbrod.sandbox.proxy.stream import Inlet
 
 _HEAD_BYTES_MAX: Final = 1024 * 1024
 _LINE_BYTES_MAX: Final = 64 * 1024

@@ -16,13 +16,12 @@ from kafka.protocol.api_key import ApiKey
 from maxbrod.errors import UsageError
 from maxbrod.sandbox.proxy.connection import Connection, Exchange, flip_request
 from maxbrod.sandbox.proxy.faults import FlipAnswerBit, LoseAnswer, Request, TruncateAnswer
-from maxbrod.sandbox.proxy.stream import Body, CutError, shortened
+from maxbrod.sandbox.proxy.stream import Body, CutError, Flow, Inlet, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.sandbox.proxy.book import Claims
-    from maxbrod.sandbox.proxy.stream import Flow, Inlet
 
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST_HEADER: Final = struct.Struct(">hhi")

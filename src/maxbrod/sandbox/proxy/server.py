@@ -7,7 +7,7 @@ import ipaddress
 import select
 import socket
 import threading
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
 from maxbrod.sandbox.ports import free_ports
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterator
     from types import TracebackType
-    from typing import Self
 
 F = TypeVar("F", bound=Fault)
 

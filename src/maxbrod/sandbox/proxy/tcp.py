@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from maxbrod.sandbox.proxy.connection import Connection, Exchange, flip_request
 from maxbrod.sandbox.proxy.faults import FlipAnswerBit, Request
-from maxbrod.sandbox.proxy.stream import Body
-
-if TYPE_CHECKING:
-    from maxbrod.sandbox.proxy.stream import Inlet
+from maxbrod.sandbox.proxy.stream import Body, Inlet
 
 
 class TcpConnection(Connection):

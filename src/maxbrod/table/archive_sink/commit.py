@@ -29,7 +29,7 @@ from maxbrod.errors import (
     RefusedError,
     UnsupportedFormatError,
 )
-from maxbrod.kafka.state.cluster_state import decode_state, encode_state
+from maxbrod.kafka.state.cluster_state import ClusterState, decode_state, encode_state
 from maxbrod.layouts.kafka.reading import read_logs
 from maxbrod.layouts.kafka.writing import ArchiveWriter
 from maxbrod.model import PartitionId, now_ms
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.catalog.commits import StreamBatch
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.layouts.kafka.partition import PartitionWriter
     from maxbrod.storage.interface import Storage
     from maxbrod.table.archive_sink.options import SinkOptions

@@ -14,13 +14,12 @@ from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.state.cluster_state import ClusterState, MissingState, TopicState
-from maxbrod.model import GapReason, PartitionId
+from maxbrod.model import GapReason, PartitionId, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.layouts.kafka.slices import Slice
-    from maxbrod.model import TopicPartition
 
 IN_ORDER: Final = (
     'write with maxbrod.write(df, url), or df.repartition("topic", "partition").sortWithinPartitions("topic", '

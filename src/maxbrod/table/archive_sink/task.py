@@ -21,11 +21,11 @@ from maxbrod.errors import RefusedError
 from maxbrod.layouts.kafka.names import check_topic
 from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writing import ArchiveWriter
-from maxbrod.model import TopicPartition, now_ms
+from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.storage.opening import open_storage
-from maxbrod.table.archive_sink.options import PARTITIONS_MAX
+from maxbrod.table.archive_sink.options import PARTITIONS_MAX, SinkOptions
 from maxbrod.table.archive_sink.plan import WrittenRange, id_of
-from maxbrod.table.sink_columns import to_rows
+from maxbrod.table.sink_columns import Rows, to_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.layouts.kafka.partition import PartitionWriter
-    from maxbrod.model import PartitionId
-    from maxbrod.table.archive_sink.options import SinkOptions
-    from maxbrod.table.sink_columns import Rows
 
 HELD_BYTES: Final = 32 << 20
 """How much of the rows is collected, as columns, before it is written."""

@@ -16,13 +16,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.catalog.commits import StreamBatch
 from maxbrod.catalog.opening import open_writable
-from maxbrod.engine.settling import settle
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.model import now_ms
+from maxbrod.model import PartitionId, now_ms
 from maxbrod.table.archive_sink.commit import commit_written, look
-from maxbrod.table.archive_sink.options import parse_sink_options
+from maxbrod.table.archive_sink.options import SinkOptions, parse_sink_options
 from maxbrod.table.sink_columns import check_columns
 from maxbrod.table.travelling import Travelling
+from maxbrod.work.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from maxbrod.model import PartitionId
-    from maxbrod.table.archive_sink.options import SinkOptions
     from maxbrod.table.archive_sink.plan import WrittenRange
 
 _QUERY_ID: Final = "sql.streaming.queryId"

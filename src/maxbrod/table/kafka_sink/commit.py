@@ -18,13 +18,12 @@ from maxbrod.kafka.produce.producer_ids import transactional_producer_id
 from maxbrod.kafka.produce.transactions import Standing, end, ongoing, standings
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.notices import counted
-from maxbrod.table.kafka_sink.state import Decision, Outcome
+from maxbrod.table.kafka_sink.state import Decision, Decisions, Filled, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from maxbrod.config import KafkaConfig
-    from maxbrod.table.kafka_sink.state import Decisions, Filled
 
 _LOG: Final = logging.getLogger(__name__)
 # The batch is committed by then. Transactions that cannot be aborted in this time are aborted with the next batch.

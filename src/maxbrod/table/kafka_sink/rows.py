@@ -17,7 +17,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.murmur import partition_for
 from maxbrod.batch.sharing import encode_shared
 from maxbrod.errors import RefusedError
-from maxbrod.model import TopicPartition
+from maxbrod.model import Codec, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.model import Codec
     from maxbrod.table.kafka_sink.topics import Target
     from maxbrod.table.sink_columns import Rows
 

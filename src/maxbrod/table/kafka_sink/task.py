@@ -23,9 +23,9 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
 from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
-from maxbrod.kafka.produce.transactions import add_partitions, begin, end
+from maxbrod.kafka.produce.transactions import Transaction, add_partitions, begin, end
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.table.kafka_sink.rows import portions, shared_out
+from maxbrod.table.kafka_sink.rows import PartitionBatches, portions, shared_out
 from maxbrod.table.kafka_sink.state import Filled
 from maxbrod.table.kafka_sink.topics import Targets
 from maxbrod.table.sink_columns import to_rows
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.kafka.produce.transactions import Transaction
     from maxbrod.model import TopicPartition
     from maxbrod.table.kafka_sink.options import SinkOptions
-    from maxbrod.table.kafka_sink.rows import PartitionBatches
 
 _ABORT_PATIENCE_S = 10.0
 _LAST_USED: Final[dict[tuple[int, str], dict[str, str]]] = {}

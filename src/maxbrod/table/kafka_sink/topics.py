@@ -9,7 +9,7 @@ from maxbrod.batch.encode import BATCH_BYTES_MAX
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.topics import NewTopic, create_topics
 from maxbrod.kafka.state.topics import read_configs
-from maxbrod.kafka.wire.client import retry
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from uuid import UUID
 
-    from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.metadata import Topic
     from maxbrod.table.kafka_sink.options import NewTopics
 

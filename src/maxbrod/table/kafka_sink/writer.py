@@ -12,7 +12,6 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-from maxbrod.engine.settling import settle
 from maxbrod.errors import ObjectNotFoundError, UsageError
 from maxbrod.storage.opening import open_storage
 from maxbrod.table.kafka_sink.commit import Committer, Written
@@ -20,6 +19,7 @@ from maxbrod.table.kafka_sink.options import no_checkpoint, parse_sink_options, 
 from maxbrod.table.kafka_sink.state import Decisions, Outcome
 from maxbrod.table.sink_columns import check_columns
 from maxbrod.table.travelling import Travelling
+from maxbrod.work.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from maxbrod.catalog.schema import Kind
 from maxbrod.catalog.times import newest_time
-from maxbrod.table.read.scope import Scope
+from maxbrod.table.read.scope import Scope, SliceRead, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from maxbrod.batch.cuts import Cut
     from maxbrod.layouts.kafka.slices import Slice
     from maxbrod.table.read.options import TableOptions
-    from maxbrod.table.read.scope import SliceRead, Source
 
 
 _COLUMNS: Final = ("topic_id", "partition", "kind", "details", "aborted", "records", "control_records")

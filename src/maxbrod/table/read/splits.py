@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.compute as pc
 
 from maxbrod.archive.incarnations import incarnations_in, newest_ids, select_names
-from maxbrod.archive.opening import open_archive
-from maxbrod.archive.snapshots import find_moment
+from maxbrod.archive.opening import AnyCatalog, Archive, open_archive
+from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import Kind
 from maxbrod.model import PartitionId
-from maxbrod.table.read.scope import SliceRead, Source
+from maxbrod.table.read.scope import Scope, SliceRead, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from maxbrod.archive.opening import AnyCatalog, Archive
-    from maxbrod.archive.snapshots import Moment
     from maxbrod.table.read.options import TableOptions
-    from maxbrod.table.read.scope import Scope
 
 _INT64_MAX: Final = 2**63 - 1
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from maxbrod.archive.incarnations import incarnations_in, newest_ids, select_names
-from maxbrod.archive.snapshots import find_moment
+from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
@@ -21,9 +21,11 @@ from maxbrod.catalog.times import newest_time
 from maxbrod.errors import LogTruncatedError
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.table.read.splits import group, open_table, slice_read
-from maxbrod.table.stream.options import EARLIEST, LATEST
+from maxbrod.table.stream.options import EARLIEST, LATEST, StreamOptions
 from maxbrod.table.stream.plan import ACCEPT, OPERATION, Limits, advance, check_known, lost, mark_at
 from maxbrod.table.stream.positions import (
+    Mark,
+    Range,
     StreamPosition,
     decode_position,
     encode_position,
@@ -31,7 +33,7 @@ from maxbrod.table.stream.positions import (
     ranges_between,
     without,
 )
-from maxbrod.table.stream.view import view_of
+from maxbrod.table.stream.view import View, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,11 +42,7 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import AnyCatalog, Archive
     from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.archive.snapshots import Moment
     from maxbrod.table.read.scope import Scope, SliceRead
-    from maxbrod.table.stream.options import StreamOptions
-    from maxbrod.table.stream.positions import Mark, Range
-    from maxbrod.table.stream.view import View
 
 _Row: TypeAlias = Segment | Gap
 _FOREVER: Final = 2**63 - 1

@@ -18,7 +18,7 @@ import numpy as np
 
 from maxbrod.errors import LogTruncatedError, RefusedError
 from maxbrod.table.stream.positions import Mark, StreamPosition, without
-from maxbrod.table.stream.view import TIMELESS
+from maxbrod.table.stream.view import TIMELESS, View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from maxbrod.model import PartitionId
     from maxbrod.table.read.scope import Scope
-    from maxbrod.table.stream.view import View
 
 OPERATION: Final = "follow an archive"
 ACCEPT: Final = "the option failOnDataLoss=false continues with what the archive holds"

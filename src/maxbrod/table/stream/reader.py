@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
+    ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
-from maxbrod.engine.settling import settle
 from maxbrod.table.stream.positions import encode_start
 from maxbrod.table.travelling import Travelling
+from maxbrod.work.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.streaming.datasource import ReadLimit
 
     from maxbrod.table.stream.following import Follower
     from maxbrod.table.stream.options import StreamOptions

@@ -16,14 +16,13 @@ import pyarrow as pa
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.table.values.confluent_kernels import read_indexes
 from maxbrod.table.values.decoding import Decoded, Encoded, decode, meaning
-from maxbrod.table.values.nodes import Node, Shape
+from maxbrod.table.values.nodes import Node, Program, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from maxbrod.table.values.nodes import Node, Program
 
 HEAD_BYTES: Final = 5
 

@@ -9,13 +9,11 @@ import numpy as np
 
 from maxbrod.batch.columns import binary_column
 from maxbrod.table.values import avro_kernels, protobuf_kernels
-from maxbrod.table.values.nodes import Tape, build
+from maxbrod.table.values.nodes import Program, Tape, build
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
-
-    from maxbrod.table.values.nodes import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

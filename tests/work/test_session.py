@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from maxbrod.engine.class_sharing import find_archive
-from maxbrod.engine.session import _CLASSIC_CONF, _EVERY_CONF, _collector, _local_master, _sockets_in, open_session
 from maxbrod.errors import UsageError
 from maxbrod.java import find_java
 from maxbrod.sandbox.waiting import wait_for
+from maxbrod.work.class_sharing import find_archive
+from maxbrod.work.session import _CLASSIC_CONF, _EVERY_CONF, _collector, _local_master, _sockets_in, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -211,7 +211,7 @@ def test_a_second_session_with_other_settings_is_refused(spark: Any) -> None:
 @pytest.fixture(scope="module")
 def archive() -> Path:
     # In a process of its own, as it starts a Spark of its own.
-    subprocess.run([sys.executable, "-m", "maxbrod.engine.prepare"], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "maxbrod.work.prepare"], check=True, capture_output=True)
     made = find_archive(find_java())
     if made is None:
         pytest.skip("this Java cannot share classes")
@@ -261,7 +261,7 @@ def run_alone(program: str) -> str:
 def test_a_jvm_that_cannot_start_is_an_error_with_its_reason() -> None:
     program = """
 from maxbrod.errors import UnavailableError
-from maxbrod.engine.session import open_session
+from maxbrod.work.session import open_session
 try:
     with open_session(conf={"spark.driver.memory": "1k"}): pass
 except UnavailableError as error: print(error.hint)
@@ -274,7 +274,7 @@ def test_spark_connect_without_its_client_says_what_to_install() -> None:
     program = """
 import sys
 from maxbrod.errors import EnvironmentMissingError
-from maxbrod.engine.session import open_session
+from maxbrod.work.session import open_session
 for missing in ("grpc", "grpc_status", "zstandard"):
     sys.modules[missing] = None  # as if it were not installed
     try:

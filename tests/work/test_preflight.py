@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maxbrod.config import Config, KafkaConfig, StorageConfig
-from maxbrod.engine import preflight
-from maxbrod.engine.preflight import check_workers, is_local, needs_of
-from maxbrod.engine.probe import prober
-from maxbrod.engine.reach import Needs, Place, reach
 from maxbrod.errors import AccessDeniedError, EnvironmentMissingError, MaxbrodError, UsageError
-from maxbrod.sandbox.proxy import AnswerError, HttpMatch, Watch
+from maxbrod.sandbox.proxy import AnswerError, FaultProxy, HttpMatch, Watch
+from maxbrod.work import preflight
+from maxbrod.work.preflight import check_workers, is_local, needs_of
+from maxbrod.work.probe import prober
+from maxbrod.work.reach import Needs, Place, reach
 from support.storages import s3_options
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from obstore.store import S3Store
 
-    from maxbrod.sandbox.proxy import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
 
 VERSION = metadata.version("maxbrod")

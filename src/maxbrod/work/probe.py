@@ -32,7 +32,7 @@ def prober(version: str, packages: tuple[str, ...], needs: bytes) -> Callable[[i
             if name == "maxbrod" and there != version:
                 found["lacks"].append(f"maxbrod {version} (it has {there})")
         if not found["lacks"]:
-            from maxbrod.engine.reach import reach  # noqa: PLC0415
+            from maxbrod.work.reach import reach  # noqa: PLC0415
 
             found["errors"] = reach(pickle.loads(needs))  # noqa: S301 - the driver has pickled it
         return json.dumps(found)

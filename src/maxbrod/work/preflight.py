@@ -16,11 +16,11 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.engine.jobs import collect, context_of, errors_of_spark
-from maxbrod.engine.probe import prober
-from maxbrod.engine.reach import Needs, Place, is_folder
 from maxbrod.errors import EnvironmentMissingError, MaxbrodError, UnavailableError, error_of
 from maxbrod.storage.opening import open_storage
+from maxbrod.work.jobs import collect, context_of, errors_of_spark
+from maxbrod.work.probe import prober
+from maxbrod.work.reach import Needs, Place, is_folder
 
 if TYPE_CHECKING:
     import threading

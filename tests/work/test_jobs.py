@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maxbrod.engine.jobs import run_tasks
 from maxbrod.errors import UnavailableError
+from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def test_workers_that_move_batches_load_no_pandas(job: str) -> None:
         "import numpy as np\n"
         "import pyarrow as pa\n"
         "from maxbrod.batch.columns import number_array\n"
-        "from maxbrod.engine.jobs import _answer\n"
+        "from maxbrod.work.jobs import _answer\n"
         "importlib.import_module(f'maxbrod.{sys.argv[1]}.job')\n"
         "numbers = pa.RecordBatch.from_arrays([number_array(np.arange(2))], names=['id'])\n"
         "answers = list(_answer(str.upper, ['one', 'zwölf'], [numbers]))\n"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.engine import gateway, session
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.java import find_java
+from maxbrod.work import gateway, session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.engine import settling
+from maxbrod.work import settling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The class-data-sharing archive: Spark's classes as a JVM holds them in memory, mapped instead of loaded.
 
 It halves the start of a session (`maxbrod bench start`), and nothing depends on it: if it cannot be built, is missing,
-damaged or of another Java, the JVM loads its classes from the jars. `maxbrod.engine.prepare` builds it.
+damaged or of another Java, the JVM loads its classes from the jars. `maxbrod.work.prepare` builds it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.cache import cache_dir, cache_path, filled
-from maxbrod.engine.gateway import spark_home
 from maxbrod.errors import RefusedError
 from maxbrod.private_files import is_private, refuse_foreign
+from maxbrod.work.gateway import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +103,7 @@ def build_archive_later(java: Java) -> None:
         return
     with suppress(OSError):
         subprocess.Popen(
-            ["nice", "-n", "19", sys.executable, "-P", "-m", "maxbrod.engine.prepare"],
+            ["nice", "-n", "19", sys.executable, "-P", "-m", "maxbrod.work.prepare"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, text_array
-from maxbrod.engine.settling import settle
-from maxbrod.engine.worker_trouble import trouble_of
 from maxbrod.errors import UnavailableError
+from maxbrod.work.settling import settle
+from maxbrod.work.worker_trouble import trouble_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

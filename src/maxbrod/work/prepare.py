@@ -1,4 +1,4 @@
-"""Makes later starts of Spark faster: `python -m maxbrod.engine.prepare`, run by `make setup`.
+"""Makes later starts of Spark faster: `python -m maxbrod.work.prepare`, run by `make setup`.
 
 It runs Spark once, does what every job does, and stores the loaded classes (see `class_sharing`). If this fails, Spark
 starts as slowly as before, and nothing else changes.
@@ -11,18 +11,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.engine import gateway
-from maxbrod.engine.class_sharing import ClassArchive, build_archive, find_archive
-from maxbrod.engine.session import open_session
 from maxbrod.errors import MaxbrodError
 from maxbrod.java import find_java
+from maxbrod.work import gateway
+from maxbrod.work.class_sharing import ClassArchive, build_archive, find_archive
+from maxbrod.work.session import Session, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import DataFrame
-
-    from maxbrod.engine.session import Session
 
 
 def prepare() -> ClassArchive | None:

@@ -25,18 +25,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.config import SparkConfig
-from maxbrod.engine import gateway
-from maxbrod.engine.class_sharing import build_archive_later, find_archive
 from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError, UsageError
 from maxbrod.java import Java, find_java
 from maxbrod.private_files import is_private, opened
+from maxbrod.work import gateway
+from maxbrod.work.class_sharing import build_archive_later, find_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
-    from maxbrod.engine.reach import Needs
+    from maxbrod.work.reach import Needs
 
 Session: TypeAlias = "SparkSession"
 """For modules that pass a session on and do not import pyspark."""
@@ -171,7 +171,7 @@ def open_configured(
         opening = open_session(master=config.master, conf=config.conf, jvm_works=jvm_works)
     with opening as opened:
         if needs is not None:
-            from maxbrod.engine.preflight import check_workers  # noqa: PLC0415 - it needs pyarrow, as tasks do
+            from maxbrod.work.preflight import check_workers  # noqa: PLC0415 - it needs pyarrow, as tasks do
 
             check_workers(opened, needs, stop=stop)
         yield opened

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from maxbrod.engine.session import open_session
+from maxbrod.work.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
