@@ -372,7 +372,7 @@ def known_keys(model: Any, place: Iterable[Any]) -> list[str]:  # noqa: ANN401 -
 def _section_types(model: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
     """The keys of a section, each with the section below it, if it is one."""
     if is_dataclass(model):
-        return {each.name: None for each in fields(model)}
+        return {field.name: None for field in fields(model)}
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return {}
     return {

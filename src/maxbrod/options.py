@@ -148,7 +148,7 @@ class Declared:
 
 def declared(model: type[Options]) -> list[Declared]:
     """All options of one declaration, in the order of its fields."""
-    return [_declared(each) for each in fields(model)]
+    return [_declared(field) for field in fields(model)]
 
 
 def _declared(each: Field[Any]) -> Declared:

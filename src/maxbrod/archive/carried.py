@@ -115,18 +115,18 @@ def carry(older: RunKnowledge, newer: ClusterState, held: Mapping[str, str], car
     return Carried(
         topics=topics,
         offsets=_carry_offsets(older, newer, held, carried, topics),
-        access=_carry_access(older, newer, carried, {each.cluster_id for each in topics}),
+        access=_carry_access(older, newer, carried, {topic.cluster_id for topic in topics}),
     )
 
 
 def _carry_topics(
     older: RunKnowledge, newer: ClusterState, held: Collection[str], carried: Carried
 ) -> tuple[LostTopic, ...]:
-    there = {each.topic_id: each for each in newer.topics}
-    known_already = {each.topic.topic_id for each in carried.topics}
-    seen = {each.topic_id: each for each in older.cluster.topics}
+    there = {topic.topic_id: topic for topic in newer.topics}
+    known_already = {topic.topic.topic_id for topic in carried.topics}
+    seen = {topic.topic_id: topic for topic in older.cluster.topics}
     found: dict[str, LostTopic] = {}
-    for known in (*older.carried.topics, *(_lost(older, each) for each in older.cluster.topics)):
+    for known in (*older.carried.topics, *(_lost(older, topic) for topic in older.cluster.topics)):
         topic_id = known.topic.topic_id
         if topic_id not in held or topic_id in known_already or _is_described(there.get(topic_id)):
             continue
@@ -151,7 +151,7 @@ def _is_described(topic: TopicState | None) -> bool:
 
 def _rules_about(topic: str, acls: Iterable[Acl]) -> tuple[Acl, ...]:
     """The rules narrowed to one topic. A rule for many topics may have been removed for a reason."""
-    about = (each for each in acls if each.resource_type == "TOPIC" and is_about(each, topic))
+    about = (acl for acl in acls if acl.resource_type == "TOPIC" and is_about(acl, topic))
     return tuple(sorted({replace(each, resource_name=topic, pattern_type="LITERAL") for each in about}))
 
 
@@ -162,22 +162,22 @@ def _carry_offsets(
     carried: Carried,
     topics: Iterable[LostTopic],
 ) -> tuple[LostOffset, ...]:
-    known = {each.place for each in carried.offsets}
+    known = {offset.place for offset in carried.offsets}
     known.update(place for _, _, place in places_of(newer, _ids_by_name(held, topics)))
     found: list[LostOffset] = []
     for group, committed, place in places_of(older.cluster, _ids_by_name(held, older.carried.topics)):
         if place[1] in held and place not in known:
             found.append(_lost_offset(older.run_id, group, committed, place[1]))
         known.add(place)
-    found += [each for each in older.carried.offsets if each.place[1] in held and each.place not in known]
+    found += [offset for offset in older.carried.offsets if offset.place[1] in held and offset.place not in known]
     return tuple(sorted((*found, *carried.offsets), key=lambda each: each.place))
 
 
 def places_of(cluster: ClusterState, ids: Mapping[str, str]) -> Iterator[tuple[Group, CommittedOffset, Place]]:
     """Every committed offset that a run has read. `ids` maps names to topic ids for topics that Kafka had deleted."""
     for group in cluster.groups:
-        for each in group.offsets or ():
-            yield group, each, (group.group_id, each.topic_id or ids.get(each.topic, ""), each.partition)
+        for offset in group.offsets or ():
+            yield group, offset, (group.group_id, offset.topic_id or ids.get(offset.topic, ""), offset.partition)
 
 
 def _lost_offset(run_id: str, group: Group, committed: CommittedOffset, topic_id: str) -> LostOffset:
@@ -221,7 +221,7 @@ def _access_of(knowledge: RunKnowledge) -> Iterator[LostAccess]:
 def encode_carried(carried: Carried) -> dict[str, Any]:
     """Plain JSON values."""
     return {
-        "topics": [asdict(each) for each in carried.topics],
+        "topics": [asdict(topic) for topic in carried.topics],
         "groups": [
             {
                 **dict(zip(("group_id", "type", "protocol_type", "run_id", "topic", "topic_id"), key, strict=True)),

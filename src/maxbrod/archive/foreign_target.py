@@ -96,7 +96,7 @@ class ForeignTarget:
 
     def demand_acceptance(self) -> None:
         """RefusedError: records could lose something that an application may need, and the user did not accept it."""
-        real = [each.what for each in self.losses if each.real]
+        real = [loss.what for loss in self.losses if loss.real]
         if real and not self._accept_loss:
             raise RefusedError(
                 f"the layout {self._layout.name} cannot hold {'; '.join(real)}",
@@ -186,7 +186,7 @@ def complete_facts(
     facts: ClusterFacts, survey: Survey, written: Sequence[ForeignSegment], unfinished: Collection[str]
 ) -> ClusterFacts:
     """The facts to publish with these segments: without topics that would look empty, and with what was lost since."""
-    held = {each.topic for each in survey.positions} | {each.where.topic for each in written}
+    held = {position.topic for position in survey.positions} | {each.where.topic for each in written}
     left_out = set(unfinished) - held
     known = {name: each for name, each in facts.topics.items() if name not in left_out}
     empty = tuple(each for each in facts.empty if each.topic not in left_out)
@@ -195,7 +195,7 @@ def complete_facts(
 
 def _with_lost(facts: ClusterFacts, survey: Survey) -> ClusterFacts:
     """The facts, completed with what the cluster has lost and the archive still holds: topics and groups' offsets."""
-    held = {each.topic for each in survey.positions}
+    held = {position.topic for position in survey.positions}
     topics = {name: each for name, each in survey.topics.items() if name in held}
     offsets: dict[str, dict[TopicPartition, int]] = {}
     for group in survey.groups:
@@ -215,10 +215,10 @@ def facts_of(state: ClusterState) -> ClusterFacts:
     These layouts know topics by name only. If several topics have one name, they get the one that the cluster had last,
     which comes first in the state.
     """
-    topics = {each.name: each for each in reversed(state.topics)}
+    topics = {topic.name: topic for topic in reversed(state.topics)}
     return ClusterFacts(
         cluster_id=state.cluster_id,
-        brokers=tuple(f"{each.host}:{each.port}" for each in state.brokers),
+        brokers=tuple(f"{broker.host}:{broker.port}" for broker in state.brokers),
         topics={
             name: ForeignTopic(
                 name=name,
@@ -230,11 +230,11 @@ def facts_of(state: ClusterState) -> ClusterFacts:
         },
         groups=tuple(
             ForeignGroup(
-                group_id=each.group_id,
-                offsets={offset.where: offset.offset for offset in each.offsets if _is_of(offset, topics)},
+                group_id=group.group_id,
+                offsets={offset.where: offset.offset for offset in group.offsets if _is_of(offset, topics)},
             )
-            for each in state.groups
-            if each.offsets
+            for group in state.groups
+            if group.offsets
         ),
         taken_at_ms=state.taken_at_ms,
     )

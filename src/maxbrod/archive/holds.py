@@ -171,7 +171,7 @@ def read_holds(storage: Storage) -> list[Hold]:
 
 def active_holds(archive: Archive) -> Holds:
     """The holds in force now. Call it right before a commit that takes records away."""
-    active = tuple(each for each in read_holds(archive.storage) if each.released is None)
+    active = tuple(hold for hold in read_holds(archive.storage) if hold.released is None)
     snapshots: dict[str, Snapshot] = {}
     wanted = {each.run_id for each in active if each.run_id is not None}
     for run in archive.catalog.runs() if wanted else ():
@@ -229,7 +229,7 @@ def add_hold(
 
 def release_hold(archive: Archive, hold_id: str, *, who: str, why: str) -> Hold:
     """UsageError: no such hold is in force."""
-    named = [each for each in read_holds(archive.storage) if each.id.startswith(hold_id)]
+    named = [hold for hold in read_holds(archive.storage) if hold.id.startswith(hold_id)]
     matching = [each for each in named if each.released is None]
     if not matching and len(named) == 1 and named[0].released is not None:
         raise UsageError(f"hold {named[0].id} was released before, by {named[0].released.who}: {named[0].released.why}")

@@ -34,10 +34,10 @@ def incarnations_in(rows: pa.Table) -> list[Incarnation]:
 def newest_ids(incarnations: Iterable[Incarnation], ranks: Mapping[str, int]) -> set[str]:
     """For each name the id that the cluster had last, by `Known.ranks`; without a rank, the one archived last."""
     newest: dict[str, Incarnation] = {}
-    for each in incarnations:
-        other = newest.get(each.topic)
-        if other is None or _age(each, ranks) > _age(other, ranks):
-            newest[each.topic] = each
+    for incarnation in incarnations:
+        other = newest.get(incarnation.topic)
+        if other is None or _age(incarnation, ranks) > _age(other, ranks):
+            newest[incarnation.topic] = incarnation
     return {each.topic_id for each in newest.values()}
 
 

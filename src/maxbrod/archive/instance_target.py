@@ -96,7 +96,7 @@ class InstanceTarget(ForeignTarget):
         if self.look_at_other() is None or self._found[self._other].stage is not Stage.ACTIVE:
             return False
         found = survey_tree(self._storage, self._other)
-        return not found.gaps and not any(each.fatal for each in found.faults)
+        return not found.gaps and not any(fault.fatal for fault in found.faults)
 
     def publish(
         self, written: Sequence[ForeignSegment], facts: ClusterFacts, *, unfinished: Collection[str] = ()

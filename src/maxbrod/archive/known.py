@@ -52,15 +52,15 @@ def knowledge_of(snapshot: Snapshot) -> RunKnowledge:
 
 def know(knowledge: RunKnowledge) -> Known:
     cluster, carried = knowledge.cluster, knowledge.carried
-    there = {each.topic_id for each in cluster.topics}
-    lost = [each for each in carried.topics if each.topic.topic_id not in there]
-    described = {each.topic.topic_id: each for each in carried.topics if each.topic.topic_id in there}
+    there = {topic.topic_id for topic in cluster.topics}
+    lost = [topic for topic in carried.topics if topic.topic.topic_id not in there]
+    described = {topic.topic.topic_id: topic for topic in carried.topics if topic.topic.topic_id in there}
     ids = {each.topic.name: each.topic.topic_id for each in lost}
     return Known(
         cluster=replace(
             cluster,
             topics=(
-                *(_described(each, described.get(each.topic_id)) for each in cluster.topics),
+                *(_described(topic, described.get(topic.topic_id)) for topic in cluster.topics),
                 *(each.topic for each in reversed(lost)),
             ),
             groups=tuple(_groups(cluster, carried.offsets, ids)),
@@ -72,7 +72,7 @@ def know(knowledge: RunKnowledge) -> Known:
         },
         topic_runs={each.topic.topic_id: each.run_id for each in lost},
         config_runs={topic_id: each.run_id for topic_id, each in described.items()},
-        offset_runs={each.place: each.run_id for each in carried.offsets},
+        offset_runs={offset.place: offset.run_id for offset in carried.offsets},
         access_runs={each.what: each.run_id for each in carried.access if each.cluster_id == cluster.cluster_id},
     )
 
@@ -130,8 +130,8 @@ def _identity(value: Any) -> object:  # noqa: ANN401 - an ACL, a quota or a user
 def _is_covered(rule: Acl, acls: Iterable[Acl]) -> bool:
     """Whether another rule already says the same about this topic."""
     return any(
-        is_about(each, rule.resource_name)
-        and replace(each, resource_name=rule.resource_name, pattern_type=rule.pattern_type) == rule
-        for each in acls
-        if each.resource_type == rule.resource_type
+        is_about(acl, rule.resource_name)
+        and replace(acl, resource_name=rule.resource_name, pattern_type=rule.pattern_type) == rule
+        for acl in acls
+        if acl.resource_type == rule.resource_type
     )

@@ -116,7 +116,7 @@ def _open_foreign(
 
 def _with_groups(storage: Storage, layout: Layout, survey: Survey) -> Survey:
     """A layout that stores no groups may still hold the topic in which Kafka stores them."""
-    segments = [each for each in survey.segments if each.where.topic == OFFSETS_TOPIC]
+    segments = [segment for segment in survey.segments if segment.where.topic == OFFSETS_TOPIC]
     if survey.groups or not segments:
         return survey
     by_partition = groupby(segments, key=lambda each: each.where)

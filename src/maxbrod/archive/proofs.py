@@ -77,4 +77,4 @@ def read_proofs(storage: Storage) -> list[Proof]:
 
 
 def last_proof(proofs: list[Proof], kind: ProofKind) -> Proof | None:
-    return max((each for each in proofs if each.kind is kind), key=lambda each: each.finished_at_ms, default=None)
+    return max((proof for proof in proofs if proof.kind is kind), key=lambda each: each.finished_at_ms, default=None)

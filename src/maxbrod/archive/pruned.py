@@ -318,7 +318,7 @@ def _standing_for(rows: pa.Table, replaced: pa.Table) -> pa.Table:
     wanted = set(_identities(rows))
     gap = pc.fill_null(pc.equal(replaced["reason"], GapReason.PRUNED), False)
     candidates = replaced.filter(pc.and_(gap, pc.is_null(replaced["path"])))
-    return candidates.filter(pa.array([each in wanted for each in _identities(candidates)], pa.bool_()))
+    return candidates.filter(pa.array([identity in wanted for identity in _identities(candidates)], pa.bool_()))
 
 
 def _identities(rows: pa.Table) -> list[tuple[PartitionId, int, int, int]]:

@@ -51,7 +51,7 @@ class _Patterns:
     """By the pattern as given."""
 
     def match(self, topic: str) -> bool:
-        return topic in self.names or any(each.fullmatch(topic) for each in self.expressions.values())
+        return topic in self.names or any(expression.fullmatch(topic) for expression in self.expressions.values())
 
     def unmatched(self, topics: Iterable[str]) -> list[str]:
         known = list(topics)

@@ -105,7 +105,7 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
         **({} if snapshot.carried is None else {_CARRIED_FIELD: snapshot.carried}),
         **_optional("log_starts", snapshot.log_starts),
         **_optional("revisions", snapshot.revisions),
-        **({RUNS: [dict(each) for each in snapshot.runs]} if snapshot.runs else {}),
+        **({RUNS: [dict(run) for run in snapshot.runs]} if snapshot.runs else {}),
         **_optional("firsts", snapshot.firsts),
         **_optional("leader_epochs", _with_never(snapshot.leader_epochs)),
         **({"gaps": _gap_lists(snapshot.gaps)} if snapshot.gaps else {}),

@@ -116,9 +116,9 @@ def knowledge_at(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snap
     knowledge = knowledge_of(snapshot)
     if snapshot.carried is not None:
         return knowledge
-    there = {each.topic_id for each in knowledge.cluster.topics}
+    there = {topic.topic_id for topic in knowledge.cluster.topics}
     for older in reversed(runs[: runs.index(run)]):
-        if snapshot.topics.keys() <= there | {each.topic.topic_id for each in knowledge.carried.topics}:
+        if snapshot.topics.keys() <= there | {topic.topic.topic_id for topic in knowledge.carried.topics}:
             break
         if older.snapshot is None:
             continue

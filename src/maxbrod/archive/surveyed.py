@@ -66,7 +66,7 @@ def rows_of(survey: Survey) -> list[Row]:
     at = survey.taken_at_ms or 0
     rows: list[Row] = []
     segments = by_partition(survey.segments)
-    for where in sorted({*segments, *(each.where for each in survey.gaps if each.reason == GapReason.CORRUPT)}):
+    for where in sorted({*segments, *(gap.where for gap in survey.gaps if gap.reason == GapReason.CORRUPT)}):
         found = sorted(_partition_rows(survey, where, segments.get(where, []), at), key=lambda row: row.base_offset)
         rows.extend(found)
     rows.append(Run(run_id=RUN_ID, started_at=at, finished_at=at, snapshot=SNAPSHOT_PATH, written_at=at))
@@ -82,7 +82,7 @@ def snapshot_of(survey: Survey) -> Snapshot:
         ends[known] = max(ends.get(known, 0), segment.end_offset)
     for where in partitions_without_records(survey):
         # Lost segments may have been all that there was of it.
-        lost = (each.end_offset for each in survey.gaps if each.where == where)
+        lost = (gap.end_offset for gap in survey.gaps if gap.where == where)
         ends[_id(survey, where)] = max(lost, default=0)
     state = ClusterState(
         cluster_id=survey.cluster_id,
@@ -92,7 +92,7 @@ def snapshot_of(survey: Survey) -> Snapshot:
         acls=_acls(survey.cluster),
         quotas=_quotas(survey.cluster),
         users=_users(survey.cluster),
-        groups=tuple(_group(survey, each) for each in survey.groups),
+        groups=tuple(_group(survey, group) for group in survey.groups),
         gaps=_missing_state(survey),
     )
     return Snapshot(
@@ -106,7 +106,7 @@ def snapshot_of(survey: Survey) -> Snapshot:
 
 def _checked_counts(survey: Survey) -> dict[str, int]:
     """The partitions of each topic. CorruptDataError: the numbers are impossible, and would fill the memory."""
-    known = {*survey.positions, *(each.where for each in survey.segments)}
+    known = {*survey.positions, *(segment.where for segment in survey.segments)}
     stated = {name: topic.partition_count or 0 for name, topic in survey.topics.items()}
     counts = count_partitions(((where.topic, where.partition) for where in known), stated)
     replicas = 0
@@ -124,7 +124,7 @@ def _checked_counts(survey: Survey) -> dict[str, int]:
 
 def partitions_without_records(survey: Survey) -> list[TopicPartition]:
     """Partitions that the archive knows only by the partition counts of its topics."""
-    known = {*survey.positions, *(each.where for each in survey.segments)}
+    known = {*survey.positions, *(segment.where for segment in survey.segments)}
     counted = (
         TopicPartition(topic=name, partition=partition)
         for name, topic in survey.topics.items()
@@ -140,8 +140,8 @@ def _id(survey: Survey, where: TopicPartition) -> PartitionId:
 def _partition_rows(
     survey: Survey, where: TopicPartition, segments: Sequence[ForeignSegment], at: int
 ) -> Iterator[Segment | Gap]:
-    recorded = [each for each in survey.gaps if each.where == where]
-    lost = [each for each in survey.faults if each.fatal and _is_of(each, where)]
+    recorded = [gap for gap in survey.gaps if gap.where == where]
+    lost = [fault for fault in survey.faults if fault.fatal and _is_of(fault, where)]
     # Losses before the first segment or after the last are between no two segments, so they are listed here.
     first, last = (segments[0].base_offset, segments[-1].end_offset) if segments else (0, 0)
     outside = [each for each in recorded if each.reason == GapReason.CORRUPT and not first < each.base_offset < last]
@@ -269,15 +269,15 @@ def _acls(cluster: ForeignCluster | None) -> tuple[Acl, ...] | None:
         return None
     return tuple(
         Acl(
-            resource_type=name_of(RESOURCE_TYPES, each.resource_type),
-            resource_name=each.resource_name,
-            pattern_type=name_of(PATTERN_TYPES, each.pattern_type),
-            principal=each.principal,
-            host=each.host,
-            operation=name_of(OPERATIONS, each.operation),
-            permission=name_of(PERMISSIONS, each.permission),
+            resource_type=name_of(RESOURCE_TYPES, acl.resource_type),
+            resource_name=acl.resource_name,
+            pattern_type=name_of(PATTERN_TYPES, acl.pattern_type),
+            principal=acl.principal,
+            host=acl.host,
+            operation=name_of(OPERATIONS, acl.operation),
+            permission=name_of(PERMISSIONS, acl.permission),
         )
-        for each in cluster.acls
+        for acl in cluster.acls
     )
 
 
@@ -286,10 +286,10 @@ def _quotas(cluster: ForeignCluster | None) -> tuple[Quota, ...] | None:
         return None
     return tuple(
         Quota(
-            entities=tuple(QuotaEntity(type=kind, name=name) for kind, name in each.entities),
-            values=dict(each.values),
+            entities=tuple(QuotaEntity(type=kind, name=name) for kind, name in quota.entities),
+            values=dict(quota.values),
         )
-        for each in cluster.quotas
+        for quota in cluster.quotas
     )
 
 
@@ -297,8 +297,8 @@ def _users(cluster: ForeignCluster | None) -> tuple[ScramUser, ...] | None:
     if cluster is None:
         return None
     return tuple(
-        ScramUser(name=each.name, mechanism=name_of(MECHANISMS, each.mechanism), iterations=each.iterations)
-        for each in cluster.users
+        ScramUser(name=user.name, mechanism=name_of(MECHANISMS, user.mechanism), iterations=user.iterations)
+        for user in cluster.users
     )
 
 

@@ -242,7 +242,7 @@ def undoable(storage: Storage, runs: Sequence[Run], clocks: Clocks, *, slack_ms:
 
 
 def _chosen(prunes: Sequence[Prune], run_id: str | None) -> Prune:
-    matching = [each for each in prunes if run_id is None or each.run_id.startswith(run_id)]
+    matching = [prune for prune in prunes if run_id is None or prune.run_id.startswith(run_id)]
     if not matching or (run_id is not None and len(matching) > 1):
         what = "no prune" if not matching else f"{len(matching)} prunes"
         raise UsageError(

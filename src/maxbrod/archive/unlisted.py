@@ -96,15 +96,15 @@ def find_unlisted(storage: Storage, catalog: Catalog, unnamed: Iterable[ObjectIn
             UnlistedRange(
                 path=info.path,
                 bytes=info.size,
-                topic=each.topic,
-                topic_id=each.id.topic_id,
-                partition=each.id.partition,
-                first_offset=each.base,
-                end_offset=each.end,
-                continues=coverage.is_continued_by(each),
+                topic=extent.topic,
+                topic_id=extent.id.topic_id,
+                partition=extent.id.partition,
+                first_offset=extent.base,
+                end_offset=extent.end,
+                continues=coverage.is_continued_by(extent),
             )
-            for each in _extents(storage, info, coverage)
-            if coverage.lacks(each)
+            for extent in _extents(storage, info, coverage)
+            if coverage.lacks(extent)
         ]
 
     with ThreadPoolExecutor(_READERS) as pool:

@@ -41,7 +41,7 @@ class CoordinationTopic:
 
     def look(self) -> None:
         """Read what was written since the last time. The topic is created if it is missing."""
-        places = [TopicPartition(topic=TOPIC, partition=each) for each in sorted(self._topic().partitions)]
+        places = [TopicPartition(topic=TOPIC, partition=partition) for partition in sorted(self._topic().partitions)]
         ends = list_offsets(self._client, dict.fromkeys(places, LATEST), read_committed=True, deadline=self._deadline())
         starts = list_offsets(self._client, dict.fromkeys(places, EARLIEST), deadline=self._deadline())
         for where in places:
@@ -79,8 +79,8 @@ class CoordinationTopic:
         from maxbrod.batch.murmur import partition_for  # noqa: PLC0415
 
         topic = self._topic()
-        keys = [each.key.encode() for each in messages]
-        values = [None if each.message is None else encode_coordination(each.message) for each in messages]
+        keys = [message.key.encode() for message in messages]
+        values = [None if message.message is None else encode_coordination(message.message) for message in messages]
         # As the original's producer places them: messages of one key stay in order.
         places = partition_for(pa.array(keys, pa.binary()), len(topic.partitions), null_partition=0)
         identity = new_producer_id(self._client, deadline=self._deadline())
@@ -110,7 +110,7 @@ class CoordinationTopic:
 
         def once(limit: Deadline) -> Topic:
             created = self._client.metadata([TOPIC], deadline=limit).topics.get(TOPIC)
-            if created is None or any(each.leader is None for each in created.partitions.values()):
+            if created is None or any(partition.leader is None for partition in created.partitions.values()):
                 raise UnavailableError("the topic has no leader yet", object_name=TOPIC)
             return created
 

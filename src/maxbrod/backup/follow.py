@@ -62,7 +62,7 @@ class Interval:
     @property
     def stopped(self) -> bool:
         """Whether a stop ended it before it had read everything."""
-        return self.report is not None and any(each.kind == STOPPED for each in self.report.notices)
+        return self.report is not None and any(notice.kind == STOPPED for notice in self.report.notices)
 
     @property
     def exit_code(self) -> int:
@@ -70,7 +70,7 @@ class Interval:
         if self.error is not None:
             return self.error.exit_code
         notices = () if self.report is None else self.report.notices
-        return worst_exit_code(each for each in notices if each.kind != STOPPED)
+        return worst_exit_code(notice for notice in notices if notice.kind != STOPPED)
 
     @property
     def verdict(self) -> str:

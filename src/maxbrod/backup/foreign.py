@@ -144,7 +144,7 @@ class ForeignBackup(BackupBase):
 
     def _move_on(self, observed: Observed, progress: _Progress, *, began_at_ms: int) -> None:
         """Advance the recovery points to what is published. A partition with anything missing keeps its own."""
-        grave = {(each.topic, each.partition) for each in progress.notices if each.exit_code}
+        grave = {(notice.topic, notice.partition) for notice in progress.notices if notice.exit_code}
         reaches = {each: Reach(end=None, archived=0) for each in observed.unanswered}
         for state in observed.states:
             reaches[state.id] = Reach(
@@ -162,19 +162,19 @@ class ForeignBackup(BackupBase):
 
     def _recreated_topics(self, ids: Iterable[tuple[str, str]]) -> set[str]:
         """The names, of these names and topic ids, under which the archive holds another incarnation."""
-        held, known = {each.topic for each in self.target.survey.positions}, self.target.topic_ids
+        held, known = {position.topic for position in self.target.survey.positions}, self.target.topic_ids
         return {name for name, topic_id in ids if name in held and known.get(name, topic_id) != topic_id}
 
     def _without_recreated(self, cluster: ClusterState) -> ClusterState:
         """The cluster without topics that were created again: the archive holds their predecessors."""
-        others = self._recreated_topics((each.name, each.topic_id) for each in cluster.topics)
+        others = self._recreated_topics((topic.name, topic.topic_id) for topic in cluster.topics)
         groups = tuple(
-            each
-            if each.offsets is None
-            else replace(each, offsets=tuple(one for one in each.offsets if one.topic not in others))
-            for each in cluster.groups
+            group
+            if group.offsets is None
+            else replace(group, offsets=tuple(one for one in group.offsets if one.topic not in others))
+            for group in cluster.groups
         )
-        topics = tuple(each for each in cluster.topics if each.name not in others)
+        topics = tuple(topic for topic in cluster.topics if topic.name not in others)
         return replace(cluster, topics=topics, groups=groups)
 
     def _plan(self, observed: Observed, waiting: Waiting | None) -> _Progress:
@@ -302,7 +302,7 @@ class ForeignBackup(BackupBase):
             start=window.start,
             end=window.end,
             survey=encode_survey(of_partition(self.target.survey, where)),
-            asked=next((each.base_offset for each in losses if each.end_offset == window.start), None),
+            asked=next((loss.base_offset for loss in losses if loss.end_offset == window.start), None),
         )
 
     def _after_wave(self, progress: _Progress, done: Iterable[Transferred]) -> tuple[_Progress, list[ForeignSegment]]:

@@ -90,7 +90,7 @@ class KnownGenerations:
         return replace(
             known,
             read={each: held for each, held in self.read.items() if each.topic_id != topic.topic_id},
-            rows=tuple(each for each in self.rows if each[1].topic_id != topic.topic_id),
+            rows=tuple(row for row in self.rows if row[1].topic_id != topic.topic_id),
             dropped=self.dropped | {topic.topic_id},
         )
 
@@ -281,11 +281,13 @@ def accept(
     added = tuple((generations[partition], row) for partition, mine in rows.items() for row in mine)
     # Nothing of the backup itself is missing: the active generation has it. A store that fails concerns the backup too.
     notices = [
-        each
-        if each.kind == STORAGE
-        else replace(each, kind=NOTICE, exit_code=EXIT_DONE, message=f"the new generation ends here: {each.message}")
-        for each in proved.notices
-        if each.exit_code
+        notice
+        if notice.kind == STORAGE
+        else replace(
+            notice, kind=NOTICE, exit_code=EXIT_DONE, message=f"the new generation ends here: {notice.message}"
+        )
+        for notice in proved.notices
+        if notice.exit_code
     ]
     known = replace(known, read=read, rows=(*known.rows, *added))
     return known, notices, frozenset({*proved.stopped, *blocked})
@@ -301,7 +303,7 @@ def note_caught_up(
         if building is None or topic_id not in views:
             continue
         view = _with_read(views[topic_id], known)
-        wrong = [each.partition for each in view.partitions if _begins_early(each, known)]
+        wrong = [partition.partition for partition in view.partitions if _begins_early(partition, known)]
         if wrong:
             why = f"the log of partition {wrong[0]} begins within a batch that the archive does not begin with"
             notices.append(_dropped(topic, why))
@@ -309,7 +311,7 @@ def note_caught_up(
             continue
         if view.left(building):
             continue
-        read_to = {each.partition: each.read_to for each in view.partitions}
+        read_to = {partition.partition: partition.read_to for partition in view.partitions}
         raised = raise_targets(building, read_to, _boundaries(archive, topic_id))
         if view.left(raised):
             known = known.with_topic(topic.with_generation(replace(raised, caught_up_at=None)))
@@ -363,8 +365,10 @@ def plan_switch(
 
 def _with_read(view: TopicView, known: KnownGenerations) -> TopicView:
     partitions = (
-        replace(each, read_to=known.read[each.state.id].end_offset) if each.state.id in known.read else each
-        for each in view.partitions
+        replace(partition, read_to=known.read[partition.state.id].end_offset)
+        if partition.state.id in known.read
+        else partition
+        for partition in view.partitions
     )
     return replace(view, partitions=tuple(partitions))
 
@@ -384,17 +388,19 @@ def _boundaries(archive: Archive, topic_id: str) -> list[tuple[int, int, int]]:
 def _below(live: pa.Table, targets: Mapping[int, int]) -> pa.Array:
     """Which rows the new generation replaces."""
     partitions, ends = live["partition"].to_pylist(), live["end_offset"].to_numpy()
-    limits = np.array([targets.get(each, 0) for each in partitions], np.int64)
+    limits = np.array([targets.get(partition, 0) for partition in partitions], np.int64)
     return pa.array(ends <= limits)
 
 
 def _fault(rows: pa.Table, view: TopicView) -> str | None:
     """Why these rows would not be the archive's; None if they cover exactly the same offsets as before, each once."""
-    expected = {each.state.id: (each.held.first_offset, each.held.end_offset) for each in view.partitions}
+    expected = {
+        partition.state.id: (partition.held.first_offset, partition.held.end_offset) for partition in view.partitions
+    }
     tiling = find_tiling_faults(rows, expected)
     faults: tuple[UncoveredRange | Overlap, ...] = (*tiling.holes, *tiling.overlaps)
-    for each in faults:
-        where = f"offsets {each.first_offset} to {each.end_offset} of partition {each.partition.partition}"
+    for fault in faults:
+        where = f"offsets {fault.first_offset} to {fault.end_offset} of partition {fault.partition.partition}"
         return f"its rows do not cover {where} exactly once"
     return None
 

@@ -164,8 +164,8 @@ class JointBackup(GenerationalBackup):
         if self._part is None and (recorded_at_ms is None or recorded_at_ms < self._run.started_at_ms):
             return seen
         known = self._known.knowledge
-        there = frozenset() if known is None else frozenset(each.topic_id for each in known.cluster.topics)
-        if known is not None and {each.topic_id for each in self._run.plans} <= there:
+        there = frozenset() if known is None else frozenset(topic.topic_id for topic in known.cluster.topics)
+        if known is not None and {plan.topic_id for plan in self._run.plans} <= there:
             self._run = replace(self._run, present=self._run.present | there)
             return known.cluster
         cluster = capture(self._client, deadline=Deadline.after(self._config.patience))

@@ -59,8 +59,8 @@ def prove(outcomes: Iterable[Outcome], plans: Plans, held: Held, *, run_id: str)
     """The rows of every partition of a wave. CorruptDataError if they do not cover every offset exactly once."""
     by_partition = outcomes_by_partition(outcomes)
     assemblies = [_assemble(plans[each], held[each], found, run_id) for each, found in by_partition.items()]
-    rows = tuple(row for each in assemblies for row in each.rows)
-    check_tiling(rows, {each.partition: (each.first, each.reached) for each in assemblies})
+    rows = tuple(row for assembly in assemblies for row in assembly.rows)
+    check_tiling(rows, {assembly.partition: (assembly.first, assembly.reached) for assembly in assemblies})
     failures = [
         (plans[outcome.item.id].state, outcome.failure)
         for outcome in chain.from_iterable(by_partition.values())
@@ -69,9 +69,9 @@ def prove(outcomes: Iterable[Outcome], plans: Plans, held: Held, *, run_id: str)
     storage = [storage_failed(state.topic, each) for state, each in failures if each.kind is FailureKind.STORAGE]
     return Proved(
         rows=rows,
-        held={each.partition: _advanced(held[each.partition], each) for each in assemblies},
+        held={assembly.partition: _advanced(held[assembly.partition], assembly) for assembly in assemblies},
         # One notice, however many partitions of a topic met the same error of the store.
-        notices=(*(notice for each in assemblies for notice in each.notices), *dict.fromkeys(storage)),
+        notices=(*(notice for assembly in assemblies for notice in assembly.notices), *dict.fromkeys(storage)),
         stopped=frozenset(state.id for state, _ in failures),
         again=frozenset(
             state.topic for state, each in failures if each.kind in {FailureKind.DELETED, FailureKind.TRUNCATED}
@@ -84,9 +84,9 @@ def prove_unread(plans: Iterable[PartitionBackup], held: Held, *, run_id: str) -
     unread = [plan for plan in plans if plan.gap is not None and plan.start >= plan.end]
     assemblies = [_assemble(plan, held[plan.state.id], (), run_id) for plan in unread]
     return Proved(
-        rows=tuple(row for each in assemblies for row in each.rows),
-        held={each.partition: _advanced(held[each.partition], each) for each in assemblies},
-        notices=tuple(notice for each in assemblies for notice in each.notices),
+        rows=tuple(row for assembly in assemblies for row in assembly.rows),
+        held={assembly.partition: _advanced(held[assembly.partition], assembly) for assembly in assemblies},
+        notices=tuple(notice for assembly in assemblies for notice in assembly.notices),
     )
 
 

@@ -297,15 +297,15 @@ class Backup(JointBackup):
         found = open_transactions(self._client, sorted(waiting)) if waiting else {}
         open_by_partition = {where: found[where] for where in sorted(waiting) if found.get(where)}
         since = {
-            waiting[where].id: oldest(each.started_at_ms for each in transactions)
+            waiting[where].id: oldest(transaction.started_at_ms for transaction in transactions)
             for where, transactions in open_by_partition.items()
         }
         self._run = replace(self._run, held_since_ms={**self._run.held_since_ms, **since})
         self._note(
             *(
-                held_back(waiting[where], each, now_ms=now_ms())
+                held_back(waiting[where], transaction, now_ms=now_ms())
                 for where, transactions in open_by_partition.items()
-                for each in transactions
+                for transaction in transactions
             )
         )
 
@@ -474,7 +474,7 @@ class Backup(JointBackup):
             carried=encode_carried(carried),
             revisions=after_replacing(known.revisions, self._to_retire(everything=True)),
             log_starts={
-                **{each: known.log_starts[each] for each in run.others if each in known.log_starts},
+                **{other: known.log_starts[other] for other in run.others if other in known.log_starts},
                 **{partition: plan.state.log_start for partition, plan in run.plans.items()},
             },
             firsts={partition: held.first_offset for partition, held in known.held.items()},

@@ -111,7 +111,7 @@ class BackupRun:
 
     def with_proved(self, proved: Proved) -> BackupRun:
         # Waves that meet the same error of the store report it once.
-        new = (each for each in proved.notices if each.kind != STORAGE or each not in self.notices)
+        new = (notice for notice in proved.notices if notice.kind != STORAGE or notice not in self.notices)
         return replace(
             self,
             rows=(*self.rows, *proved.rows),
@@ -160,7 +160,9 @@ class BackupRun:
 
     def reaches(self) -> dict[PartitionId, Reach]:
         """How far the run has come with every partition that it chose."""
-        grave = {(each.topic, each.partition) for each in self.notices if each.exit_code and each.topic is not None}
+        grave = {
+            (notice.topic, notice.partition) for notice in self.notices if notice.exit_code and notice.topic is not None
+        }
         # Most runs have none of these, and of a thousand partitions each look-up costs a millisecond.
         suspect, deferred, held = self.suspect, self.deferred, self.held_since_ms
         answered = {
@@ -223,7 +225,10 @@ class BackupRun:
         for topic_id, lag in self._lags_by_id().items():
             topic = names[topic_id]
             found[topic] = add_up((found.get(topic, 0), lag))
-        return {**found, **dict.fromkeys(each.topic for each in self.notices if each.topic and is_partial([each]))}
+        return {
+            **found,
+            **dict.fromkeys(notice.topic for notice in self.notices if notice.topic and is_partial([notice])),
+        }
 
     def report(self, archive: str, version: int, recovery_point_ms: int | None) -> BackupReport:
         lags, archived = self._lags_by_id(), self.archived

@@ -124,7 +124,7 @@ class TurnsBackup(ForeignBackup):
         chosen = choose_topics(
             self._client, self._request, patience_s=self._config.patience, demand=demand, cluster=cluster
         )
-        found = [each for each in cluster.topics if each.name in chosen.topics]
+        found = [topic for topic in cluster.topics if topic.name in chosen.topics]
         if len(found) > 1:
             raise UsageError(
                 f"{len(found)} topics are chosen, and two instances take turns for one: their messages do not name the "
@@ -138,7 +138,7 @@ class TurnsBackup(ForeignBackup):
                 object_name=found[0].name,
                 hint="back it up without --generation-role",
             )
-        return found[0] if found else None, [each for each in chosen.notices if each.kind == HIDDEN]
+        return found[0] if found else None, [notice for notice in chosen.notices if notice.kind == HIDDEN]
 
     def _begin(self, topic: TopicState) -> None:
         """Take over from an earlier process of this instance, in the phase in which that was."""
@@ -188,10 +188,10 @@ class TurnsBackup(ForeignBackup):
         )
 
     def _do(self, actions: Sequence[Action]) -> None:
-        sends = [each for each in actions if isinstance(each, Send)]
+        sends = [action for action in actions if isinstance(action, Send)]
         if sends:
             self._coordination.send(sends)
-        if any(isinstance(each, Clear) for each in actions):
+        if any(isinstance(action, Clear) for action in actions):
             self.target.clear()
 
     def _store(self, turn: Turn) -> None:
@@ -243,14 +243,14 @@ class TurnsBackup(ForeignBackup):
 
 def _joined(first: BackupReport, second: BackupReport) -> BackupReport:
     """Two passes as one run: the first one's records, and where the second one has come."""
-    read = {each.topic: each for each in first.topics}
+    read = {topic.topic: topic for topic in first.topics}
     topics = tuple(
         replace(
-            each,
-            records=each.records + read[each.topic].records,
-            bytes=each.bytes + read[each.topic].bytes,
-            raw_bytes=each.raw_bytes + read[each.topic].raw_bytes,
+            topic,
+            records=topic.records + read[topic.topic].records,
+            bytes=topic.bytes + read[topic.topic].bytes,
+            raw_bytes=topic.raw_bytes + read[topic.topic].raw_bytes,
         )
-        for each in second.topics
+        for topic in second.topics
     )
     return replace(second, topics=topics, objects=first.objects + second.objects, committed=True)

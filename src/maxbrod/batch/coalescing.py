@@ -112,13 +112,13 @@ def concatenate(first: Batches, second: Batches) -> Batches:
 
 def _side_by_side(first: Batches, second: Batches, data: NDArray[np.uint8]) -> Batches:
     headers = [first.headers, second.headers]
-    size = np.concatenate([each.size for each in headers])
+    size = np.concatenate([header.size for header in headers])
     return Batches(
         data=data,
         headers=BatchHeaders(
             position=np.cumsum(size) - size,
             size=size,
-            fields={name: np.concatenate([each[name] for each in headers]) for name in headers[0].fields},
+            fields={name: np.concatenate([header[name] for header in headers]) for name in headers[0].fields},
             end=data.size,
             tail=0,
         ),

@@ -69,6 +69,6 @@ class Digest:
 def join(digests: Iterable[Digest]) -> Digest:
     """The digest of adjacent parts, in order."""
     found = Digest()
-    for each in digests:
-        found = found.then(each)
+    for digest in digests:
+        found = found.then(digest)
     return found

@@ -51,7 +51,7 @@ class Provenance:
         found = [(TOPIC, self.topic), (PARTITION, str(self.partition))]
         if self.cluster_id is not None:
             found.append((CLUSTER_ID, self.cluster_id))
-        found += [(ORIGIN, each) for each in self.origins]
+        found += [(ORIGIN, origin) for origin in self.origins]
         return [*found, (RESTORE_ID, self.restore_id)]
 
 

@@ -211,7 +211,7 @@ def _prepare(share: _ProduceShare) -> int:
                     lane += [RecordsTo(where, topic_id, batch.data) for batch in made]
             lanes.append(lane)
     frames = [
-        _frame(ticket, [each for each in entries if each is not None])
+        _frame(ticket, [entry for entry in entries if entry is not None])
         for ticket, entries in enumerate(zip_longest(*lanes))
     ]
     host, _, port = share.bootstrap.partition(":")

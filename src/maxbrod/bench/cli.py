@@ -236,22 +236,24 @@ def _print_stage(stage: str) -> None:
 
 def _print_figures(title: str, figures: Sequence[Figure], *, json: bool) -> None:
     if json:
-        print_json([{**asdict(each), "reached": each.reached} for each in figures])
+        print_json([{**asdict(figure), "reached": figure.reached} for figure in figures])
         return
     shown = table(title, "what", ">best", ">median", ">cpu", ">wanted")
-    for each in figures:
-        wanted = "" if each.wanted is None else f"{'≤' if each.at_most else '≥'} {_amount(each.unit, each.wanted)}"
+    for figure in figures:
+        wanted = (
+            "" if figure.wanted is None else f"{'≤' if figure.at_most else '≥'} {_amount(figure.unit, figure.wanted)}"
+        )
         shown.add_row(
-            each.name,
-            _amount(each.unit, each.value),
-            _amount(each.unit, each.median),
-            _amount("times", each.cpu),
+            figure.name,
+            _amount(figure.unit, figure.value),
+            _amount(figure.unit, figure.median),
+            _amount("times", figure.cpu),
             wanted,
         )
     out.print(shown)
-    for each in figures:
-        if each.note:
-            out.print(f"{each.name}: {each.note}", markup=False)
+    for figure in figures:
+        if figure.note:
+            out.print(f"{figure.name}: {figure.note}", markup=False)
 
 
 def _amount(unit: str, value: float | None) -> str:

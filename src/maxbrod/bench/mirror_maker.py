@@ -141,7 +141,7 @@ def _replicate(stage: Stage, here: Config, there: Config) -> None:
         backup.run()
     with Ingress(there, session=stage.session) as ingress:
         report = ingress.run()
-    if any(each.state is not State.IN_STEP for each in report.partitions) or not report.partitions:
+    if any(partition.state is not State.IN_STEP for partition in report.partitions) or not report.partitions:
         raise MaxbrodError(f"ingress has not caught up: {report.states}", operation="bench")
 
 

@@ -118,7 +118,7 @@ def _read_all(folder: str, session: Session) -> None:
     paths = [info.path for info in open_storage(folder).list()]
     count = 4 * parallelism_of("local[*]", session)
     payloads = ["\n".join(paths[number::count]) for number in range(count)]
-    run_tasks(session, partial(_read, folder), [each for each in payloads if each], name="bench-read")
+    run_tasks(session, partial(_read, folder), [payload for payload in payloads if payload], name="bench-read")
 
 
 def _read(folder: str, payload: str) -> str:

@@ -126,7 +126,7 @@ def _restore(stage: Stage, config: Config, load: Load, prefix: str) -> None:
 def _catch_up(stage: Stage, config: Config) -> None:
     with Ingress(config, session=stage.session) as ingress:
         report = ingress.run()
-    if any(each.state is not State.IN_STEP for each in report.partitions):
+    if any(partition.state is not State.IN_STEP for partition in report.partitions):
         raise MaxbrodError(f"ingress has not caught up: {report.states}", operation="bench")
 
 
@@ -157,8 +157,8 @@ def _latency(stage: Stage, seconds: float) -> list[Figure]:
             threading.Thread(target=_every_second, args=(backup.run, stop)),
             threading.Thread(target=_every_second, args=(ingress.run, stop)),
         ]
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         until = time.monotonic() + seconds
         while time.monotonic() < until or len(arrived) < len(sent):
             if time.monotonic() < until:
@@ -168,8 +168,8 @@ def _latency(stage: Stage, seconds: float) -> list[Figure]:
             arrived += [time.monotonic()] * (end - begun - len(arrived))
             time.sleep(_PRODUCE_EVERY_S)
         stop.set()
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.join()
     took = sorted(there - here for here, there in zip(sent, arrived, strict=True))
     note = f"{len(took)} records; median {took[len(took) // 2]:.2f} s, longest {took[-1]:.2f} s"
     return [

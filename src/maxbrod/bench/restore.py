@@ -238,7 +238,7 @@ def _restore(config: Config, session: Session, load: Load, prefix: str) -> None:
 def _records_in_a_batch(folder: Path) -> float:
     """As the log of a partition tells, from its beginning."""
     logs = [np.fromfile(path, np.uint8, _LOG_BYTES) for path in sorted(folder.glob("*.log"))[:1]]
-    return float(np.concatenate([walk(each, check_crc=False)["count"] for each in logs]).mean())
+    return float(np.concatenate([walk(log, check_crc=False)["count"] for log in logs]).mean())
 
 
 def _batch_figure(load: Load, ours: float, theirs: float) -> Figure:

@@ -126,7 +126,7 @@ def _aggregate(frame: Callable[[], Any], load: Load) -> None:
 def _race_count(stage: Stage, load: Load, url: str) -> list[Figure]:
     def catalog() -> None:
         counts = count_records(parse_options({"path": url}))
-        if counts is None or sum(each.records for each in counts) != load.records:
+        if counts is None or sum(count.records for count in counts) != load.records:
             raise MaxbrodError("the catalog has another count", operation="bench", object_name=load.topic)
 
     laps = race_laps(
@@ -155,7 +155,7 @@ def _ask_points(stage: Stage) -> list[Figure]:
     return [
         Figure(
             name=f"objects that a query for one {what} reads",
-            value=len({each.stored.path for each in _portions(url, **options)}),
+            value=len({portion.stored.path for portion in _portions(url, **options)}),
             unit="objects",
             wanted=OBJECTS_WANTED,
             at_most=True,

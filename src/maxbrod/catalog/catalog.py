@@ -7,15 +7,16 @@ writer has committed since, `commit` is refused, because plans made from the old
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from maxbrod.catalog.commits import StreamBatch, fenced, last_batch, overtaken, plan_rewrite, write_commit
 from maxbrod.catalog.files import DataFiles
-from maxbrod.catalog.late import LATE_MS, demand_committed, demand_objects
 from maxbrod.catalog.ledger import begin_ledger, put_document
 from maxbrod.catalog.log import has_entry, read_log
 from maxbrod.catalog.queries import Queries
@@ -25,7 +26,7 @@ from maxbrod.catalog.rows import Row, Run, decode_rows, encode_rows
 from maxbrod.catalog.schema import FORMAT_PROPERTY
 from maxbrod.catalog.table import create_table, keep_short, load_table, no_archive
 from maxbrod.catalog.validity import check_rows
-from maxbrod.errors import MaxbrodError, UnavailableError
+from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UnavailableError
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ _SWEEP_EVERY: Final = 64
 _SWEEP_PAUSE_MS: Final = 3600 * 1000
 """Commits, and in one process also the time, between two sweeps. Each lists the folder, which at a commit a second has
 the files of 86,400 commits: so a commit pays for listing a few dozen."""
+LATE_MS: Final = 30 * 60 * 1000
+"""Objects younger than this are there: half of the shortest grace time, since clocks differ."""
+_REQUESTS: Final = 16
 
 
 class Catalog(Queries):
@@ -283,3 +287,44 @@ def _stamped(rows: Iterable[Row] | pa.Table, version: int) -> Iterable[Row] | pa
 
 def _as_table(rows: Iterable[Row] | pa.Table) -> pa.Table:
     return rows if isinstance(rows, pa.Table) else encode_rows(rows)
+
+
+def demand_objects(storage: Storage, added: pa.Table, gone: pa.Table) -> None:
+    """RefusedError: an object that a new row names does not exist. Objects of replaced rows were named all along."""
+    missing = _missing(storage, added, gone)
+    if missing is not None:
+        raise RefusedError(
+            "an object of this run was deleted before the run could commit it: 'maxbrod gc' took it for garbage",
+            operation="commit to the catalog",
+            object_name=storage.name_of(missing),
+            hint="nothing of this commit is visible; run the command again, and give gc a --grace longer than a run",
+        )
+
+
+def demand_committed(storage: Storage, added: pa.Table, gone: pa.Table) -> None:
+    """CorruptDataError: an object is missing that the commit has just named."""
+    missing = _missing(storage, added, gone)
+    if missing is not None:
+        raise CorruptDataError(
+            "an object of this run was deleted while the run committed it: 'maxbrod gc' took it for garbage",
+            operation="commit to the catalog",
+            object_name=storage.name_of(missing),
+            hint="'maxbrod repair' makes gaps of such objects and reads them again from the source",
+        )
+
+
+def _missing(storage: Storage, added: pa.Table, gone: pa.Table) -> str | None:
+    named = pc.unique(added["path"]).to_pylist()
+    known = set(pc.unique(gone["path"]).to_pylist())
+    paths = [path for path in named if path is not None and path not in known]
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        there = pool.map(lambda path: _is_there(storage, path), paths)
+        return next((path for path, found in zip(paths, there, strict=True) if not found), None)
+
+
+def _is_there(storage: Storage, path: str) -> bool:
+    try:
+        storage.head(path)
+    except ObjectNotFoundError:
+        return False
+    return True

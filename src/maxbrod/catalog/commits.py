@@ -225,7 +225,7 @@ def write_commit(
         if _put_entry(storage, version, entry):
             committed = after
             continue
-        newer = None if may_follow is None else _follow(storage, table, {each.path for each in removes})
+        newer = None if may_follow is None else _follow(storage, table, {remove.path for remove in removes})
         follows = newer is not None and may_follow is not None and may_follow(newer)
         with suppress(MaxbrodError):
             if in_ledger is not None and not (follows and newer is not None and newer.ledger == table.ledger):

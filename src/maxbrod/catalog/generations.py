@@ -83,14 +83,14 @@ class TopicGenerations:
 
     @property
     def next_number(self) -> int:
-        return max((each.number for each in self.generations), default=0) + 1
+        return max((generation.number for generation in self.generations), default=0) + 1
 
     def _last(self, stage: Stage) -> Generation | None:
-        return next((each for each in reversed(self.generations) if each.stage is stage), None)
+        return next((generation for generation in reversed(self.generations) if generation.stage is stage), None)
 
     def with_generation(self, changed: Generation) -> TopicGenerations:
         """With one added or changed. Of the ended ones, the oldest are left out."""
-        others = [each for each in self.generations if each.number != changed.number]
+        others = [generation for generation in self.generations if generation.number != changed.number]
         ordered = sorted([*others, changed], key=lambda each: each.number)
         ended = [each.number for each in ordered if each.stage in {Stage.RETIRED, Stage.DROPPED}]
         gone = set(ended[: max(len(ended) - ENDED_KEPT, 0)])
@@ -146,13 +146,13 @@ def encode_generations(topics: Iterable[TopicGenerations], *, run_id: str, writt
         [
             {
                 "kind": str(Kind.GENERATIONS),
-                "topic": each.topic,
-                "topic_id": each.topic_id,
+                "topic": topic.topic,
+                "topic_id": topic.topic_id,
                 "run_id": run_id,
                 "written_at": written_at,
-                "details": json.dumps({"generations": [_encode(one) for one in each.generations]}, sort_keys=True),
+                "details": json.dumps({"generations": [_encode(one) for one in topic.generations]}, sort_keys=True),
             }
-            for each in topics
+            for topic in topics
         ],
         schema=SCHEMA,
     )
@@ -166,7 +166,9 @@ def decode_generations(table: pa.Table) -> dict[str, TopicGenerations]:
             details = _Details.model_validate_json(row["details"] or "")
         except ValidationError as error:
             raise _invalid(f"the generations of topic {row['topic']!a} are invalid", row["details"]) from error
-        generations = tuple(sorted((each.value() for each in details.generations), key=lambda each: each.number))
+        generations = tuple(
+            sorted((generation.value() for generation in details.generations), key=lambda each: each.number)
+        )
         found[row["topic_id"]] = TopicGenerations(topic=row["topic"], topic_id=row["topic_id"], generations=generations)
     return found
 

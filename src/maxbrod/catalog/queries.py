@@ -328,8 +328,8 @@ def _until(rows: pa.Table, ends: Mapping[PartitionId, int]) -> pa.Table:
     """
     keys = pa.table(
         {
-            "topic_id": pa.array([each.topic_id for each in ends], pa.string()),
-            "partition": pa.array([each.partition for each in ends], pa.int32()),
+            "topic_id": pa.array([end.topic_id for end in ends], pa.string()),
+            "partition": pa.array([end.partition for end in ends], pa.int32()),
             _AS_OF_END: pa.array(list(ends.values()), pa.int64()),
         }
     )

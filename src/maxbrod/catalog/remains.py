@@ -102,7 +102,7 @@ def _read_log_objects(log: Mapping[str, bytes], found: CatalogRemains) -> None:
         try:
             _add_transactions(found, actions)
             files = (action.get(kind) for action in actions for kind in ("add", "remove"))
-            found.named.update(str(each["path"]) for each in files if isinstance(each, dict))
+            found.named.update(str(file["path"]) for file in files if isinstance(file, dict))
         except (TypeError, AttributeError, KeyError):
             found.unreadable.append(log_path(name))
 

@@ -141,11 +141,11 @@ def _came_later(spans: Mapping[int, Intervals], rows: pa.Table, row: int, revisi
 
 
 def _without(live: pa.Table, spans: Mapping[PartitionId, Mapping[int, Intervals]]) -> pa.Table:
-    topics = pa.array(sorted({each.topic_id for each in spans}), pa.string())
+    topics = pa.array(sorted({span.topic_id for span in spans}), pa.string())
     rows = np.flatnonzero(pc.is_in(live["topic_id"], value_set=topics).to_numpy())
     near = live.select(_PLACE).take(pa.array(rows))
     everything = {
-        place: merge(each for intervals in revisions.values() for each in intervals)
+        place: merge(interval for intervals in revisions.values() for interval in intervals)
         for place, revisions in spans.items()
     }
     gone = np.zeros(live.num_rows, np.bool_)

@@ -282,7 +282,7 @@ def _wrong(quick: CheckReport, found: DeepCheckReport | None) -> int:
 
 
 def _foreign_words(report: ForeignCheckReport) -> str:
-    fatal = sum(each.fatal for each in report.faults)
+    fatal = sum(fault.fatal for fault in report.faults)
     good, lost = len(report.faults) - fatal, len(report.unexplained)
     gaps = f"; {lost:,} unexplained gap{'s'[: lost != 1]}, see above" if lost else ""
     made_good = f"; {good:,} fault{'s'[: good != 1]} made good" if good else ""

@@ -62,7 +62,7 @@ class DeepCheckReport:
 
     def verdict_with(self, quick: Iterable[ProblemKind]) -> Verdict:
         """The verdict of this and the quick check together, which found problems of these kinds."""
-        kinds = {*quick, *(each.kind for each in self.problems)}
+        kinds = {*quick, *(problem.kind for problem in self.problems)}
         return verdict_of(kinds, deep=True, interrupted=self.interrupted)
 
     @property

@@ -46,7 +46,7 @@ class ForeignCheckReport:
     @property
     def verdict(self) -> Verdict:
         """Repaired faults and doubts do not fail a check."""
-        if any(each.fatal for each in self.faults):
+        if any(fault.fatal for fault in self.faults):
             return Verdict.DAMAGED
         if self.unexplained:
             return Verdict.INCOMPLETE
@@ -76,32 +76,36 @@ def check_foreign(
     if spark is not None:
         on_progress(Progress(phase="starting Spark"))
         with open_configured(spark, session, needs=needs_storage(archive.url, archive.options)) as opened:
-            described = [(each.bytes, describe(survey.layout, each)) for each in survey.segments]
+            described = [(segment.bytes, describe(survey.layout, segment)) for segment in survey.segments]
             tasks = spread(described, _TASKS_PER_CORE * parallelism_of(spark.master, opened))
-            total = sum(each.bytes for each in survey.segments)
+            total = sum(segment.bytes for segment in survey.segments)
 
             def report(done: int) -> None:
                 share = total * done // max(len(tasks), 1)
                 on_progress(Progress(phase="checking", bytes_done=share, bytes_total=total))
 
-            known = {(each.path, each.offset) for each in faults}
+            known = {(fault.path, fault.offset) for fault in faults}
             found = check_segments(opened, archive.url, archive.options, tasks, on_done=report)
             faults += [each for each in found if (each.path, each.offset) not in known]
-    partitions = {*survey.positions, *(each.where for each in survey.segments), *partitions_without_records(survey)}
+    partitions = {
+        *survey.positions,
+        *(segment.where for segment in survey.segments),
+        *partitions_without_records(survey),
+    }
     return ForeignCheckReport(
         archive=archive.url,
         layout=survey.layout,
-        topics=len({each.topic for each in partitions}),
+        topics=len({partition.topic for partition in partitions}),
         partitions=len(partitions),
         partitions_without_records=len(
-            partitions - {each.where for each in survey.segments if each.end_offset > each.base_offset}
+            partitions - {segment.where for segment in survey.segments if segment.end_offset > segment.base_offset}
         ),
         segments=len(survey.segments),
-        records=sum(each.records or 0 for each in survey.segments),
-        bytes=sum(each.bytes for each in survey.segments),
+        records=sum(segment.records or 0 for segment in survey.segments),
+        bytes=sum(segment.bytes for segment in survey.segments),
         deep=spark is not None,
         faults=tuple(faults),
-        unexplained=tuple(each for each in survey.gaps if each.reason == GapReason.UNEXPLAINED),
+        unexplained=tuple(gap for gap in survey.gaps if gap.reason == GapReason.UNEXPLAINED),
         doubts=survey.doubts,
     )
 

@@ -63,7 +63,7 @@ class NeededObjects:
         slices = _slices(rows).group_by("path").aggregate([("slice_end", "max")])
         paths = slices["path"].to_pylist()
         folders = {path.rpartition("/")[0] for path in paths}
-        self._folders |= {"/".join(each.split("/")[: 2 if self._narrow else 1]) for each in folders}
+        self._folders |= {"/".join(folder.split("/")[: 2 if self._narrow else 1]) for folder in folders}
         self._hashes.append(hash_paths(paths))
         self._ends.append(slices["slice_end_max"].to_numpy())
 

@@ -238,7 +238,7 @@ class _Problems:
         self.counts: Counter[ProblemKind] = Counter()
 
     def add(self, problems: Sequence[Problem]) -> None:
-        self.add_counted(Counter(each.kind for each in problems), problems)
+        self.add_counted(Counter(problem.kind for problem in problems), problems)
 
     def add_counted(self, counts: Mapping[ProblemKind, int], problems: Iterable[Problem]) -> None:
         """`problems` may be made while they are read, which takes longer than counting: no more are than needed."""
@@ -328,7 +328,7 @@ def _snapshot_names(snapshot: Snapshot | None) -> dict[str, str]:
     chosen = {each.topic_id for each in (*snapshot.recovery_points, *snapshot.behind)}
     topics = snapshot.cluster.get("topics", ())
     return {
-        **{each["topic_id"]: each["name"] for each in topics if each["topic_id"] in chosen},
+        **{topic["topic_id"]: topic["name"] for topic in topics if topic["topic_id"] in chosen},
         **snapshot.topics,
     }
 

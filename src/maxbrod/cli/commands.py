@@ -95,7 +95,7 @@ def command(
             ):
                 run(call, **others)
 
-        shown = (each for each in flags if each.flags or each.option.argument)
+        shown = (flag for flag in flags if flag.flags or flag.option.argument)
         parameters = [*extra.values(), *(parameter for each in shown for parameter in _parameters(each))]
         invoke.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # where typer looks
         invoke.__annotations__ = {}
@@ -115,7 +115,12 @@ def logged(run: Callable[..., None], verb: str) -> Callable[..., None]:
     """A command that reads no configuration file, with the options of the log."""
     hints = get_type_hints(run, include_extras=True)
     own = [each.replace(annotation=hints[name]) for name, each in signature(run).parameters.items()]
-    log = [each for option in declared(LogOptions) for each in _parameters(option) if not each.name.startswith(_OFF)]
+    log = [
+        parameter
+        for option in declared(LogOptions)
+        for parameter in _parameters(option)
+        if not parameter.name.startswith(_OFF)
+    ]
 
     def invoke(**words: Any) -> None:  # noqa: ANN401 - of any type
         from maxbrod.config import LogConfig  # noqa: PLC0415 - not for `--help`

@@ -353,7 +353,7 @@ def _fields(report: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
     hints: dict[str, Any] = {}
     for each in reversed(report.__mro__[:-1]):
         hints |= _hints(each, each.__module__)
-    return {each.name: hints[each.name] for each in dataclasses.fields(report)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(report)}
 
 
 def _hints(what: Any, module: str) -> dict[str, Any]:  # noqa: ANN401 - a class or a function
@@ -379,7 +379,7 @@ def _schema(hint: Any) -> Schema:  # noqa: ANN401, C901, PLR0911 - any annotatio
         return _SCALARS[hint]
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     if origin in {Union, types.UnionType}:
-        return {"anyOf": [_schema(each) for each in arguments]}
+        return {"anyOf": [_schema(argument) for argument in arguments]}
     if origin is Literal:
         return {"enum": list(arguments)}
     if not isinstance(origin, type):

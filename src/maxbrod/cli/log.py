@@ -107,7 +107,7 @@ def _framed(verb: str) -> Iterator[None]:
         raise
     finally:
         if failure is not None:
-            if any(isinstance(each, _JsonLines) for each in logging.getLogger(_ROOT).handlers):
+            if any(isinstance(handler, _JsonLines) for handler in logging.getLogger(_ROOT).handlers):
                 _on_screen.add(failure)
             _LOG.error("%s", failure, extra={_FIELDS: {"event": "error", **failure.as_dict()}})
         fields = {"event": "end", "exit_code": code, "seconds": round(time.monotonic() - started, 3)}

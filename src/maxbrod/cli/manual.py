@@ -58,13 +58,13 @@ def _leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN4
 def _command(command: Any) -> list[str]:  # noqa: ANN401 - click's own
     about, _, examples = (command.help or "").partition("For example:")
     lines = _paragraphs(about)
-    for each in command.params:
-        if getattr(each, "hidden", False) or each.name in _NOT_SHOWN:
+    for param in command.params:
+        if getattr(param, "hidden", False) or param.name in _NOT_SHOWN:
             continue
-        names = [each.metavar or each.name.upper()] if each.param_type_name == "argument" else list(each.opts)
-        value = "" if each.param_type_name == "argument" or each.is_flag else f" {each.metavar or 'VALUE'}"
+        names = [param.metavar or param.name.upper()] if param.param_type_name == "argument" else list(param.opts)
+        value = "" if param.param_type_name == "argument" or param.is_flag else f" {param.metavar or 'VALUE'}"
         head = ", ".join(f"\\fB{_escaped(name)}\\fR" for name in names)
-        lines += [".TP", f"{head}{_escaped(value)}", _line(each.help or "")]
+        lines += [".TP", f"{head}{_escaped(value)}", _line(param.help or "")]
     shown = [line.strip() for line in examples.splitlines() if line.strip()]
     if shown:
         lines += [".PP", "For example:", ".RS 4", ".nf", *(_line(line) for line in shown), ".fi", ".RE"]

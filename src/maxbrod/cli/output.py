@@ -71,7 +71,7 @@ class _Shown:
 
 class _Plainly(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Shown(each) for each in renderables]
+        return [_Shown(renderable) for renderable in renderables]
 
 
 class _Console(Console):
@@ -186,7 +186,7 @@ def shortened(text: Text, width: int) -> Text:
 
 class _Table(Table):
     def add_row(self, *cells: Any, **options: Any) -> None:  # noqa: ANN401 - rich's own
-        names = [each.overflow == "fold" for each in self.columns]
+        names = [column.overflow == "fold" for column in self.columns]
         pairs = zip(cells, names, strict=True)
         wrapped = [_Name(cell) if name and isinstance(cell, str) else cell for cell, name in pairs]
         super().add_row(*wrapped, **options)

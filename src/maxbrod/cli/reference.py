@@ -77,7 +77,7 @@ def _command_lines(path: str, command: Any) -> list[str]:  # noqa: ANN401 - clic
     lines += [line.strip() for line in about.strip().splitlines()] + [""]
     if examples:
         lines += ["```console", *(f"$ {line.strip()}" for line in examples.splitlines() if line.strip()), "```", ""]
-    shown = (each for each in command.params if not getattr(each, "hidden", False) and each.name not in _NOT_SHOWN)
+    shown = (param for param in command.params if not getattr(param, "hidden", False) and param.name not in _NOT_SHOWN)
     rows = [_flag_row(each) for each in shown]
     if rows:
         lines += ["| option | meaning |", "|---|---|", *rows, ""]
@@ -269,7 +269,7 @@ def _keywords_class(name: str, options: Iterable[Declared], verb: str) -> list[s
     lines = ["", f"class {name}({base}, total=False):"]
     shared = _SHARED_KEYWORDS if verb != "query" else {}
     lines += [f"    {keyword}: {kind}" for keyword, kind in shared.items()]
-    lines += [f"    {each.name}: {_python_type(each)}" for each in options]
+    lines += [f"    {option.name}: {_python_type(option)}" for option in options]
     return [*lines, ""]
 
 

@@ -33,7 +33,7 @@ _CODES: Final = {
 
 def pages() -> dict[str, str]:
     """By the name below docs/reference."""
-    schemas = {f"json/{each.name}.schema.json": _text(schema_of(each)) for each in DOCUMENTS}
+    schemas = {f"json/{document.name}.schema.json": _text(schema_of(document)) for document in DOCUMENTS}
     return {
         "python.md": python_page(),
         "json.md": json_page(),
@@ -74,18 +74,22 @@ def python_page() -> str:
 def _function_lines(name: str, function: Any) -> list[str]:  # noqa: ANN401 - any function
     head, sections = _docstring(function)
     parameters = [
-        f"`{each.name}` | {_cell(_annotation(each))}"
-        for each in inspect.signature(function).parameters.values()
-        if each.kind is not inspect.Parameter.VAR_KEYWORD
+        f"`{parameter.name}` | {_cell(_annotation(parameter))}"
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     keywords = next(
-        (each.annotation for each in inspect.signature(function).parameters.values() if each.kind is each.VAR_KEYWORD),
+        (
+            parameter.annotation
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind is parameter.VAR_KEYWORD
+        ),
         None,
     )
     lines = [f"## maxbrod.{name}", "", *head, ""]
     meanings = dict(_arguments(sections.get("Args", [])))
     lines += ["| argument | type | meaning |", "|---|---|---|"]
-    lines += [f"| {each} | {meanings.get(each.split('`')[1], '')} |" for each in parameters]
+    lines += [f"| {parameter} | {meanings.get(parameter.split('`')[1], '')} |" for parameter in parameters]
     if keywords is not None:
         lines += [f"| `**options` | | {meanings.get('options', '')} |"]
     lines += [""]
@@ -133,7 +137,7 @@ def _class_lines(name: str, cls: Any) -> list[str]:  # noqa: ANN401 - any class
     # A dataclass without a docstring gets its signature as one.
     written = [] if head and head[0].startswith(f"{name}(") else [*head, ""]
     lines = [f"## maxbrod.{name}", "", *written]
-    rows = [f"| `{each.name}` | `{_cell(str(each.type)).replace(chr(92) + '|', 'or')}` |" for each in _fields(cls)]
+    rows = [f"| `{field.name}` | `{_cell(str(field.type)).replace(chr(92) + '|', 'or')}` |" for field in _fields(cls)]
     for attribute, value in vars(cls).items():
         if isinstance(value, property) and value.fget is not None and not attribute.startswith("_"):
             returned = str(value.fget.__annotations__.get("return", "")).replace("|", "or")
@@ -147,7 +151,7 @@ def _fields(cls: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any class
 
 def json_page() -> str:
     rows = [
-        f"| {', '.join(f'`{each}`' for each in document.commands)} | {_cell(document.about)} "
+        f"| {', '.join(f'`{command}`' for command in document.commands)} | {_cell(document.about)} "
         f"| [{document.name}](json/{document.name}.schema.json) |"
         for document in DOCUMENTS
     ]
@@ -227,9 +231,9 @@ def metrics_page() -> str:
 
 def _metrics_table(metrics: Iterable[Any]) -> list[str]:
     rows = []
-    for each in metrics:
-        total = "_total" if each.type == "counter" else ""
-        rows.append(f"| `{each.name}{total}` | {each.type} | {_cell(each.documentation)} |")
+    for metric in metrics:
+        total = "_total" if metric.type == "counter" else ""
+        rows.append(f"| `{metric.name}{total}` | {metric.type} | {_cell(metric.documentation)} |")
     return ["| metric | type | meaning |", "|---|---|---|", *rows]
 
 

@@ -169,7 +169,7 @@ def _closure() -> dict[str, metadata.Distribution]:
         except metadata.PackageNotFoundError:
             # For another system or Python, or not needed: the preflight names what workers lack.
             continue
-        waiting += [_name(each) for each in found[name].requires or () if "extra ==" not in each]
+        waiting += [_name(require) for require in found[name].requires or () if "extra ==" not in require]
     if _ROOT not in found:
         raise EnvironmentMissingError(
             "maxbrod is not installed as a package here", operation="pack", hint="install it with pip or uv"

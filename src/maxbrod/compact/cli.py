@@ -68,7 +68,7 @@ def _print(report: CompactReport, *, quiet: bool) -> None:
     if report.cut is not None:
         _print_by_key(report)
         return
-    merged = [each for each in report.topics if each.merges]
+    merged = [topic for topic in report.topics if topic.merges]
     if merged:
         columns = ("*topic", ">parts", ">segments", ">become", ">objects", ">bytes", ">become")
         shown = table("Would be merged" if report.dry_run else report.archive, *columns)
@@ -83,7 +83,7 @@ def _print(report: CompactReport, *, quiet: bool) -> None:
 
 
 def _print_by_key(report: CompactReport) -> None:
-    read = [each for each in report.topics if each.segments]
+    read = [topic for topic in report.topics if topic.segments]
     if read:
         columns = ("*topic", ">parts", ">segments", ">records", ">removed", ">bytes", ">become")
         shown = table("Would be read" if report.dry_run else report.archive, *columns)
@@ -119,8 +119,8 @@ def _print_fault(fault: CompactFault) -> None:
 
 def _print_left(report: CompactReport) -> None:
     left: dict[str, int] = {}
-    for each in report.topics:
-        for reason, count in each.left.items():
+    for topic in report.topics:
+        for reason, count in topic.left.items():
             left[reason] = left.get(reason, 0) + count
     if left:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in left.items())
@@ -128,10 +128,10 @@ def _print_left(report: CompactReport) -> None:
 
 
 def _print_larger(report: CompactReport) -> None:
-    for each in report.topics:
-        if each.larger is not None:
-            grown = human_bytes((each.new_bytes or 0) - each.bytes)
-            print_line(f"{each.topic} takes {grown} more than before: {each.larger}")
+    for topic in report.topics:
+        if topic.larger is not None:
+            grown = human_bytes((topic.new_bytes or 0) - topic.bytes)
+            print_line(f"{topic.topic} takes {grown} more than before: {topic.larger}")
 
 
 def _words(report: CompactReport) -> str:

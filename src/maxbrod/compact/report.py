@@ -68,14 +68,14 @@ class CompactReport:
 
     @property
     def exit_code(self) -> int:
-        if any(each.damaged for each in self.faults):
+        if any(fault.damaged for fault in self.faults):
             return EXIT_CORRUPT
         if self.faults:
             return EXIT_FAILED
         return EXIT_INCOMPLETE if self.interrupted else EXIT_DONE
 
     def total(self, name: str) -> int:
-        return sum(getattr(each, name) or 0 for each in self.topics)
+        return sum(getattr(topic, name) or 0 for topic in self.topics)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "exit_code": self.exit_code}

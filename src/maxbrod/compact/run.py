@@ -221,8 +221,14 @@ class _Compaction:
             stop=self._stop,
         )
         outcomes = merge_groups(session, place, tasks, self._compression)
-        self._faults += [_fault(merges[each.number].group, each) for each in outcomes if each.failure is not None]
-        return [_Done(merge=merges[each.number], written=each.written) for each in outcomes if each.failure is None]
+        self._faults += [
+            _fault(merges[outcome.number].group, outcome) for outcome in outcomes if outcome.failure is not None
+        ]
+        return [
+            _Done(merge=merges[outcome.number], written=outcome.written)
+            for outcome in outcomes
+            if outcome.failure is None
+        ]
 
     def _commit(self, done: list[_Done], *, last: bool) -> None:
         """Replace the merged rows. The last commit also records the run."""
@@ -258,7 +264,7 @@ class _Compaction:
         figures = self._report({})
         rows = [row for each in done for row in each.merge.rows]
         written = [each for group in done for each in group.written]
-        topics = {each.topic for each in figures.topics} | {each.merge.group.topic for each in done}
+        topics = {topic.topic for topic in figures.topics} | {each.merge.group.topic for each in done}
         return Run(
             run_id=self._run_id,
             started_at=self._started_at,

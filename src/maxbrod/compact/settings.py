@@ -33,7 +33,7 @@ class TopicSettings:
 def settings_of(options: CompactOptions, topics: Iterable[str]) -> dict[str, TopicSettings]:
     """The settings of each topic. UsageError: a section or a limit is wrong, also one that no topic uses now."""
     names = sorted(set(topics))
-    base = TopicLimits(**{each.name: getattr(options, each.name) for each in fields(TopicLimits)})
+    base = TopicLimits(**{field.name: getattr(options, field.name) for field in fields(TopicLimits)})
     found = dict.fromkeys(names, _settings(base))
     for pattern, section in reversed(options.per_topic.items()):
         with naming(f"compact.per_topic.{pattern}"):

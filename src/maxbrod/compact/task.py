@@ -113,10 +113,10 @@ def _merge(storage: Storage, item: MergeItem, compression: Compression) -> list[
     sources = [each for part in item.parts for each in part]
     framed = _choose_framed(storage, sources, compression)
     if framed and compression.mode is CompressionMode.AUTO:
-        plain = sum(each.raw_bytes for each in sources if not is_framed(each.path))
+        plain = sum(source.raw_bytes for source in sources if not is_framed(source.path))
         headers = _FRAME_HEADER_BYTES * (len(sources) + plain // FRAME_BYTES)
         with suppress(_LargerError):
-            return _write(storage, item, compression, bytes_max=headers + sum(each.bytes for each in sources))
+            return _write(storage, item, compression, bytes_max=headers + sum(source.bytes for source in sources))
         # The frames of the sources are of a higher level: they are copied, and cost what they did.
         return _write(storage, item, compression, framed=True, as_stored=True)
     return _write(storage, item, compression, framed=framed)
@@ -157,7 +157,7 @@ def _write(
                     topic=item.topic,
                     topic_id=item.topic_id,
                     partition=item.partition,
-                    slice=replace(joined, **{each.name: getattr(written, each.name) for each in fields(written)}),
+                    slice=replace(joined, **{field.name: getattr(written, field.name) for field in fields(written)}),
                     epochs=tuple(out.epochs),
                 )
             )
@@ -174,9 +174,9 @@ def _choose_framed(storage: Storage, sources: Sequence[Source], compression: Com
     """
     if compression.mode is not CompressionMode.AUTO:
         return compression.mode is CompressionMode.ZSTD
-    if any(each.bytes < each.raw_bytes for each in sources if is_framed(each.path)):
+    if any(source.bytes < source.raw_bytes for source in sources if is_framed(source.path)):
         return True
-    plain = [each for each in sources if each.codec == Codec.NONE.name.lower()]
+    plain = [source for source in sources if source.codec == Codec.NONE.name.lower()]
     if not plain:
         return False
     sample = _sample(storage, plain)
@@ -185,9 +185,11 @@ def _choose_framed(storage: Storage, sources: Sequence[Source], compression: Com
 
 def _sample(storage: Storage, sources: Sequence[Source]) -> NDArray[np.uint8]:
     logs: list[NDArray[np.uint8]] = []
-    for each in sources:
-        large = each.raw_bytes >= _LARGE_BYTES
-        logs.append(next(read_logs(storage, each, request_bytes=SAMPLE_BYTES))[0] if large else read_log(storage, each))
+    for source in sources:
+        large = source.raw_bytes >= _LARGE_BYTES
+        logs.append(
+            next(read_logs(storage, source, request_bytes=SAMPLE_BYTES))[0] if large else read_log(storage, source)
+        )
         if sum(log.size for log in logs) >= SAMPLE_BYTES:
             break
     return np.concatenate(logs)[:SAMPLE_BYTES]
@@ -225,16 +227,16 @@ def _arrived(
 def _blocks(sources: Sequence[Source]) -> Iterator[list[Source]]:
     block: list[Source] = []
     size = 0
-    for each in sources:
-        alone = each.raw_bytes >= _TINY_BYTES
-        if block and (alone or size + each.raw_bytes > _BLOCK_BYTES or len(block) == _BLOCK_SLICES):
+    for source in sources:
+        alone = source.raw_bytes >= _TINY_BYTES
+        if block and (alone or size + source.raw_bytes > _BLOCK_BYTES or len(block) == _BLOCK_SLICES):
             yield block
             block, size = [], 0
         if alone:
-            yield [each]
+            yield [source]
             continue
-        block.append(each)
-        size += each.raw_bytes
+        block.append(source)
+        size += source.raw_bytes
     if block:
         yield block
 

@@ -47,13 +47,13 @@ def compact_tree(
     assert archive.survey is not None  # noqa: S101 - the caller has looked
     started_at, options = now_ms(), config.compact
     segments = archive.survey.segments
-    names = {each.where.topic for each in segments}
+    names = {segment.where.topic for segment in segments}
     chosen = select_names(names, options.topics, options.exclude)
     settings = settings_of(options, chosen)
     sizes: dict[str, int] = {}
-    for each in segments:
-        folder = each.path.rsplit("/", 2)[0]
-        sizes[folder] = sizes.get(folder, 0) + each.bytes
+    for segment in segments:
+        folder = segment.path.rsplit("/", 2)[0]
+        sizes[folder] = sizes.get(folder, 0) + segment.bytes
     compression = Compression.parse(options.recompress)
     zstd = compression.mode is CompressionMode.ZSTD
     items = [
@@ -67,7 +67,7 @@ def compact_tree(
             level=compression.level if zstd else None,
             dry_run=options.dry_run,
         )
-        for folder in partition_folders(each for each in segments if each.where.topic in chosen)
+        for folder in partition_folders(segment for segment in segments if segment.where.topic in chosen)
     ]
     if options.dry_run:
         storage = open_storage(archive.url, archive.options)

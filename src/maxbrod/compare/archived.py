@@ -115,16 +115,16 @@ def measure_topics(
     rows = archive.catalog.portions((*SOURCE_COLUMNS, "run_id"), topic_ids=chosen.topics, revisions=revisions)
     as_of, had = request.as_of is not None, None if shared else looking_back(request, moment, runs)
     sources = measure_sources(rows, request, chosen, ends, as_of=as_of, revisions=revisions, had=had)
-    for partition in sorted(request.partitions - {each.partition for each in sources}):
+    for partition in sorted(request.partitions - {source.partition for source in sources}):
         raise UsageError(f"no selected topic has a partition {partition}", hint="see 'maxbrod ls'")
     if not sources:
         raise UsageError(
             "the archive holds nothing that matches the selection", operation=_OPERATION, hint="see 'maxbrod ls'"
         )
     counts: dict[str, int] = {}
-    for each in ends:
-        counts[each.topic_id] = max(counts.get(each.topic_id, 0), each.partition + 1)
-    states = {} if moment.cluster is None else {each.topic_id: each for each in moment.cluster.topics}
+    for end in ends:
+        counts[end.topic_id] = max(counts.get(end.topic_id, 0), end.partition + 1)
+    states = {} if moment.cluster is None else {topic.topic_id: topic for topic in moment.cluster.topics}
     for (_, topic_id), group in groupby(sources, key=lambda each: (each.topic, each.topic_id)):
         mine = list(group)
         yield mine, count_partitions(mine, states.get(topic_id), counts.get(topic_id, 0))
@@ -135,8 +135,8 @@ def _pair_restored(
 ) -> Iterator[Pair]:
     plan, name = restored.plan, restored.topic.target.name
     times = Times(since_ms=plan.since_ms, until_ms=plan.until_ms)
-    for each in restored.topic.partitions:
-        source = each.source
+    for partition in restored.topic.partitions:
+        source = partition.source
         if request.partitions and source.partition not in request.partitions:
             continue
         pair = Pair(
@@ -188,7 +188,7 @@ def _pair_topic(
     times = Times(since_ms=request.selection.since_ms, until_ms=request.selection.until_ms, cut_target=True)
     for source in sources:
         # The target may still have what was pruned from the start of the archive, unless that is asked for.
-        missed = any(each.reason is GapReason.PRUNED for each in source.troubles)
+        missed = any(trouble.reason is GapReason.PRUNED for trouble in source.troubles)
         asked_first = source.first_offset if GapReason.PRUNED in source.gaps and not missed else source.asked_first
         first, end = asked_first, source.asked_end
         log = target.log(name, source.partition)
@@ -228,8 +228,9 @@ def _extent(source: Source, first: int) -> Extent:
 
 def _notes(source: Source) -> tuple[str, ...]:
     lacking = [
-        f"the archive lacks offsets {each.first} to {each.end} ({each.reason or 'neither archived nor explained'})"
-        for each in source.troubles
+        f"the archive lacks offsets {trouble.first} to {trouble.end} "
+        f"({trouble.reason or 'neither archived nor explained'})"
+        for trouble in source.troubles
     ]
     gaps = [f"{count} offsets are a gap: {reason}" for reason, count in source.gaps.items()]
     return (*lacking, *gaps)

@@ -111,7 +111,7 @@ class _LastRecords:
         found = {f"{side}_last": lasts[mine]}
         if known is None:
             found[f"{side}_mark"] = (lasts + self._is_forgotten(_other(side), records))[mine]
-        columns = [number_array(each[mine]) for each in words]
+        columns = [number_array(word[mine]) for word in words]
         columns += [
             number_array(found[name]) if name in found else pa.nulls(len(columns[0]), pa.int64()) for name in _LASTS
         ]

@@ -63,7 +63,9 @@ class CompareReport:
 
     @property
     def equal(self) -> bool:
-        return bool(self.partitions) and all(each.equal and each.failure is None for each in self.partitions)
+        return bool(self.partitions) and all(
+            partition.equal and partition.failure is None for partition in self.partitions
+        )
 
     def noted(self) -> list[str]:
         """The notes, each with its partition."""
@@ -72,16 +74,16 @@ class CompareReport:
 
     @property
     def source_records(self) -> int:
-        return sum(each.source_records for each in self.partitions)
+        return sum(partition.source_records for partition in self.partitions)
 
     @property
     def target_records(self) -> int:
-        return sum(each.target_records for each in self.partitions)
+        return sum(partition.target_records for partition in self.partitions)
 
     @property
     def exit_code(self) -> int:
         """0: equal. 3: different. If something could not be read: the code of that error, which 3 never hides."""
-        codes = [int(each.failure["exit_code"]) for each in self.partitions if each.failure is not None]
+        codes = [int(partition.failure["exit_code"]) for partition in self.partitions if partition.failure is not None]
         if EXIT_FAILED in codes:
             return EXIT_FAILED
         return max(codes, default=EXIT_DONE if self.equal else EXIT_INCOMPLETE)

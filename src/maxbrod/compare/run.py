@@ -270,7 +270,7 @@ class Comparison:
         limit = self._request.differences
         if not limit:
             return []
-        items = [self._suspect_item(pairs[each.pair], each) for each in work.suspects(limit)[:limit]]
+        items = [self._suspect_item(pairs[suspect.pair], suspect) for suspect in work.suspects(limit)[:limit]]
         self._on_progress(Progress(phase="looking for the first differences"))
         name = f"differences-{uuid.uuid4().hex[:12]}"
         return work.differences() + run_difference_job(session, self._settings, items, name=name)
@@ -314,7 +314,7 @@ class _Judging:
 
     def differences(self) -> list[Difference]:
         """Those of pairs that compaction does not explain."""
-        return [each for _, found in sorted(self._settled.items()) for each in found.differences]
+        return [difference for _, found in sorted(self._settled.items()) for difference in found.differences]
 
     def settle(self, settled: Iterable[Settled]) -> None:
         """Take over what compaction explains. Each answer is about a share of the keys of a pair."""

@@ -25,13 +25,13 @@ _DIGEST_LETTERS: Final = 12
 def print_comparison(report: CompareReport) -> None:
     """Print the report, differing partitions first."""
     lines = sorted(report.partitions, key=lambda each: each.equal)
-    renamed = any(each.source_topic != each.target_topic for each in lines)
+    renamed = any(line.source_topic != line.target_topic for line in lines)
     names = ("*source", "*target") if renamed else ("*partition",)
     shown = table("", *names, "how", ">records", ">at target", "digest", "verdict")
     shown.title = None
-    for each in lines[:LINES_SHOWN_MAX]:
-        topics = (each.source_topic, each.target_topic)[: len(names)]
-        shown.add_row(*(name_of(topic, each.partition) for topic in topics), *_cells(each))
+    for line in lines[:LINES_SHOWN_MAX]:
+        topics = (line.source_topic, line.target_topic)[: len(names)]
+        shown.add_row(*(name_of(topic, line.partition) for topic in topics), *_cells(line))
     out.print(shown)
     if len(lines) > LINES_SHOWN_MAX:
         print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} more lines; --json shows all")
@@ -45,9 +45,9 @@ def print_comparison(report: CompareReport) -> None:
 
 def print_differences(report: CompareReport, console: Console) -> None:
     """Print the first differences, and what could not be compared."""
-    for each in report.differences:
-        print_difference(each, console)
-    for failed in (each for each in report.partitions if each.failure is not None):
+    for difference in report.differences:
+        print_difference(difference, console)
+    for failed in (partition for partition in report.partitions if partition.failure is not None):
         words = failed.failure or {}
         where = name_of(failed.target_topic, failed.partition)
         console.print(Text.assemble((f"{where}: ", "bold red"), error_of(words).told_of(where)), soft_wrap=True)
@@ -59,14 +59,14 @@ def verdict(report: CompareReport) -> Text:
     count = f"{human_count(report.source_records)} records"
     if report.equal:
         fields = f"every field of each but {', '.join(report.ignored)}" if report.ignored else "every field of each"
-        noted = any(each.notes for each in report.partitions)
+        noted = any(partition.notes for partition in report.partitions)
         more = "as far as they were compared: see above" if noted else "and nothing more"
         return Text.assemble(("equal", "bold green"), f": {count}, {fields}, {more}")
     if not report.partitions:
         return Text.assemble(("not compared", "bold red"), ": there was nothing to compare")
-    if any(each.failure is not None for each in report.partitions):
+    if any(partition.failure is not None for partition in report.partitions):
         return Text.assemble(("not compared", "bold red"), ": something could not be read")
-    differing = sum(not each.equal for each in report.partitions)
+    differing = sum(not partition.equal for partition in report.partitions)
     return Text.assemble(("not equal", "bold red"), f": {differing:,} of {len(report.partitions):,} differ")
 
 
@@ -82,7 +82,7 @@ def _cells(each: PartitionComparison) -> list[str]:
 
 
 def _print_notes(lines: Iterable[PartitionComparison]) -> None:
-    notes = [f"{name_of(each.target_topic, each.partition)}: {note}" for each in lines for note in each.notes]
+    notes = [f"{name_of(line.target_topic, line.partition)}: {note}" for line in lines for note in line.notes]
     for note in notes[:NOTES_SHOWN_MAX]:
         print_line(note)
     if len(notes) > NOTES_SHOWN_MAX:

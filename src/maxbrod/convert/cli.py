@@ -110,12 +110,12 @@ def print_report(report: ConvertReport, *, quiet: bool, done: str | None = None)
         print_line(f"and {len(report.notices) - _NOTICES_SHOWN:,} more: see --json")
     if quiet:
         return
-    compared = any(each.equal is not None for each in report.topics)
+    compared = any(topic.equal is not None for topic in report.topics)
     proof = (">records", "digest", "verdict") if compared else ()
     shown = table(report.target, "*topic", ">parts", ">written", ">stored", *proof)
-    for each in report.topics:
-        cells = [each.topic, f"{each.partitions:,}", f"{each.records:,}", human_bytes(each.bytes)]
-        shown.add_row(*cells, *(_proof(each) if compared else ()))
+    for topic in report.topics:
+        cells = [topic.topic, f"{topic.partitions:,}", f"{topic.records:,}", human_bytes(topic.bytes)]
+        shown.add_row(*cells, *(_proof(topic) if compared else ()))
     out.print(shown)
     if report.changes:
         print_changes(report.changes)

@@ -58,7 +58,7 @@ class ConvertReport:
         return verdict_of(self.exit_code)
 
     def as_dict(self) -> dict[str, Any]:
-        topics = [{**asdict(each), "equal": each.equal} for each in self.topics]
+        topics = [{**asdict(topic), "equal": topic.equal} for topic in self.topics]
         return {**asdict(self), "topics": topics, "verdict": self.verdict, "exit_code": self.exit_code}
 
 

@@ -116,7 +116,7 @@ class Convert:
         self._on_progress(Progress(phase="planning"))
         whole = list(self._source.parts())
         ended = self._copy_missing(whole)
-        if ended and self._source.unchecked and any(each.exit_code == EXIT_CORRUPT for each in self._failures):
+        if ended and self._source.unchecked and any(failure.exit_code == EXIT_CORRUPT for failure in self._failures):
             whole = self._survey_again()
             ended = self._copy_missing(whole)
         for part in whole:
@@ -127,7 +127,7 @@ class Convert:
             self._target.finish(
                 self._source.moment_for(whole),
                 self._source.empty(whole),
-                failed={each.topic for each in self._failures if each.topic is not None},
+                failed={failure.topic for failure in self._failures if failure.topic is not None},
                 started_at_ms=started_at_ms,
             )
             self._notices += self._vanished()
@@ -143,7 +143,7 @@ class Convert:
             started_at_ms=started_at_ms,
             finished_at_ms=now_ms(),
             topics=tuple(each.report(name) for name, each in sorted(self._counts.items())),
-            losses=tuple(each.what for each in self._target.losses),
+            losses=tuple(loss.what for loss in self._target.losses),
             changes=add_changes(self._changes),
             notices=(*self._source.faults(), *self._source.notices, *self._notices, *self._failures),
         )
@@ -272,7 +272,7 @@ class Convert:
             # Failed partitions are reported already, and would look like damage.
             [part for part in parts if part.id not in self._stuck],
             self._counts,
-            ignored=[each.field for each in self._target.losses if each.field is not None],
+            ignored=[loss.field for loss in self._target.losses if loss.field is not None],
             parallelism=parallelism_of(self._spark_config.master, session),
             run_id=self._run_id,
         )

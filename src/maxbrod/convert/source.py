@@ -67,7 +67,7 @@ class ConvertSource:
                 exit_code=EXIT_CORRUPT if fault.fatal else EXIT_DONE,
             )
         chosen = self._chosen(
-            {each.where.topic for each in survey.segments} | {each.where.topic for each in survey.gaps}
+            {segment.where.topic for segment in survey.segments} | {each.where.topic for each in survey.gaps}
         )
         for gap in survey.gaps:
             if gap.reason == GapReason.UNEXPLAINED and gap.where.topic in chosen:
@@ -122,7 +122,7 @@ class ConvertSource:
         if snapshot is None or cluster is None:
             return {}
         chosen = set(self._chosen(())) & set(snapshot.topics.values())
-        return {each.name: each.partition_count for each in cluster.topics if each.name in chosen}
+        return {topic.name: topic.partition_count for topic in cluster.topics if topic.name in chosen}
 
     def empty(self, parts: Sequence[ConvertPart]) -> tuple[TopicPartition, ...]:
         """Partitions of these topics that have no rows and whose log never had a record, as far as is known."""

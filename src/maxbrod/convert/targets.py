@@ -231,7 +231,7 @@ class OtherTarget:
 
     def partition_count(self, topic: str) -> int | None:
         known = self._target.survey.topics.get(topic)
-        held = [each.partition + 1 for each in self._target.survey.positions if each.topic == topic]
+        held = [position.partition + 1 for position in self._target.survey.positions if position.topic == topic]
         return max([0 if known is None else known.partition_count or 0, *held])
 
     def finish(

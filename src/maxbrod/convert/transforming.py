@@ -74,8 +74,8 @@ def settings_of(settings: TransferSettings, transform: Transform) -> TransformSe
 
 def as_transferred(items: Iterable[TransferItem], answers: Sequence[Transformed]) -> list[Transferred]:
     """The answers as results of a transfer. A task that failed before its first row answers with a failure only."""
-    found = {(each.topic_id, each.partition, each.start): each for each in answers}
-    lost = next((each.failure for each in answers if each.failure is not None), None)
+    found = {(answer.topic_id, answer.partition, answer.start): answer for answer in answers}
+    lost = next((answer.failure for answer in answers if answer.failure is not None), None)
     done = []
     for item in items:
         each = found.get((item.topic_id, item.where.partition, item.start))

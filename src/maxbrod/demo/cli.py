@@ -40,7 +40,7 @@ class _Findings:
 
     def restored(self, topic: str) -> int:
         """The number of restored records that are equal at their offsets; -1 if one differs."""
-        mine = [each for each in self.compared.partitions if each.source_topic == topic]
+        mine = [partition for partition in self.compared.partitions if partition.source_topic == topic]
         return sum(each.target_records for each in mine) if mine and all(each.equal for each in mine) else -1
 
     @property

@@ -90,7 +90,7 @@ def _summary(report: Mapping[str, Any]) -> str:
             ("Sample", drawn),
             ("Records compared", f"{report['records']:,}"),
             ("Began", _time(report["started_at_ms"])),
-            ("Took", f"{took_s:,.1f} s ({', '.join(_duration(each) for each in report['durations_s'].items())})"),
+            ("Took", f"{took_s:,.1f} s ({', '.join(_duration(item) for item in report['durations_s'].items())})"),
             ("Versions", ", ".join(f"{name} {version}" for name, version in report["versions"].items())),
         ]
     )
@@ -187,7 +187,7 @@ def _lists(report: Mapping[str, Any]) -> str:
         ("Topics that could not be removed: delete them by hand", report["remains"]),
     )
     return "".join(
-        f"<h2>{_text(title)}</h2><ul>{''.join(f'<li>{_text(each)}</li>' for each in items)}</ul>"
+        f"<h2>{_text(title)}</h2><ul>{''.join(f'<li>{_text(item)}</li>' for item in items)}</ul>"
         for title, items in shown
         if items
     )

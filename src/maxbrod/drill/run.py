@@ -82,7 +82,7 @@ class _DrillState:
 
     def outcome_of(self, covered: Covered) -> str:
         where = (covered.topic, covered.partition)
-        if any((each.get("topic"), each.get("partition")) == where for each in self.failures):
+        if any((failure.get("topic"), failure.get("partition")) == where for failure in self.failures):
             return "failed"
         compared = () if self.compared is None else self.compared.partitions
         mine = [each for each in compared if (each.source_topic, each.partition) in {where, (covered.topic, -1)}]
@@ -179,12 +179,17 @@ class Drill:
             with state.timed("restore"):
                 state.restored = self._restore(session, request, state)
             if state.restored.exit_code != EXIT_DONE:
-                state.add_failures((each.source, each.partition, each.failure) for each in state.restored.partitions)
+                state.add_failures(
+                    (partition.source, partition.partition, partition.failure)
+                    for partition in state.restored.partitions
+                )
                 return
             self._refuse_if_stopped()
             with state.timed("compare"):
                 state.compared = self._compare(session, state.restored.restore_id)
-        state.add_failures((each.source_topic, each.partition, each.failure) for each in state.compared.partitions)
+        state.add_failures(
+            (partition.source_topic, partition.partition, partition.failure) for partition in state.compared.partitions
+        )
 
     def _chosen(self, state: _DrillState) -> RestoreRequest:
         sources = [
@@ -216,7 +221,7 @@ class Drill:
             state.warnings = tuple(_warnings(plan))
             refused = refusal(plan.obstacles)
             if refused is not None:
-                state.failures += [_refused(each) for each in plan.obstacles if each.fatal]
+                state.failures += [_refused(obstacle) for obstacle in plan.obstacles if obstacle.fatal]
                 raise refused
             if any(topic.target.exists for topic in plan.topics):
                 raise RefusedError("a scratch topic already exists", hint="run the drill again")
@@ -285,6 +290,6 @@ def _refused(obstacle: Obstacle) -> dict[str, Any]:
 
 def _warnings(plan: RestorePlan) -> Iterator[str]:
     """The warnings of a plan. Unknown rights are none: the restore shows whether they were needed."""
-    for each in plan.obstacles:
-        if each.kind is not ObstacleKind.RIGHT_UNKNOWN:
-            yield each.what if each.where is None else f"{each.where}: {each.what}"
+    for obstacle in plan.obstacles:
+        if obstacle.kind is not ObstacleKind.RIGHT_UNKNOWN:
+            yield obstacle.what if obstacle.where is None else f"{obstacle.where}: {obstacle.what}"

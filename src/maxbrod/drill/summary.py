@@ -51,9 +51,9 @@ def print_trouble(report: DrillReport, console: Console) -> None:
         console.print(Text.assemble(("error: ", "bold red"), _said(report.error)), soft_wrap=True)
         if report.error.get("hint"):
             console.print(Text(f"  {report.error['hint']}", style="dim"), soft_wrap=True)
-    others = [each for each in report.failures if each is not report.error]
-    for each in others[:_SHOWN_MAX]:
-        console.print(Text.assemble(("failed: ", "bold red"), _said(each)), soft_wrap=True)
+    others = [failure for failure in report.failures if failure is not report.error]
+    for other in others[:_SHOWN_MAX]:
+        console.print(Text.assemble(("failed: ", "bold red"), _said(other)), soft_wrap=True)
     if len(others) > _SHOWN_MAX:
         console.print(Text(f"and {len(others) - _SHOWN_MAX:,} more; the report has all"), soft_wrap=True)
     for each in () if report.comparison is None else report.comparison["differences"][:_SHOWN_MAX]:

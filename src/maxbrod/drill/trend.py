@@ -24,10 +24,10 @@ TITLE: Final = "Drills of this archive"
 
 def trend_section(proofs: Sequence[Proof]) -> str:
     """HTML; empty if no drill is recorded."""
-    drills = sorted((each for each in proofs if each.kind is ProofKind.DRILL), key=lambda each: each.finished_at_ms)
+    drills = sorted((proof for proof in proofs if proof.kind is ProofKind.DRILL), key=lambda each: each.finished_at_ms)
     if not drills:
         return ""
-    measured = [(each, speed) for each in drills if (speed := speed_of(each)) is not None]
+    measured = [(drill, speed) for drill in drills if (speed := speed_of(drill)) is not None]
     picture = _picture(measured) if len(measured) > 1 else "<p>A trend needs two drills that restored records.</p>"
     return f"<h2>{TITLE}</h2>{picture}{_table(drills)}"
 
@@ -85,8 +85,8 @@ def _mark(x: float, y: float, proof: Proof, speed: float) -> str:
 
 def _table(drills: Sequence[Proof]) -> str:
     headings = ("ended", "verdict", ">partitions", ">records", ">restore", ">records/s")
-    head = "".join(f"<th{_number(each)}>{each.lstrip('>')}</th>" for each in headings)
-    rows = "".join(f"<tr>{_row(each)}</tr>\n" for each in reversed(drills))
+    head = "".join(f"<th{_number(heading)}>{heading.lstrip('>')}</th>" for heading in headings)
+    rows = "".join(f"<tr>{_row(drill)}</tr>\n" for drill in reversed(drills))
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>"
 
 

@@ -64,18 +64,18 @@ def _run(work: RestoredGroups, act: Callable[[], Sequence[GroupPosition]], endin
     from maxbrod.restore.summary import print_groups, print_missing_groups  # noqa: PLC0415 - not for `--help`
 
     positions = act()
-    refused = sorted({each.group for each in positions if each.refused is not None})
+    refused = sorted({position.group for position in positions if position.refused is not None})
     missing = work.missing
     code = EXIT_REFUSED if refused else EXIT_INCOMPLETE if missing else EXIT_DONE
     if as_json:
-        told = [asdict(each) for each in positions]
+        told = [asdict(position) for position in positions]
         lacking = [asdict(each) for each in missing]
         print_json(
             {
                 "restore_id": work.restore_id,
                 "positions": told,
                 "groups_missing": lacking,
-                "seen_twice_max": sum(each.seen_twice_max for each in positions if each.refused is None),
+                "seen_twice_max": sum(position.seen_twice_max for position in positions if position.refused is None),
                 "exit_code": code,
             }
         )

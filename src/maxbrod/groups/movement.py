@@ -148,9 +148,9 @@ class _GroupMover:
 
     def commit(self, moves: Iterable[GroupOffset]) -> Outcomes:
         offsets = [
-            _committed_at(each.where, each.offset, metadata=each.metadata) for each in moves if each.offset is not None
+            _committed_at(move.where, move.offset, metadata=move.metadata) for move in moves if move.offset is not None
         ]
-        return self._change([each.where for each in offsets], lambda: self._commit(offsets))
+        return self._change([offset.where for offset in offsets], lambda: self._commit(offsets))
 
     def put_back(self, previous: Mapping[TopicPartition, CommittedOffset | None]) -> Outcomes:
         known = [each for each in previous.values() if each is not None]
@@ -166,7 +166,7 @@ class _GroupMover:
                 if self._forced:
                     remove_members(self._client, self._group_id, deadline=self._deadline())
                 outcomes = change()
-                if not self._forced or not any(each.code in ACTIVE for each in outcomes.values()):
+                if not self._forced or not any(outcome.code in ACTIVE for outcome in outcomes.values()):
                     break
         except UnsupportedFormatError as error:
             return dict.fromkeys(partitions, Outcome(code=Code.UNSUPPORTED_VERSION, details=str(error)))
@@ -174,7 +174,7 @@ class _GroupMover:
 
     def _commit(self, offsets: Sequence[CommittedOffset]) -> Outcomes:
         if self._share:
-            by_partition = {each.where: each.offset for each in offsets}
+            by_partition = {offset.where: offset.offset for offset in offsets}
             return set_share_offsets(self._client, self._group_id, by_partition, deadline=self._deadline())
         return commit_offsets(self._client, self._group_id, offsets, deadline=self._deadline())
 

@@ -94,16 +94,16 @@ def unplaced_groups(
     """Requested groups for which the plan already shows that no offset will be committed."""
     chosen = choose_groups(patterns, () if snapshot is None else snapshot.groups)[0]
     restored = {
-        (each.source.topic, each.source.topic_id, each.source.partition)
+        (partition.source.topic, partition.source.topic_id, partition.source.partition)
         for topic in plan.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
     names = {topic: topic_id for topic, topic_id, _ in restored}
     placed = {
         group.group_id
         for group in chosen
-        for each in group.offsets or ()
-        if (each.topic, each.topic_id or names.get(each.topic), each.partition) in restored
+        for offset in group.offsets or ()
+        if (offset.topic, offset.topic_id or names.get(offset.topic), offset.partition) in restored
     }
     for missing in _missing(patterns, chosen, placed):
         yield Obstacle(kind=ObstacleKind.GROUPS, where=missing.group, what=missing.why, hint=_HINT, fatal=strict)
@@ -132,7 +132,7 @@ def plan_moves(
     runs = {} if moment.known is None else moment.known.offset_runs
     found = translate_groups(chosen, restored_topics(plan, partitions), runs)
     offsets = tuple(each if each.run_id else replace(each, run_id=plan.archive.run_id) for each in found)
-    placed = {each.group_id for each in offsets if each.offset is not None}
+    placed = {offset.group_id for offset in offsets if offset.offset is not None}
     return PlannedMoves(offsets=offsets, missing=tuple(_missing(patterns, chosen, placed)))
 
 
@@ -148,7 +148,7 @@ def _moment_of(archive: Archive, plan: RestorePlan) -> Moment:
 
 def restored_topics(plan: RestorePlan, partitions: Iterable[PartitionReport]) -> dict[str, RestoredTopic]:
     """Each topic as restored, by the source's name."""
-    reports = {(each.target, each.partition): each for each in partitions}
+    reports = {(partition.target, partition.partition): partition for partition in partitions}
     found = {}
     for topic in plan.topics:
         target = topic.target
@@ -157,11 +157,11 @@ def restored_topics(plan: RestorePlan, partitions: Iterable[PartitionReport]) ->
             found[target.source_topic] = RestoredTopic(topic_id=target.topic_id, target=target.name, shares=shares)
             continue
         logs: dict[int, ExactLog | MovedLog] = {}
-        for each in topic.partitions:
-            report = reports[target.name, each.source.partition]
-            exact = each.offsets.mode is OffsetsMode.EXACT
-            logs[each.source.partition] = (
-                ExactLog(start=each.source.first_offset, end=report.end)
+        for partition in topic.partitions:
+            report = reports[target.name, partition.source.partition]
+            exact = partition.offsets.mode is OffsetsMode.EXACT
+            logs[partition.source.partition] = (
+                ExactLog(start=partition.source.first_offset, end=report.end)
                 if exact
                 else MovedLog(map=decode_map(dict(report.map)))
             )

@@ -97,7 +97,7 @@ def _translate_group(
     group: Group, topics: Mapping[str, RestoredTopic], runs: Mapping[Place, str]
 ) -> Iterator[GroupOffset]:
     shared: dict[str, dict[int, CommittedOffset]] = {}
-    restored = {each.where for each in group.offsets or () if _is_of(each, topics.get(each.topic))}
+    restored = {offset.where for offset in group.offsets or () if _is_of(offset, topics.get(offset.topic))}
     for committed in group.offsets or ():
         topic = topics.get(committed.topic)
         if topic is None:
@@ -121,7 +121,7 @@ def _is_of(committed: CommittedOffset, topic: RestoredTopic | None) -> bool:
 
 def _run_of(group: Group, offsets: Iterable[CommittedOffset], runs: Mapping[Place, str]) -> str | None:
     """The run that recorded the offsets; all runs if several offsets become one."""
-    known = {runs.get((group.group_id, each.topic_id or "", each.partition)) for each in offsets}
+    known = {runs.get((group.group_id, offset.topic_id or "", offset.partition)) for offset in offsets}
     return ", ".join(sorted(each for each in known if each is not None)) or None
 
 

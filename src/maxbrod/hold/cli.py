@@ -44,7 +44,7 @@ def add(call: Call[HoldOptions]) -> None:
     if not (options.topics or options.since or options.until or options.run):
         raise UsageError("nothing says what to hold", hint="give --topic, --since, --until or --run; '*' is all topics")
     archive = _open(call)
-    select_names({each.topic for each in archive.catalog.positions().values()}, options.topics, may_come=True)
+    select_names({position.topic for position in archive.catalog.positions().values()}, options.topics, may_come=True)
     hold = add_hold(
         archive,
         who=_who(options),
@@ -68,19 +68,19 @@ def list_(call: Call[HoldOptions]) -> None:
     from maxbrod.archive.opening import open_archive  # noqa: PLC0415
 
     archive = open_archive(call.archive, call.config.storage, layout=call.config.layout)
-    holds = [each for each in read_holds(archive.storage) if call.options.all or each.released is None]
+    holds = [hold for hold in read_holds(archive.storage) if call.options.all or hold.released is None]
     if call.as_json:
-        print_json({"archive": archive.url, "holds": [asdict(each) for each in holds]})
+        print_json({"archive": archive.url, "holds": [asdict(hold) for hold in holds]})
         return
     if holds:
         shown = table("Holds", "*hold", "since", "who", "what", "why", "released")
-        for each in holds:
+        for hold in holds:
             released = (
-                each.released and f"{human_time(each.released.at_ms)} by {each.released.who}: {each.released.why}"
+                hold.released and f"{human_time(hold.released.at_ms)} by {hold.released.who}: {hold.released.why}"
             )
-            shown.add_row(each.id, human_time(each.at_ms), each.who, _what(each), each.why, released or "")
+            shown.add_row(hold.id, human_time(hold.at_ms), hold.who, _what(hold), hold.why, released or "")
         out.print(shown)
-    print_line(f"{counted(sum(each.released is None for each in holds), 'hold', 'is', 'are')} in force")
+    print_line(f"{counted(sum(hold.released is None for hold in holds), 'hold', 'is', 'are')} in force")
 
 
 @app.command()

@@ -122,10 +122,10 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
 def _show_generations(chosen: list[TopicSummary]) -> None:
     """The active generation of each topic that has several, and the one under construction."""
     lines = [
-        f"{topic.topic}: {describe_generation(each)}"
+        f"{topic.topic}: {describe_generation(generation)}"
         for topic in chosen
-        for each in topic.generations
-        if each.stage in {"active", "building"}
+        for generation in topic.generations
+        if generation.stage in {"active", "building"}
     ]
     for line in lines[:_GONE_SHOWN]:
         print_line(line)

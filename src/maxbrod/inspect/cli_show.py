@@ -79,8 +79,8 @@ def _print_topics(report: TopicReport, *, as_json: bool) -> None:
         print_line(f"{details.topic}{moment} (topic id {details.topic_id}{age})")
         if details.last_seen is not None:
             print_line(f"not seen in the cluster any more: last seen by run {details.last_seen}")
-        for each in details.generations:
-            print_line(describe_generation(each))
+        for generation in details.generations:
+            print_line(describe_generation(generation))
         for extent in details.partitions:
             _print_partition(extent)
         _print_legend(details)
@@ -135,10 +135,10 @@ def _print_groups(details: TopicDetails, snapshot: str | None) -> None:
     shown = table(
         f"Consumer groups at {snapshot}", "*group", "state", ">partition", ">committed", ">lag in the archive"
     )
-    for each in details.groups:
-        ahead = " (ahead)" if each.lag < 0 else ""
-        state = each.state if each.last_known is None else f"last known by run {each.last_known}"
-        shown.add_row(each.group_id, state, str(each.partition), f"{each.offset:,}", f"{each.lag:,}{ahead}")
+    for group in details.groups:
+        ahead = " (ahead)" if group.lag < 0 else ""
+        state = group.state if group.last_known is None else f"last known by run {group.last_known}"
+        shown.add_row(group.group_id, state, str(group.partition), f"{group.offset:,}", f"{group.lag:,}{ahead}")
     out.print(shown)
 
 

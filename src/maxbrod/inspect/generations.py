@@ -42,18 +42,18 @@ def summarise_generations(catalog: AnyCatalog) -> dict[str, tuple[GenerationSumm
     return {
         topic_id: tuple(
             GenerationSummary(
-                number=each.number,
-                stage=str(each.stage),
-                began_at=each.began_at,
-                caught_up_at=each.caught_up_at,
-                activated_at=each.activated_at,
-                ended_at=each.ended_at,
-                why=each.why,
-                targets=each.targets,
-                log_ends=each.log_ends,
-                read=read.get(topic_id, {}) if each is topic.building else {},
+                number=generation.number,
+                stage=str(generation.stage),
+                began_at=generation.began_at,
+                caught_up_at=generation.caught_up_at,
+                activated_at=generation.activated_at,
+                ended_at=generation.ended_at,
+                why=generation.why,
+                targets=generation.targets,
+                log_ends=generation.log_ends,
+                read=read.get(topic_id, {}) if generation is topic.building else {},
             )
-            for each in topic.generations
+            for generation in topic.generations
         )
         for topic_id, topic in topics.items()
     }

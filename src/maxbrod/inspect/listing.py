@@ -96,9 +96,9 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
     summaries = _summaries(totals, moment, {key: each for key, each in known.items() if ids is None or key in ids})
     if as_of is None:
         generations = summarise_generations(archive.catalog)
-        summaries = [replace(each, generations=generations.get(each.topic_id, ())) for each in summaries]
+        summaries = [replace(summary, generations=generations.get(summary.topic_id, ())) for summary in summaries]
     snapshot = moment.snapshot
-    listed = {each.topic_id for each in summaries}
+    listed = {summary.topic_id for summary in summaries}
     points = {} if snapshot is None else snapshot.recovery_points
     partial = not patterns and is_partial(runs if moment.run is None else runs[: runs.index(moment.run) + 1])
     return Listing(

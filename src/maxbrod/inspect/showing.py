@@ -98,12 +98,12 @@ def show_topic(
     details = [_details(topic, each, extents, moment, newest=each == newest) for each in chosen]
     if as_of is None:
         generations = summarise_generations(archive.catalog)
-        details = [replace(each, generations=generations.get(each.topic_id, ())) for each in details]
+        details = [replace(detail, generations=generations.get(detail.topic_id, ())) for detail in details]
     return TopicReport(
         archive=archive.url,
         as_of=moment.as_of,
         snapshot=None if snapshot is None else snapshot.run_id,
-        topics=tuple(details if partition is None else (_only(each, partition) for each in details)),
+        topics=tuple(details if partition is None else (_only(detail, partition) for detail in details)),
     )
 
 
@@ -176,7 +176,8 @@ def _with_log_starts(
 ) -> tuple[PartitionExtent, ...]:
     known = {} if snapshot is None else snapshot.log_starts
     return tuple(
-        replace(each, log_start=known.get(PartitionId(topic_id=topic_id, partition=each.partition))) for each in extents
+        replace(extent, log_start=known.get(PartitionId(topic_id=topic_id, partition=extent.partition)))
+        for extent in extents
     )
 
 
@@ -192,7 +193,7 @@ def _configs(cluster: ClusterState | None, topic_id: str) -> Mapping[str, str | 
 
 
 def _groups(known: Known, topic: str, topic_id: str, extents: Iterable[PartitionExtent]) -> Iterator[GroupOffset]:
-    ends = {each.partition: each.end_offset for each in extents}
+    ends = {extent.partition: extent.end_offset for extent in extents}
     for group in known.cluster.groups:
         for committed in group.offsets or ():
             if (committed.topic, committed.topic_id) == (topic, topic_id) and committed.partition in ends:
@@ -215,7 +216,7 @@ def _only(details: TopicDetails, partition: int) -> TopicDetails:
             f"the topic {details.topic!r} has no partition {partition}",
             hint=f"it has {', '.join(str(each.partition) for each in details.partitions)}",
         )
-    groups = tuple(each for each in details.groups if each.partition == partition)
+    groups = tuple(group for group in details.groups if group.partition == partition)
     return replace(details, partitions=chosen, groups=groups)
 
 

@@ -245,7 +245,7 @@ def codec_of(options: WriteOptions, codecs: type[Codec]) -> tuple[Codec, int | N
     """The codec and its level. The default of the tool is zstd of level 3; other codecs have no level."""
     name = (options.codec or "zstd").upper()
     if name not in codecs.__members__:
-        known = ", ".join(each.lower() for each in codecs.__members__)
+        known = ", ".join(member.lower() for member in codecs.__members__)
         raise UsageError(f"there is no codec {options.codec!r}", hint=f"choose one of {known}")
     if name != "ZSTD" and options.level is None:
         return codecs[name], None

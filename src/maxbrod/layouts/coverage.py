@@ -93,11 +93,11 @@ def extended_by(
     """
     lacking: dict[TopicPartition, list[Range]] = {}
     deleted: dict[TopicPartition, list[Range]] = {}
-    for each in gaps:
-        if each.reason in MENDABLE:
-            lacking.setdefault(each.where, []).append((each.base_offset, each.end_offset))
-        elif each.reason == GapReason.RETENTION:
-            deleted.setdefault(each.where, []).append((each.base_offset, each.end_offset))
+    for gap in gaps:
+        if gap.reason in MENDABLE:
+            lacking.setdefault(gap.where, []).append((gap.base_offset, gap.end_offset))
+        elif gap.reason == GapReason.RETENTION:
+            deleted.setdefault(gap.where, []).append((gap.base_offset, gap.end_offset))
     present, added = by_partition(survey.segments), by_partition(written)
     folders = {each.where: folder_of(each) for each in (*survey.segments, *written)}
     return dict(known) | {
@@ -116,16 +116,16 @@ def extended_by(
 def with_holes(known: Mapping[TopicPartition, Coverage], holes: Iterable[ForeignGap]) -> dict[TopicPartition, Coverage]:
     """The coverage if these offsets, too, never had a record (`EMPTY`), or were deleted by the source."""
     added: dict[TopicPartition, list[ForeignGap]] = {}
-    for each in holes:
-        added.setdefault(each.where, []).append(each)
+    for hole in holes:
+        added.setdefault(hole.where, []).append(hole)
     return dict(known) | {
         where: _with_holes(known.get(where, Coverage(folder="")), found) for where, found in added.items()
     }
 
 
 def _with_holes(known: Coverage, holes: Sequence[ForeignGap]) -> Coverage:
-    gone = [(each.base_offset, each.end_offset) for each in holes if each.reason != EMPTY]
-    never = [(each.base_offset, each.end_offset) for each in holes if each.reason == EMPTY]
+    gone = [(hole.base_offset, hole.end_offset) for hole in holes if hole.reason != EMPTY]
+    never = [(hole.base_offset, hole.end_offset) for hole in holes if hole.reason == EMPTY]
     deleted = _merged([*known.deleted, *gone])
     # A document of an earlier version counts deleted offsets as empty.
     empty = _merged(_without([*known.empty, *never], deleted))
@@ -140,8 +140,8 @@ def without_segments(known: Coverage, going: Iterable[ForeignSegment]) -> Covera
 
 def by_partition(segments: Iterable[ForeignSegment]) -> dict[TopicPartition, list[ForeignSegment]]:
     grouped: dict[TopicPartition, list[ForeignSegment]] = {}
-    for each in segments:
-        grouped.setdefault(each.where, []).append(each)
+    for segment in segments:
+        grouped.setdefault(segment.where, []).append(segment)
     return grouped
 
 

@@ -124,7 +124,7 @@ def write_facts(
 
 
 def encode_facts(survey: Survey, facts: ClusterFacts, coverage: Mapping[TopicPartition, Coverage]) -> dict[str, Any]:
-    groups = {each.group_id: by_topic(each.offsets) for each in facts.groups or survey.groups if each.offsets}
+    groups = {group.group_id: by_topic(group.offsets) for group in facts.groups or survey.groups if group.offsets}
     topics = {
         name: {
             "partition_count": topic.partition_count,

@@ -63,9 +63,9 @@ class SchemasTopic:
     def by_id(self, context: str = DEFAULT_CONTEXT) -> dict[int, RegisteredSchema]:
         """The schema of each id. If several versions have the same id, one that is not deleted is preferred."""
         found: dict[int, RegisteredSchema] = {}
-        for each in sorted(self.versions.values(), key=lambda each: (not each.deleted, each.subject, each.version)):
-            if each.context == context:
-                found[each.id] = each
+        for version in sorted(self.versions.values(), key=lambda each: (not each.deleted, each.subject, each.version)):
+            if version.context == context:
+                found[version.id] = version
         return found
 
 

@@ -29,7 +29,7 @@ def of_partition(survey: Survey, where: TopicPartition) -> Survey:
     position = survey.positions.get(where)
     return replace(
         survey,
-        segments=tuple(each for each in survey.segments if each.where == where),
+        segments=tuple(segment for segment in survey.segments if segment.where == where),
         topics={},
         gaps=(),
         groups=(),
@@ -44,7 +44,7 @@ def encode_survey(survey: Survey) -> str:
     return json.dumps(
         {
             "layout": survey.layout,
-            "segments": [encode_segment(each) for each in survey.segments],
+            "segments": [encode_segment(segment) for segment in survey.segments],
             "positions": [[where.topic, where.partition, offset] for where, offset in survey.positions.items()],
             "cluster_id": survey.cluster_id,
             "taken_at_ms": survey.taken_at_ms,

@@ -62,7 +62,7 @@ def prune(call: Call[PruneOptions]) -> None:
     report = prune_archive(opened, request, apply=options.apply, clocks=clocks)
     if call.as_json:
         # There may be some for each of a hundred thousand partitions.
-        items = (json.dumps(asdict(each)) for each in report.items)
+        items = (json.dumps(asdict(item)) for item in report.items)
         print_json_with({**asdict(replace(report, items=())), "exit_code": 0}, "items", items)
     else:
         _print(report, about_runs=request.runs.given)
@@ -124,15 +124,15 @@ def _print(report: PruneReport, *, about_runs: bool) -> None:
     lines = sorted(report.items, key=lambda each: (each.keep, each.topic))
     if lines:
         shown = table("Segments", "*topic", ">partition", ">offsets", ">segments", ">size", "", "why")
-        for each in lines[:_LINES_MAX]:
+        for line in lines[:_LINES_MAX]:
             shown.add_row(
-                each.topic,
-                str(each.partition),
-                f"[{each.first_offset:,}, {each.end_offset:,})",
-                f"{each.segments:,}",
-                human_bytes(each.bytes),
-                "stays" if each.keep else "goes",
-                f"{each.reason}; replaced by later rows" if each.replaced else each.reason,
+                line.topic,
+                str(line.partition),
+                f"[{line.first_offset:,}, {line.end_offset:,})",
+                f"{line.segments:,}",
+                human_bytes(line.bytes),
+                "stays" if line.keep else "goes",
+                f"{line.reason}; replaced by later rows" if line.replaced else line.reason,
             )
         out.print(shown)
         if len(lines) > _LINES_MAX:

@@ -37,7 +37,7 @@ def with_times(archive: Archive, rows: pa.Table, policy: SegmentPolicy) -> pa.Ta
         return rows
     storage, layout = open_storage(archive.url, archive.options), layout_of(survey.layout)
     modified = {info.path: info.modified_ms for info in storage.list()}
-    segments = {(each.path, each.base_offset): each for each in survey.segments}
+    segments = {(segment.path, segment.base_offset): segment for segment in survey.segments}
     by_age_alone = policy.topic_bytes_max is None and policy.archive_bytes_max is None
     limit = policy.before_ms if by_age_alone and policy.as_source_at_ms is None else None
     known = rows["max_timestamp"].to_pylist()

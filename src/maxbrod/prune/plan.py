@@ -251,7 +251,7 @@ class _Weighed:
         facts = [topics.get(each, UNKNOWN) for each in columns.topic_ids]
         asked = _per_topic(columns, [selected is None or each in selected for each in columns.topic_ids])
         lost_before = _NEVER if policy.lost_before_ms is None else policy.lost_before_ms
-        lost = [each.lost_at_ms is not None and each.lost_at_ms < lost_before for each in facts]
+        lost = [fact.lost_at_ms is not None and fact.lost_at_ms < lost_before for fact in facts]
         found = cls(
             columns=columns,
             reasons=np.full(rows.num_rows, int(Reason.NO_RULE), np.int64),
@@ -282,8 +282,8 @@ def _decide(weighed: _Weighed, policy: SegmentPolicy, facts: Sequence[TopicFacts
     reasons[weighed.deleted & ~held] = Reason.DELETED
     if policy.before_ms is None and policy.as_source_at_ms is None and not policy.sized:
         return
-    compacted = [None if policy.compacted_too else each.compacted for each in facts]
-    unknown = [each.cleanup_policy is None and not policy.compacted_too for each in facts]
+    compacted = [None if policy.compacted_too else fact.compacted for fact in facts]
+    unknown = [fact.cleanup_policy is None and not policy.compacted_too for fact in facts]
     free = weighed.asked & ~weighed.deleted
     reasons[free & _per_topic(columns, unknown)] = Reason.POLICY_UNKNOWN
     reasons[free & _per_topic(columns, [bool(each) for each in compacted])] = Reason.COMPACTED
@@ -312,13 +312,13 @@ def _by_source(
     at = policy.as_source_at_ms
     if at is None:
         return
-    reasons[(reasons == Reason.NO_RULE) & ~_per_topic(columns, [each.known for each in facts])] = Reason.SOURCE_UNKNOWN
+    reasons[(reasons == Reason.NO_RULE) & ~_per_topic(columns, [fact.known for fact in facts])] = Reason.SOURCE_UNKNOWN
     limits = [
-        _NEVER if each.retention_ms is None or each.retention_ms < 0 else at - each.retention_ms for each in facts
+        _NEVER if fact.retention_ms is None or fact.retention_ms < 0 else at - fact.retention_ms for fact in facts
     ]
     old = columns.reached < np.array(limits, np.int64)[columns.topic]
     reasons[old & (reasons == Reason.NO_RULE) & ~held] = Reason.SOURCE_AGE
-    sizes = np.array([-1 if each.retention_bytes is None else each.retention_bytes for each in facts], np.int64)
+    sizes = np.array([-1 if fact.retention_bytes is None else fact.retention_bytes for fact in facts], np.int64)
     limit = sizes[columns.topic]
     raw = np.where(columns.live, columns.raw_bytes, 0)
     total = np.bincount(columns.partition, weights=raw).astype(np.int64)[columns.partition]

@@ -91,7 +91,7 @@ class PruneReport:
 
     @property
     def runs_going(self) -> int:
-        return sum(not each.keep for each in self.runs)
+        return sum(not run.keep for run in self.runs)
 
 
 @dataclass(slots=True)
@@ -194,11 +194,11 @@ def _holds(archive: Archive) -> Holds:
             at_ms=plan.planned_at_ms,
             who="maxbrod restore",
             why="it is not finished, and reads this topic; resume it, or delete its folder in restores/",
-            topics=tuple(sorted({each.source.topic for topic in plan.topics for each in topic.partitions})),
+            topics=tuple(sorted({partition.source.topic for topic in plan.topics for partition in topic.partitions})),
         )
         for plan in _unfinished_restores(archive)
     ]
-    return replace(holds, active=(*holds.active, *(each for each in restores if each.topics)))
+    return replace(holds, active=(*holds.active, *(restore for restore in restores if restore.topics)))
 
 
 def _unfinished_restores(archive: Archive) -> Iterator[RestorePlan]:
@@ -274,7 +274,7 @@ def _reach(archive: Archive, runs: Sequence[Run], decisions: Sequence[RunDecisio
 
     None: unknown, so that everything may be needed.
     """
-    kept = {each.run_id for each in decisions if each.keep}
+    kept = {decision.run_id for decision in decisions if decision.keep}
     oldest = next((run for run in runs if run.snapshot is not None and run.run_id in kept), None)
     if oldest is None:
         return None
@@ -318,7 +318,7 @@ def _markers(unreachable: pa.Table, dead: pa.Table) -> pa.Table:
 
 
 def _taking(archive: Archive, plan: _Plan) -> Taking | None:
-    ids = pa.array([each.run_id for each in plan.runs if not each.keep], pa.string())
+    ids = pa.array([run.run_id for run in plan.runs if not run.keep], pa.string())
     runs = archive.catalog.run_rows()
     runs = runs.filter(pc.is_in(runs["run_id"], value_set=ids))
     pruned, dropped = (pa.concat_tables([NO_ROWS, *rows]) for rows in (plan.pruned, plan.dropped))
@@ -359,7 +359,7 @@ def _report(archive: Archive, plan: _Plan, clocks: Clocks, *, applied: bool) -> 
 
 
 def _totals(items: Sequence[Item], *, keep: bool) -> Totals:
-    chosen = [each for each in items if each.keep == keep]
+    chosen = [item for item in items if item.keep == keep]
     return Totals(
         segments=sum(each.segments for each in chosen),
         records=sum(each.records for each in chosen),

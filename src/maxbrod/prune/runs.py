@@ -71,10 +71,10 @@ class RunDecision:
 def thin_runs(runs: Sequence[RunFacts], policy: RunPolicy) -> list[RunDecision]:
     """A decision for each run, in the same order. `runs` are in the order of commits, oldest first."""
     if not policy.given:
-        return [_kept(each, ("no rule about runs was given",)) for each in runs]
-    reasons: dict[str, list[str]] = {each.run_id: [each.needed] if each.needed else [] for each in runs}
-    points = [each for each in runs if each.point]
-    for group in (points, [each for each in runs if not each.point]):
+        return [_kept(run, ("no rule about runs was given",)) for run in runs]
+    reasons: dict[str, list[str]] = {run.run_id: [run.needed] if run.needed else [] for run in runs}
+    points = [run for run in runs if run.point]
+    for group in (points, [run for run in runs if not run.point]):
         complete = [each for each in group if each.complete] or group
         for run_id, reason in _by_rules(complete[::-1], policy):
             reasons[run_id].append(reason)
@@ -82,17 +82,17 @@ def thin_runs(runs: Sequence[RunFacts], policy: RunPolicy) -> list[RunDecision]:
             if not each.complete:
                 reasons[each.run_id].append("within")
     _always(points, reasons)
-    return [_kept(each, tuple(reasons[each.run_id])) if reasons[each.run_id] else _gone(each, points) for each in runs]
+    return [_kept(run, tuple(reasons[run.run_id])) if reasons[run.run_id] else _gone(run, points) for run in runs]
 
 
 def _always(points: Sequence[RunFacts], reasons: dict[str, list[str]]) -> None:
     if points:
         reasons[points[-1].run_id].append("newest snapshot")
-    newest = next((each for each in reversed(points) if each.complete), None)
+    newest = next((point for point in reversed(points) if point.complete), None)
     if newest is not None:
         reasons[newest.run_id].append("newest complete run")
-        for each in points[points.index(newest) + 1 :]:
-            reasons[each.run_id].append("later than the newest complete run")
+        for point in points[points.index(newest) + 1 :]:
+            reasons[point.run_id].append("later than the newest complete run")
 
 
 def _by_rules(newest_first: Sequence[RunFacts], policy: RunPolicy) -> list[tuple[str, str]]:
@@ -137,6 +137,6 @@ def _kept(run: RunFacts, reasons: Collection[str]) -> RunDecision:
 
 
 def _gone(run: RunFacts, points: Sequence[RunFacts]) -> RunDecision:
-    later = not run.complete and any(each.complete for each in points)
+    later = not run.complete and any(point.complete for point in points)
     why = "incomplete, and a later run is complete" if later else "no rule keeps it"
     return RunDecision(run_id=run.run_id, at_ms=run.at_ms, keep=False, reasons=(why,))

@@ -77,4 +77,4 @@ def views(
 
 def scope_of(options: ScopeOptions) -> QueryScope:
     """UsageError: a value has no meaning."""
-    return QueryScope(**{each.name: getattr(options, each.name) for each in fields(QueryScope)})
+    return QueryScope(**{field.name: getattr(options, field.name) for field in fields(QueryScope)})

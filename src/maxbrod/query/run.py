@@ -228,7 +228,7 @@ class Query:
         if held is not None:
             create_held_views(self._spark, views, held)
             return Question(sql=sql, frame=query_frame(self._spark, sql, _HINTS))
-        schemas = {each.name: each.schema for each in views}
+        schemas = {view.name: view.schema for view in views}
         with tempfile.TemporaryDirectory(prefix="maxbrod-query-") as folder:
             usage = find_usage(self._spark, sql, schemas, Path(folder), _HINTS)
         create_views(self._spark, views, usage if narrowed else replace(usage, scopes={}))

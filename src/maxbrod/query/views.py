@@ -241,13 +241,13 @@ def _groups(archive: Archive, moment: Moment, topics: Collection[str]) -> pa.Tab
         about = {name: getattr(group, name) for name in ("group_id", "type", "state", "protocol_type")}
         offsets = group.offsets or ()
         rows += [{**about, "run_id": own}] if not offsets else []
-        for each in offsets:
-            if each.topic not in topics:
+        for offset in offsets:
+            if offset.topic not in topics:
                 continue
-            end = ends.get((each.topic_id or "", each.partition))
-            place = {name: getattr(each, name) for name in ("topic", "topic_id", "partition", "offset", "metadata")}
-            epoch = None if each.leader_epoch < 0 else each.leader_epoch
-            known = {"leader_epoch": epoch, "lag": None if end is None else end - each.offset}
-            run_id = runs.get((group.group_id, each.topic_id or "", each.partition), own)
+            end = ends.get((offset.topic_id or "", offset.partition))
+            place = {name: getattr(offset, name) for name in ("topic", "topic_id", "partition", "offset", "metadata")}
+            epoch = None if offset.leader_epoch < 0 else offset.leader_epoch
+            known = {"leader_epoch": epoch, "lag": None if end is None else end - offset.offset}
+            run_id = runs.get((group.group_id, offset.topic_id or "", offset.partition), own)
             rows.append({**about, **place, **known, "run_id": run_id})
     return pa.Table.from_pylist(rows, schema=GROUPS)

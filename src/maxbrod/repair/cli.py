@@ -55,8 +55,8 @@ def repair(call: Call[RepairOptions]) -> None:
                 on_notice=_writer(notices) if call.as_json else None,
             )
         if call.as_json:
-            for each in report.notices:
-                _writer(notices)(each)
+            for notice in report.notices:
+                _writer(notices)(notice)
             notices.seek(0)
             document = {**replace(report, notices=()).as_dict(), "exit_code": report.exit_code}
             print_json_with(document, "notices", (line.rstrip("\n") for line in notices))

@@ -58,7 +58,7 @@ class Gathered:
 
     @property
     def highest_commit(self) -> int:
-        commits = [each.run.commit for each in self.runs] + [each.commit for each in self.other_runs]
+        commits = [run.run.commit for run in self.runs] + [run.commit for run in self.other_runs]
         return max((each for each in (*commits, version_of(self.ledger.last) or None) if each is not None), default=-1)
 
 
@@ -146,7 +146,7 @@ def gather(storage: Storage, table: Table | None = None) -> Gathered:
         other_runs=[*_other_runs(old_runs, runs, notices), *prunes.runs],
         gaps=_gaps(row for row in rows if isinstance(row, Gap) and row.run_id not in prunes.undone),
         revisions=count_revisions(pa.concat_tables([replaced, ledger.replaced]).select(REVISION_COLUMNS)),
-        compacted=frozenset(topic_id for each in runs for topic_id in _compacted(each.snapshot)),
+        compacted=frozenset(topic_id for run in runs for topic_id in _compacted(run.snapshot)),
         transactions=_transactions(remains, runs, ledger),
         ledger=ledger,
         prunes=prunes,
@@ -292,7 +292,9 @@ def _compacted(snapshot: Snapshot) -> set[str]:
     carried = [each.get("topic", {}) for each in (snapshot.carried or {}).get("topics", ())]
     topics: list[Any] = [*snapshot.cluster.get("topics", ()), *carried]
     return {
-        each["topic_id"] for each in topics if "compact" in ((each.get("effective") or {}).get("cleanup.policy") or "")
+        topic["topic_id"]
+        for topic in topics
+        if "compact" in ((topic.get("effective") or {}).get("cleanup.policy") or "")
     }
 
 
@@ -301,8 +303,8 @@ def _transactions(remains: CatalogRemains, runs: Iterable[KnownRun], ledger: Led
     found = stream_transactions(remains)
     if ledger.last:
         found[LEDGER_ID] = ledger.last
-    for each in runs:
-        stream, batch = each.run.statistics.get("stream"), each.run.statistics.get("batch")
+    for run in runs:
+        stream, batch = run.run.statistics.get("stream"), run.run.statistics.get("batch")
         if isinstance(stream, str) and isinstance(batch, int):
             name = f"{_STREAM}{stream}"
             found[name] = max(batch, found.get(name, 0))
@@ -313,12 +315,12 @@ def _unknown(found: Gathered) -> list[str]:
     unknown = ["which generation of a compacted topic was under construction: the next backup begins another"]
     if found.remains.rows.num_rows == 0:
         unknown.append("runs that recorded no snapshot, such as compactions: they are not listed any more")
-    known = {each.run.run_id for each in found.runs} | {each.run_id for each in found.other_runs}
+    known = {run.run.run_id for run in found.runs} | {run.run_id for run in found.other_runs}
     unknown += [
         f"whether run {run_id} was committed, because no entry of the log that can be read says so: it is not listed, "
         "and what it merged or compacted may be as it was before"
         for run_id in sorted(found.remains.doubtful_runs - known)
     ]
-    if any(each.run.commit is None for each in found.runs):
+    if any(run.run.commit is None for run in found.runs):
         unknown.append("the order of runs of older releases: they are ordered by their clocks")
     return unknown

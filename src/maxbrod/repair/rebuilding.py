@@ -164,7 +164,7 @@ def statistics_of(report: RepairReport) -> dict[str, object]:
         "partitions": report.partitions,
         "objects": report.objects,
         "exit_code": report.exit_code,
-        "findings": [str(each) for each in report.notices if each.exit_code][:1000],
+        "findings": [str(notice) for notice in report.notices if notice.exit_code][:1000],
     }
 
 
@@ -272,7 +272,7 @@ def _salvage(
 
 def _lost_runs(rebuilt: Rebuilt, found: Gathered, run_id: str) -> list[Notice]:
     """Runs that wrote behind the newest snapshot: such as share an earlier one are recorded by their rows alone."""
-    known = {each.run.run_id for each in found.runs} | {each.run_id for each in found.other_runs}
+    known = {run.run.run_id for run in found.runs} | {run.run_id for run in found.other_runs}
     ends = found.runs[-1].snapshot.ends if found.runs else {}
     behind = Counter(
         row.run_id

@@ -125,7 +125,7 @@ def take_out(
         partitions.update(zip(slices["topic_id"].to_pylist(), slices["partition"].to_pylist(), strict=True))
     if deep:
         known = {_identity(each.row, live=each.live) for each in bad}
-        sound = [each for each in _segments(catalog) if _identity(each[0], live=each[1]) not in known]
+        sound = [segment for segment in _segments(catalog) if _identity(segment[0], live=segment[1]) not in known]
         damaged = _damaged(storage.url, options, open_session(), sound, run_id, parallelism(), on_progress)
         for each in damaged:
             notices.add(_lost(each))

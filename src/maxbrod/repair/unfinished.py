@@ -46,7 +46,7 @@ def drop_generations(catalog: Catalog, topic_ids: Collection[str], run_id: str) 
             operation="repair",
             hint="nothing was changed; run the repair again",
         )
-    dropped = [each.without_building(at, _WHY) for each in topics]
+    dropped = [topic.without_building(at, _WHY) for topic in topics]
     return GenerationChanges().plus(
         added=[encode_generations(dropped, run_id=run_id, written_at=at)],
         removed=[catalog.generation_rows(topic_ids, kind=Kind.GENERATIONS), catalog.generation_rows(topic_ids)],

@@ -197,7 +197,7 @@ class ArchiveLease:
         if numbers[-1:] != [note.number]:  # the holder has deleted the object that this one would have met
             self._storage.delete([path])
             return False
-        self._storage.delete([_path(each) for each in numbers if each < note.number])
+        self._storage.delete([_path(number) for number in numbers if number < note.number])
         self._note, self._renewed_at = note, began
         return True
 

@@ -120,7 +120,7 @@ class _Either(threading.Event):
         self._others = others
 
     def is_set(self) -> bool:
-        return super().is_set() or any(each.is_set() for each in self._others)
+        return super().is_set() or any(other.is_set() for other in self._others)
 
 
 class _Sharing:

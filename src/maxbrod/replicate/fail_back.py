@@ -46,7 +46,7 @@ def fail_back(config: Config, *, session: Session | None = None, on_progress: On
             if end is None:
                 raise UnavailableError(NO_LEADER, operation=_OPERATION, object_name=str(where))
             ends[where] = end
-        there = [each for each in partitions if each.where in ends]
+        there = [partition for partition in partitions if partition.where in ends]
         if not there:
             raise UsageError(
                 "none of the selected topics exists here, so there is nothing to continue",
@@ -84,8 +84,8 @@ def ways_back(
     promotions: Mapping[TopicPartition, int],
 ) -> list[WayBack]:
     found = []
-    for each in partitions:
-        end, promoted_at = ends[each.where], promotions.get(each.source_where)
+    for partition in partitions:
+        end, promoted_at = ends[partition.where], promotions.get(partition.source_where)
         diverged = None if promoted_at is None or end <= promoted_at else (promoted_at, end)
         why = None
         if promoted_at is None and end:
@@ -94,11 +94,11 @@ def ways_back(
             why = f"the offsets {diverged[0]:,} to {diverged[1] - 1:,} never arrived at the mirror"
         found.append(
             WayBack(
-                topic=each.where.topic,
-                partition=each.where.partition,
+                topic=partition.where.topic,
+                partition=partition.where.partition,
                 end=end,
                 promoted_at=promoted_at,
-                new=max(each.extent.end - max(end, promoted_at or 0), 0),
+                new=max(partition.extent.end - max(end, promoted_at or 0), 0),
                 diverged=diverged,
                 why=why,
             )

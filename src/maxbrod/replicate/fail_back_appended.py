@@ -37,21 +37,21 @@ def appended_ways_back(
     promoted = promotions_of(newest.cluster.groups, view.here())
     ids = _topic_ids(client, view, partitions)
     found = []
-    for each in partitions:
-        topic_id, end = ids[each.where.topic], ends[each.where]
-        mark = promoted.get((each.source_where, topic_id))
-        why = _why_not(each, mark, end)
+    for partition in partitions:
+        topic_id, end = ids[partition.where.topic], ends[partition.where]
+        mark = promoted.get((partition.source_where, topic_id))
+        why = _why_not(partition, mark, end)
         diverged, count = None, None
         if mark is not None and why is None:
-            diverged, count = _diverged(client, view, each, topic_id, mark.next_offset)
+            diverged, count = _diverged(client, view, partition, topic_id, mark.next_offset)
         begin = None if mark is None or mark.append is None else mark.append.promoted
         found.append(
             WayBack(
-                topic=each.where.topic,
-                partition=each.where.partition,
+                topic=partition.where.topic,
+                partition=partition.where.partition,
                 end=end,
                 promoted_at=None if mark is None else mark.next_offset,
-                new=0 if begin is None else max(each.extent.end - begin, 0),
+                new=0 if begin is None else max(partition.extent.end - begin, 0),
                 diverged=diverged,
                 why=why,
                 begin=begin,
@@ -132,6 +132,6 @@ def _diverged(
 
 
 def _topic_ids(client: KafkaClient, view: LinkView, partitions: Sequence[MirroredPartition]) -> dict[str, str]:
-    names = sorted({each.where.topic for each in partitions})
+    names = sorted({partition.where.topic for partition in partitions})
     present = client.metadata(names, deadline=view.deadline()).topics
     return {name: topic_id_text(present[name].topic_id) for name in names}

@@ -51,7 +51,7 @@ class FailBackReport:
     def exit_code(self) -> int:
         if not self.ready:
             return EXIT_REFUSED
-        return EXIT_DONE if all(each.diverged is None for each in self.partitions) else EXIT_INCOMPLETE
+        return EXIT_DONE if all(partition.diverged is None for partition in self.partitions) else EXIT_INCOMPLETE
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "exit_code": self.exit_code}

@@ -125,7 +125,7 @@ def proven_at_ms(beats: Sequence[Heartbeat], partition: PartitionId, end: int) -
 
     `beats` are newest first. A partition that a heartbeat does not know was created later, so it says nothing.
     """
-    return next((each.at_ms for each in beats if each.ends.get(partition, end + 1) <= end), None)
+    return next((beat.at_ms for beat in beats if beat.ends.get(partition, end + 1) <= end), None)
 
 
 def _time_of(path: str) -> int:

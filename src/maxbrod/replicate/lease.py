@@ -199,15 +199,15 @@ class Lease:
 
 def read_posted(offsets: Iterable[CommittedOffset]) -> Posted:
     """The lease among the offsets of its group."""
-    for each in offsets:
+    for offset in offsets:
         try:
-            note = strict_json.parse(each.metadata or "")
+            note = strict_json.parse(offset.metadata or "")
             if note["instance"] is None:
-                return Posted(instance=None, count=each.offset, generation=int(note.get("generation", 0)))
+                return Posted(instance=None, count=offset.offset, generation=int(note.get("generation", 0)))
             producer = note.get("producer")
             return Posted(
                 instance=str(note["instance"]),
-                count=each.offset,
+                count=offset.offset,
                 generation=int(note.get("generation", 0)),
                 producer=None if producer is None else ProducerIdentity(producer_id=producer[0], epoch=producer[1]),
             )
@@ -239,7 +239,7 @@ def read_committed(
         answer = client.ask_broker(
             node_id, OffsetFetchRequest(groups=[wanted], require_stable=True), deadline=limit
         ).groups[0]
-        found = [(topic.name, each) for topic in answer.topics for each in topic.partitions]
+        found = [(topic.name, partition) for topic in answer.topics for partition in topic.partitions]
         for code in (answer.error_code, *(each.error_code for _, each in found)):
             if code:
                 raise answered_with(code, operation="read offsets", object_name=group_id)

@@ -196,15 +196,17 @@ def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]
     they say how far it has come.
     """
     found = {}
-    for each in offsets:
+    for offset in offsets:
         try:
-            note = strict_json.parse(each.metadata or "")
+            note = strict_json.parse(offset.metadata or "")
             if note.pop("maxbrod") == 1:
                 state = State(note.pop("state"))
                 origins = tuple(map(str, note.pop("origins", ())))
                 place = note.pop("append", None)
                 append = None if place is None else AppendPlace(**place)
-                found[each.where] = Mark(next_offset=each.offset, state=state, origins=origins, append=append, **note)
+                found[offset.where] = Mark(
+                    next_offset=offset.offset, state=state, origins=origins, append=append, **note
+                )
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return found
@@ -263,12 +265,12 @@ def order_of(where: TopicPartition, order: Order, end: int | None = None, why: s
 def read_orders(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Ordered]:
     """The orders. Only operators give orders, so no ingress overwrites them."""
     found: dict[TopicPartition, Ordered] = {}
-    for each in offsets:
+    for offset in offsets:
         try:
-            note = strict_json.parse(each.metadata or "")
+            note = strict_json.parse(offset.metadata or "")
             if note["maxbrod"] == 1:
                 end = note.get("end")
-                found[each.where] = Ordered(Order(note["order"]), None if end is None else int(end), note.get("why"))
+                found[offset.where] = Ordered(Order(note["order"]), None if end is None else int(end), note.get("why"))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return found

@@ -132,7 +132,7 @@ class ArchiveMembers(Members):
 
     def forget(self, instances: Iterable[str]) -> None:
         """Delete what lost members have said. One that was only stopped says it again."""
-        self._storage.delete([f"{FOLDER}/{each}.json" for each in instances])
+        self._storage.delete([f"{FOLDER}/{instance}.json" for instance in instances])
 
     def _read(self) -> list[Member]:
         return [member for member, _ in _read_notes(self._storage)]
@@ -223,20 +223,20 @@ class LinkMembers(Members):
 
     @staticmethod
     def _owner_of(slot: int, members: Iterable[Member]) -> str | None:
-        return next((each.instance for each in members if each.slot == slot), None)
+        return next((member.instance for member in members if member.slot == slot), None)
 
 
 def read_members(offsets: Iterable[CommittedOffset]) -> list[Member]:
     found = []
-    for each in offsets:
+    for offset in offsets:
         try:
-            note = strict_json.parse(each.metadata or "")
+            note = strict_json.parse(offset.metadata or "")
             if note["maxbrod"] == 1 and note["instance"] is not None:
                 found.append(
                     Member(
                         instance=str(note["instance"]),
-                        slot=each.partition,
-                        count=each.offset,
+                        slot=offset.partition,
+                        count=offset.offset,
                         heard=int(note["heard"]),
                     )
                 )

@@ -121,15 +121,15 @@ class IngressMetrics:
         self._taken_over = max(report.takeovers, self._taken_over)
         self._leads.set(report.leads)
         by_topic: dict[str, list[PartitionStatus]] = {}
-        for each in report.partitions:
-            by_topic.setdefault(each.topic, []).append(each)
+        for partition in report.partitions:
+            by_topic.setdefault(partition.topic, []).append(partition)
         for gauge in (*self._lags.values(), self._lacking):
             gauge.clear()
         for topic, partitions in by_topic.items():
-            self._lacking.labels(topic).set(sum(gap.offsets for each in partitions for gap in each.lacking))
-            self._lags["bytes"].labels(topic).set(sum(each.lag_bytes for each in partitions))
-            self._lags["records"].labels(topic).set(_known([each.lag_records for each in partitions], sum))
-            self._lags["seconds"].labels(topic).set(_known([each.lag_ms for each in partitions], max) / 1000)
+            self._lacking.labels(topic).set(sum(gap.offsets for partition in partitions for gap in partition.lacking))
+            self._lags["bytes"].labels(topic).set(sum(partition.lag_bytes for partition in partitions))
+            self._lags["records"].labels(topic).set(_known([partition.lag_records for partition in partitions], sum))
+            self._lags["seconds"].labels(topic).set(_known([partition.lag_ms for partition in partitions], max) / 1000)
         self._topics = tuple(by_topic)
 
     def _forget(self) -> None:
@@ -176,7 +176,7 @@ class BeatMetrics:
 
     def ran(self, report: BackupReport | None) -> None:
         if report is not None:
-            self._partitions.set(sum(each.partitions for each in report.topics))
+            self._partitions.set(sum(topic.partitions for topic in report.topics))
 
     def observe(self, at_ms: int | None) -> None:
         """`at_ms`: when it was written; None: it could not be."""
@@ -191,7 +191,7 @@ def problem_of(interval: Interval) -> str | None:
         return str(interval.error)
     if interval.report is None or interval.report.standby_for is not None or interval.exit_code == EXIT_DONE:
         return None
-    bad = next((each for each in interval.report.partitions if each.state not in WELL), None)
+    bad = next((partition for partition in interval.report.partitions if partition.state not in WELL), None)
     if bad is None:
         return f"the archive has no topic {interval.report.unmatched[0]}"
     return f"{bad.topic}-{bad.partition}: {bad.state}" + (f": {bad.why}" if bad.why else "")
@@ -206,5 +206,5 @@ def _result_of(interval: Interval) -> str:
 
 
 def _known(values: Sequence[int | None], together: Callable[[Iterable[int]], int]) -> float:
-    known = [each for each in values if each is not None]
+    known = [value for value in values if value is not None]
     return together(known) if len(known) == len(values) else math.nan

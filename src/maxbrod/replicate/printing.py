@@ -32,10 +32,10 @@ _LACKING_SHOWN: Final = 20
 def lacking_lines(partitions: Sequence[PartitionStatus]) -> list[str]:
     """A line for each range of offsets that never arrives, with the names at the source."""
     return [
-        f"{each.source}-{each.partition}  offsets {gap.first_offset:,} to {gap.end_offset - 1:,} never arrive: "
-        f"{gap.why} ({gap.reason})"
-        for each in partitions
-        for gap in each.lacking
+        f"{partition.source}-{partition.partition}  offsets {gap.first_offset:,} to {gap.end_offset - 1:,} "
+        f"never arrive: {gap.why} ({gap.reason})"
+        for partition in partitions
+        for gap in partition.lacking
     ]
 
 
@@ -49,11 +49,18 @@ def _print_lacking(lines: Sequence[str], print_one: Callable[[str], None] = prin
 def print_ways_back(report: FailBackReport) -> None:
     headings = ("*topic", "partition", "end", "to come", "diverged", "why not")
     shown = new_table(f"The way back: link {report.link}", *headings)
-    for each in report.partitions:
-        diverged = "" if each.diverged is None else f"{each.diverged[0]:,} to {each.diverged[1] - 1:,}"
-        if each.diverged_records:
-            diverged += f" ({counted(each.diverged_records, 'record')})"
-        shown.add_row(each.topic, str(each.partition), f"{each.end:,}", f"{each.new:,}", diverged, each.why or "")
+    for partition in report.partitions:
+        diverged = "" if partition.diverged is None else f"{partition.diverged[0]:,} to {partition.diverged[1] - 1:,}"
+        if partition.diverged_records:
+            diverged += f" ({counted(partition.diverged_records, 'record')})"
+        shown.add_row(
+            partition.topic,
+            str(partition.partition),
+            f"{partition.end:,}",
+            f"{partition.new:,}",
+            diverged,
+            partition.why or "",
+        )
     out.print(shown)
     for note in report.notes[:_LACKING_SHOWN]:
         print_line(note)
@@ -62,7 +69,7 @@ def print_ways_back(report: FailBackReport) -> None:
             print_difference(difference, out)
         print_line("records before the promotion differ: see 'maxbrod replicate verify'")
     ready = "ready: start 'maxbrod replicate ingress' with the same options"
-    if report.ready and any(each.diverged is not None for each in report.partitions):
+    if report.ready and any(partition.diverged is not None for partition in report.partitions):
         print_line("the records named as diverged never arrived there; they stay here, before those that come back")
     print_line(ready if report.ready else f"nothing was changed; {_RUNBOOKS}")
 
@@ -85,7 +92,7 @@ def print_status(status: LinkStatus) -> None:
         print_line(
             f"no ingress has reported for {status.silent_ms // 60_000:,} minutes, and records wait: is it running?"
         )
-    if any(each.state == "faulted" for each in status.partitions):
+    if any(partition.state == "faulted" for partition in status.partitions):
         print_line("'maxbrod replicate repair' compares faulted mirrors with the archive, and says what can be done")
     print_line(_RUNBOOKS)
 
@@ -104,24 +111,24 @@ def _partitions_table(title: str, partitions: Sequence[PartitionStatus]) -> Any:
     sources = _are_joined(partitions)
     headings = ("*topic", "partition", "state", "end", "lag in records", "in bytes", "in seconds", "why")
     shown = new_table(title, *(["*source"] if sources else []), *headings)
-    for each in partitions:
+    for partition in partitions:
         shown.add_row(
-            *([each.source] if sources else []),
-            each.topic,
-            str(each.partition),
-            str(each.state),
-            "unknown" if each.end is None else f"{each.end:,}",
-            "unknown" if each.lag_records is None else f"{each.lag_records:,}",
-            human_bytes(each.lag_bytes),
-            "unknown" if each.lag_ms is None else f"{each.lag_ms / 1000:,.1f}",
-            each.why or "",
+            *([partition.source] if sources else []),
+            partition.topic,
+            str(partition.partition),
+            str(partition.state),
+            "unknown" if partition.end is None else f"{partition.end:,}",
+            "unknown" if partition.lag_records is None else f"{partition.lag_records:,}",
+            human_bytes(partition.lag_bytes),
+            "unknown" if partition.lag_ms is None else f"{partition.lag_ms / 1000:,.1f}",
+            partition.why or "",
         )
     return shown
 
 
 def _are_joined(partitions: Sequence[PartitionStatus]) -> bool:
     """Whether several source topics have one destination, which then does not tell what a line is about."""
-    return len({(each.topic, each.partition) for each in partitions}) < len(partitions)
+    return len({(partition.topic, partition.partition) for partition in partitions}) < len(partitions)
 
 
 def print_promotion(report: PromoteReport, *, groups: bool) -> None:
@@ -129,10 +136,10 @@ def print_promotion(report: PromoteReport, *, groups: bool) -> None:
     sources = _are_joined(report.partitions)
     headings = ("*topic", "partition", "end", "not arrived")
     shown = new_table(f"Promoted: link {report.link}", *(["*source"] if sources else []), *headings)
-    for each in report.partitions:
-        missing = "unknown" if each.lag_records is None else f"{each.lag_records:,}"
-        source = [each.source] if sources else []
-        shown.add_row(*source, each.topic, str(each.partition), f"{each.end or 0:,}", missing)
+    for partition in report.partitions:
+        missing = "unknown" if partition.lag_records is None else f"{partition.lag_records:,}"
+        source = [partition.source] if sources else []
+        shown.add_row(*source, partition.topic, str(partition.partition), f"{partition.end or 0:,}", missing)
     out.print(shown)
     known = human_time(report.heartbeat_ms) or "no heartbeat"
     missing = "it is unknown what" if report.missing is None else counted(report.missing, "record")
@@ -153,13 +160,13 @@ def print_promotion(report: PromoteReport, *, groups: bool) -> None:
 def print_repairs(report: RepairReport, *, quiet: bool) -> None:
     """Quiet: only what is deleted, or would be."""
     shown = new_table(f"Repair: link {report.link}", "*topic", "partition", "end", "equal up to", "repair", "why")
-    for each in report.partitions:
-        why = each.why or each.fault or ""
-        if each.why is not None and each.records is not None:
-            why += f"; {counted(each.records, 'record')} there, {each.archived_records:,} in the archive"
-        proven = "unknown" if each.proven is None else f"{each.proven:,}"
-        end = "" if each.end is None else f"{each.end:,}"
-        shown.add_row(each.topic, str(each.partition), end, proven, str(each.repair), why)
+    for partition in report.partitions:
+        why = partition.why or partition.fault or ""
+        if partition.why is not None and partition.records is not None:
+            why += f"; {counted(partition.records, 'record')} there, {partition.archived_records:,} in the archive"
+        proven = "unknown" if partition.proven is None else f"{partition.proven:,}"
+        end = "" if partition.end is None else f"{partition.end:,}"
+        shown.add_row(partition.topic, str(partition.partition), end, proven, str(partition.repair), why)
     if not quiet:
         if report.partitions:
             out.print(shown)
@@ -182,10 +189,10 @@ def print_line_to_err(text: str) -> None:
 
 def lag_words(partitions: Sequence[PartitionStatus]) -> str:
     """The lag of all partitions together. What is unknown is said, and never 0."""
-    lags = [each.lag_records for each in partitions if each.lag_records is not None]
+    lags = [partition.lag_records for partition in partitions if partition.lag_records is not None]
     if not lags and partitions:
         return "unknown"
-    seconds = [each.lag_ms for each in partitions if each.lag_ms is not None]
+    seconds = [partition.lag_ms for partition in partitions if partition.lag_ms is not None]
     lag = counted(sum(lags), "record") + (f", {max(seconds) / 1000:,.1f} s" if seconds else "")
     unknown = len(partitions) - len(lags)
     return lag + (f", unknown of {counted(unknown, 'partition')}" if unknown else "")

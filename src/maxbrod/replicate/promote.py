@@ -69,13 +69,13 @@ class PromoteReport:
     @property
     def missing(self) -> int | None:
         """Offsets that the source had at the heartbeat and that did not arrive; None: unknown."""
-        lags = [each.lag_records for each in self.partitions]
-        return None if None in lags else sum(each or 0 for each in lags)
+        lags = [partition.lag_records for partition in self.partitions]
+        return None if None in lags else sum(lag or 0 for lag in lags)
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """Why more may be missing than the heartbeat and the logs tell."""
-        troubled = [each for each in self.partitions if each.why]
+        troubled = [partition for partition in self.partitions if partition.why]
         found = [
             f"{each.topic}-{each.partition}: {'faulted: ' if each.state is State.PROMOTED else ''}{each.why}"
             for each in troubled
@@ -115,7 +115,7 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
         topics = sorted({each.topic for each in present})
         if not topics:
             raise UsageError("no mirrored topic is selected", operation=order.value, hint="see 'replicate status'")
-        promoted = [each.where.topic for each in partitions if each.state is State.PROMOTED]
+        promoted = [partition.where.topic for partition in partitions if partition.state is State.PROMOTED]
         if promoted and order is not Order.PROMOTE:
             raise RefusedError(
                 "the topic was promoted: it is no mirror any more",
@@ -131,7 +131,7 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
             raise _never_here(client, view, topics, order)
         put_orders(client, view.link(), _for_topics(topics, order), view)
         known = {(source, where.topic) for source, where in positions}
-        sources = {(each.key[0], each.where.topic) for each in partitions if each.where in present}
+        sources = {(partition.key[0], partition.where.topic) for partition in partitions if partition.where in present}
         unknown = {topic for _, topic in sources - known}
         if order is Order.RUN and unknown and appends:
             put_orders(client, view.link(), _for_topics(unknown, Order.BEGIN), view)
@@ -159,9 +159,9 @@ def promote(config: Config) -> PromoteReport:
             return _promote_appended(client, config, view)
         # A topic without marks was never a mirror of this link, whatever its name.
         partitions = view.partitions(newest, orders)
-        chosen = [each for each in partitions if each.where in known]
+        chosen = [partition for partition in partitions if partition.where in known]
         if not chosen:
-            asked = sorted({each.mirror.name for each in partitions})
+            asked = sorted({partition.mirror.name for partition in partitions})
             raise _never_here(client, view, asked or ["these topics"], Order.PROMOTE)
         can_fence = may_write_markers(client, deadline=view.deadline())
         if not can_fence and not config.replicate.force:
@@ -207,18 +207,18 @@ def _statuses(
 ) -> tuple[PartitionStatus, ...]:
     """The promoted partitions with their ends, and those with records that ingress has not begun with."""
     found = []
-    for each in partitions:
-        if each.key not in ends and each.state not in {State.OWN, State.SOURCE_GONE}:
-            each.state, each.why = State.CATCHING_UP, "ingress has not begun with it: nothing of it is here"
-        status = status_of(each, ends.get(each.key, each.extent.start), beats, now_ms())
-        if each.key in ends or (each.state is State.CATCHING_UP and status.lag_records != 0):
+    for partition in partitions:
+        if partition.key not in ends and partition.state not in {State.OWN, State.SOURCE_GONE}:
+            partition.state, partition.why = State.CATCHING_UP, "ingress has not begun with it: nothing of it is here"
+        status = status_of(partition, ends.get(partition.key, partition.extent.start), beats, now_ms())
+        if partition.key in ends or (partition.state is State.CATCHING_UP and status.lag_records != 0):
             found.append(status)
     return tuple(found)
 
 
 def _reach(view: LinkView, partitions: Iterable[MirroredPartition], ends: Mapping[PositionKey, int]) -> None:
     """Look again at how far the archive reaches, where the destination has more: an ingress may have gone on."""
-    longer = [each for each in partitions if ends[each.key] > each.extent.end]
+    longer = [partition for partition in partitions if ends[partition.key] > partition.extent.end]
     positions = view.look().archive.catalog.positions() if longer else {}
     for each in longer:
         if (position := positions.get(each.id)) is not None:
@@ -235,7 +235,7 @@ def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> Pr
     known, present = view.positions(partitions), existing(client, partitions)
     # A topic without marks was never one of this link, whatever its name.
     topics = {where.topic for _, where in known}
-    chosen = [each for each in partitions if each.where.topic in topics and each.where in present]
+    chosen = [partition for partition in partitions if partition.where.topic in topics and partition.where in present]
     if not chosen:
         raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
     put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
@@ -291,7 +291,8 @@ def _end_partition(
     """
     link, patience_s = view.link(), view.patience_s
     positions = [
-        take_position(client, link, each.key, joined=each.mirror.joined, patience_s=patience_s) for each in sources
+        take_position(client, link, source.key, joined=source.mirror.joined, patience_s=patience_s)
+        for source in sources
     ]
     # What is undecided now, others will have written after the promotion.
     _, stable = stable_extent(client, sources[0].where, patience_s=patience_s)

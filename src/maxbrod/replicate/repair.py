@@ -88,11 +88,19 @@ class RepairReport:
     @property
     def to_delete(self) -> tuple[str, ...]:
         """Topics that are deleted only with `--yes`."""
-        return tuple(sorted({each.topic for each in self.partitions if each.repair is Repair.ANEW} - {*self.deleted}))
+        return tuple(
+            sorted(
+                {partition.topic for partition in self.partitions if partition.repair is Repair.ANEW} - {*self.deleted}
+            )
+        )
 
     @property
     def exit_code(self) -> int:
-        left = [each for each in self.partitions if each.repair is Repair.BY_HAND and each.topic not in self.deleted]
+        left = [
+            partition
+            for partition in self.partitions
+            if partition.repair is Repair.BY_HAND and partition.topic not in self.deleted
+        ]
         return EXIT_REFUSED if left or self.to_delete else EXIT_DONE
 
     def as_dict(self) -> dict[str, Any]:
@@ -104,9 +112,9 @@ def repair(config: Config, *, session: Session | None = None, on_progress: OnPro
     kafka, _ = places_of(config)
     status = link_status(config)
     faults = {
-        TopicPartition(topic=each.topic, partition=each.partition): each.why
-        for each in status.partitions
-        if each.state is State.FAULTED
+        TopicPartition(topic=partition.topic, partition=partition.partition): partition.why
+        for partition in status.partitions
+        if partition.state is State.FAULTED
     }
     if not faults:
         return RepairReport(link=status.link, partitions=())
@@ -121,16 +129,21 @@ def repair(config: Config, *, session: Session | None = None, on_progress: OnPro
             )
         # All partitions of the topics: if one of them is mirrored anew, all are.
         topics = {where.topic for where in faults}
-        partitions = [each for each in view.partitions(newest, view.orders()) if each.where.topic in topics]
+        partitions = [
+            partition for partition in view.partitions(newest, view.orders()) if partition.where.topic in topics
+        ]
         logs = log_extents(client, list(existing(client, partitions)), config.patience)
-        view.grow(partitions, {each.key: logs[each.where].end for each in partitions if each.where in logs})
+        view.grow(
+            partitions,
+            {partition.key: logs[partition.where].end for partition in partitions if partition.where in logs},
+        )
         compared = _compare(config, partitions, logs, session=session, on_progress=on_progress)
         known = faults.keys() & logs.keys()
         foreign = {where.topic for where in known if not _is_own(client, link, where, logs[where])}
         found = plan_repairs(partitions, faults, logs, compared, foreign=foreign)
         anew = {each.topic for each in found if each.repair is Repair.ANEW}
         proven = {each.where for each in found if each.repair is Repair.GO_ON}
-        _let_go_on(client, view, [each for each in partitions if each.where in proven], logs, marks)
+        _let_go_on(client, view, [partition for partition in partitions if partition.where in proven], logs, marks)
         groups = _groups_in(client, view, anew) if anew else ()
         deleted = _delete(client, view, anew) if config.replicate.yes else ()
     return RepairReport(link=link.name, partitions=tuple(found), deleted=deleted, groups=groups)
@@ -145,32 +158,36 @@ def plan_repairs(
     foreign: Collection[str],
 ) -> list[RepairedPartition]:
     """What to do about each faulted partition. `foreign` are topics that begin with records of others. Pure."""
-    pairs = {} if compared is None else {(each.source_topic, each.partition): each for each in compared.partitions}
+    pairs = (
+        {}
+        if compared is None
+        else {(partition.source_topic, partition.partition): partition for partition in compared.partitions}
+    )
     differ: dict[tuple[str, int], int] = {}
     for difference in () if compared is None else compared.differences:
         offset = difference.target_offset if difference.source_offset is None else difference.source_offset
         key = difference.source_topic, difference.partition
         differ[key] = min(differ.get(key, offset or 0), offset or 0)
     found = []
-    for each in partitions:
-        if each.where in faults:
-            log, pair = logs.get(each.where), pairs.get((each.mirror.source.name, each.where.partition))
-            kind, why = _judge(each, log, pair)
-            if kind is Repair.ANEW and (obstacle := _why_not_anew(each, partitions, faults, logs, pairs, foreign)):
+    for partition in partitions:
+        if partition.where in faults:
+            log, pair = logs.get(partition.where), pairs.get((partition.mirror.source.name, partition.where.partition))
+            kind, why = _judge(partition, log, pair)
+            if kind is Repair.ANEW and (obstacle := _why_not_anew(partition, partitions, faults, logs, pairs, foreign)):
                 kind, why = Repair.BY_HAND, obstacle
-            proven = None if log is None or (pair is None and not log.empty) else min(log.end, each.extent.end)
+            proven = None if log is None or (pair is None and not log.empty) else min(log.end, partition.extent.end)
             if pair is not None and not pair.equal:
                 proven = differ.get((pair.source_topic, pair.partition))
             found.append(
                 RepairedPartition(
-                    source=each.mirror.source.name,
-                    topic=each.where.topic,
-                    partition=each.where.partition,
-                    fault=faults[each.where],
+                    source=partition.mirror.source.name,
+                    topic=partition.where.topic,
+                    partition=partition.where.partition,
+                    fault=faults[partition.where],
                     repair=kind,
                     why=why,
                     end=None if log is None else log.end,
-                    archive_end=each.extent.end,
+                    archive_end=partition.extent.end,
                     proven=proven,
                     records=None if pair is None or pair.failure else pair.target_records,
                     archived_records=None if pair is None or pair.failure else pair.source_records,
@@ -206,16 +223,16 @@ def _why_not_anew(
     """Why the topic must not be deleted: it is not the link's, or the archive does not give back what it has."""
     if faulted.where.topic in foreign:
         return "the topic begins with records that the link has not written: it may be no mirror at all"
-    for each in partitions:
-        if each.where.topic != faulted.where.topic or each.where not in logs:
+    for partition in partitions:
+        if partition.where.topic != faulted.where.topic or partition.where not in logs:
             continue
-        log, pair = logs[each.where], pairs.get((each.mirror.source.name, each.where.partition))
-        if log.start < min(each.extent.first, log.end):
-            return f"the archive begins at {each.extent.first:,}, and {each.where} at {log.start:,}"
+        log, pair = logs[partition.where], pairs.get((partition.mirror.source.name, partition.where.partition))
+        if log.start < min(partition.extent.first, log.end):
+            return f"the archive begins at {partition.extent.first:,}, and {partition.where} at {log.start:,}"
         if pair is not None and pair.failure is not None:
-            return f"{each.where} could not be compared: {pair.failure['message']}"
-        if pair is not None and not pair.equal and each.where not in faults:
-            return f"{each.where} is not faulted, and has other records than the archive"
+            return f"{partition.where} could not be compared: {pair.failure['message']}"
+        if pair is not None and not pair.equal and partition.where not in faults:
+            return f"{partition.where} is not faulted, and has other records than the archive"
     return None
 
 
@@ -229,11 +246,11 @@ def _compare(
 ) -> CompareReport | None:
     """As `verify` does, what both sides have; None: nothing."""
     ranges = []
-    for each in partitions:
-        if (log := logs.get(each.where)) is not None:
-            first, end = max(log.start, each.extent.first), min(log.end, each.extent.end)
+    for partition in partitions:
+        if (log := logs.get(partition.where)) is not None:
+            first, end = max(log.start, partition.extent.first), min(log.end, partition.extent.end)
             if first < end:
-                ranges.append(f"{each.mirror.source.name}:{each.where.partition}:{first}..{end}")
+                ranges.append(f"{partition.mirror.source.name}:{partition.where.partition}:{first}..{end}")
     if not ranges:
         return None
     chosen = config.model_copy(update={"replicate": replace(config.replicate, ranges=tuple(ranges))})
@@ -275,7 +292,7 @@ def _groups_in(client: KafkaClient, view: LinkView, topics: Collection[str]) -> 
     listed, _ = list_groups(client, deadline=view.deadline())
     others = [each for each in listed.values() if not each.group_id.startswith(GROUP_PREFIX)]
     found = read_offsets(client, others, {}, deadline=view.deadline()).found
-    return tuple(sorted(group for group, offsets in found.items() if any(each.topic in topics for each in offsets)))
+    return tuple(sorted(group for group, offsets in found.items() if any(offset.topic in topics for offset in offsets)))
 
 
 def _delete(client: KafkaClient, view: LinkView, topics: Collection[str]) -> tuple[str, ...]:

@@ -137,16 +137,16 @@ def unmatched_line(word: str) -> str:
 
 
 def count_states(partitions: Iterable[PartitionStatus]) -> dict[str, int]:
-    return dict(Counter(str(each.state) for each in partitions))
+    return dict(Counter(str(partition.state) for partition in partitions))
 
 
 def exit_code_of(partitions: Sequence[PartitionStatus], unmatched: Sequence[str] = ()) -> int:
     """`unmatched`: what was asked for and is not there."""
-    if any(each.state is State.FAULTED for each in partitions):
+    if any(partition.state is State.FAULTED for partition in partitions):
         return EXIT_REFUSED
     if unmatched:
         return EXIT_INCOMPLETE
-    return EXIT_DONE if all(each.state in WELL for each in partitions) else EXIT_INCOMPLETE
+    return EXIT_DONE if all(partition.state in WELL for partition in partitions) else EXIT_INCOMPLETE
 
 
 def status_of(each: MirroredPartition, end: int | None, beats: Sequence[Heartbeat], now_ms: int) -> PartitionStatus:

@@ -136,12 +136,12 @@ class Shares:
     @property
     def whole(self) -> bool:
         """Whether this instance has everything."""
-        return self.leads and all(each.owner == self.instance for each in self._shares.values())
+        return self.leads and all(share.owner == self.instance for share in self._shares.values())
 
     @property
     def any(self) -> bool:
         """Whether there is anything to do for this instance."""
-        return self.leads or any(each.owner == self.instance for each in self._shares.values())
+        return self.leads or any(share.owner == self.instance for share in self._shares.values())
 
     def has(self, where: TopicPartition) -> bool:
         """Whether this instance works on the partition. The leader has what was given to nobody yet."""

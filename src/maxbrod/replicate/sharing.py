@@ -57,11 +57,11 @@ class Step:
 def read_shares(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Share]:
     """The shares among the offsets of a link's lease group. Others are left out."""
     found = {}
-    for each in offsets:
+    for offset in offsets:
         try:
-            note = strict_json.parse(each.metadata or "")
+            note = strict_json.parse(offset.metadata or "")
             if note["maxbrod"] == 1:
-                found[each.where] = Share(owner=note["owner"], generation=each.offset, left=note["left"])
+                found[offset.where] = Share(owner=note["owner"], generation=offset.offset, left=note["left"])
         except (ValueError, KeyError, TypeError):
             continue
     return found

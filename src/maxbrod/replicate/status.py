@@ -70,7 +70,7 @@ class LinkStatus:
     @property
     def silent_ms(self) -> int | None:
         """For how long nobody has reported, although something is to be done; None: somebody has, or nobody yet."""
-        waits = any(each.state is State.CATCHING_UP for each in self.partitions)
+        waits = any(partition.state is State.CATCHING_UP for partition in self.partitions)
         silent_ms = 0 if self.ingress_ms is None else self.at_ms - self.ingress_ms
         return silent_ms if waits and silent_ms > _SILENT_MS else None
 
@@ -98,16 +98,16 @@ def link_status(config: Config) -> LinkStatus:
             logs = destination_ends(client, partitions, patience_s=config.patience)
             tell_unknown(partitions, logs)
             tell_foreign(client, link, partitions, logs, marks)
-            known = {each.key: marks[each.where] for each in partitions if each.where in marks}
-            ends = {each.key: end for each in partitions if (end := logs.get(each.where)) is not None}
-    for each in forgotten_orders(partitions, orders, known):
-        if each.key in ends:
-            keep_order(each, known[each.key])
-    view.grow([each for each in partitions if each.state is State.IN_STEP], ends)
-    ends |= {each.key: each.promoted_end for each in partitions if each.promoted_end is not None}
+            known = {partition.key: marks[partition.where] for partition in partitions if partition.where in marks}
+            ends = {partition.key: end for partition in partitions if (end := logs.get(partition.where)) is not None}
+    for order in forgotten_orders(partitions, orders, known):
+        if order.key in ends:
+            keep_order(order, known[order.key])
+    view.grow([partition for partition in partitions if partition.state is State.IN_STEP], ends)
+    ends |= {partition.key: partition.promoted_end for partition in partitions if partition.promoted_end is not None}
     _measure(newest, partitions, ends)
-    for each in partitions:
-        each.state, each.why = _state_of(each, ends.get(each.key), known.get(each.key))
+    for partition in partitions:
+        partition.state, partition.why = _state_of(partition, ends.get(partition.key), known.get(partition.key))
     beats, at_ms = read_heartbeats(newest.archive.storage), now_ms()
     return LinkStatus(
         link=link.name,
@@ -117,8 +117,8 @@ def link_status(config: Config) -> LinkStatus:
         heartbeat_ms=beats[0].at_ms if beats else None,
         ingress_ms=max((each.at_ms for each in known.values()), default=None),
         partitions=tuple(
-            status_of(each, ends.get(each.key, None if each.state is State.UNKNOWN else 0), beats, at_ms)
-            for each in partitions
+            status_of(partition, ends.get(partition.key, None if partition.state is State.UNKNOWN else 0), beats, at_ms)
+            for partition in partitions
         ),
         egress=egress_instances(newest.archive.storage, at_ms),
         unmatched=view.unmatched,
@@ -174,9 +174,9 @@ def destination_ends(
 
 
 def tell_unknown(partitions: Sequence[MirroredPartition], ends: Mapping[TopicPartition, int | None]) -> None:
-    for each in partitions:
-        if each.state is State.IN_STEP and ends.get(each.where, 0) is None:
-            each.state, each.why = State.UNKNOWN, NO_LEADER
+    for partition in partitions:
+        if partition.state is State.IN_STEP and ends.get(partition.where, 0) is None:
+            partition.state, partition.why = State.UNKNOWN, NO_LEADER
 
 
 def tell_foreign(
@@ -187,7 +187,9 @@ def tell_foreign(
     marks: Mapping[TopicPartition, Mark],
 ) -> None:
     """Find the topics that others have written, as ingress does: those without a mark whose last batch is not ours."""
-    unknown = [each for each in partitions if each.state is State.IN_STEP and each.adopted_end is None]
+    unknown = [
+        partition for partition in partitions if partition.state is State.IN_STEP and partition.adopted_end is None
+    ]
     unknown = [each for each in unknown if each.where not in marks and ends.get(each.where)]
     present = client.metadata(sorted({each.where.topic for each in unknown})).topics if unknown else {}
     for each in unknown:
@@ -199,27 +201,27 @@ def tell_foreign(
 
 def existing(client: KafkaClient, partitions: Sequence[MirroredPartition]) -> dict[TopicPartition, int | None]:
     """Those that the destination has, and the brokers that lead them; None: none does now."""
-    present = client.metadata(sorted({each.where.topic for each in partitions})).topics
+    present = client.metadata(sorted({partition.where.topic for partition in partitions})).topics
     return {
-        each.where: present[each.where.topic].partitions[each.where.partition].leader
-        for each in partitions
-        if each.where.topic in present and each.where.partition in present[each.where.topic].partitions
+        partition.where: present[partition.where.topic].partitions[partition.where.partition].leader
+        for partition in partitions
+        if partition.where.topic in present and partition.where.partition in present[partition.where.topic].partitions
     }
 
 
 def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapping[PositionKey, int]) -> None:
     wanted = {
-        each.id: (max(ends.get(each.key, 0), each.extent.start), each.extent.end)
-        for each in partitions
-        if ends.get(each.key, 0) < each.extent.end
+        partition.id: (max(ends.get(partition.key, 0), partition.extent.start), partition.extent.end)
+        for partition in partitions
+        if ends.get(partition.key, 0) < partition.extent.end
     }
     if wanted:
         catalog, topics = newest.archive.catalog, {each.topic_id for each in wanted}
         sizes: dict[PartitionId, int] = {}
         for rows in catalog.portions(SOURCE_COLUMNS, topic_ids=topics):
             sizes |= measure_portions(rows, wanted)
-        for each in partitions:
-            each.bytes = sizes.get(each.id, 0)
+        for partition in partitions:
+            partition.bytes = sizes.get(partition.id, 0)
 
 
 def fault_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> str | None:

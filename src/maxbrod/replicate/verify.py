@@ -55,8 +55,8 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
         view = LinkView(config, client)
         marks, asked = view.marks(), [parse_range(each) for each in options.ranges]
         partitions = view.partitions(view.look(), view.orders())
-        present = client.metadata(sorted({each.where.topic for each in partitions})).topics
-        there = [each for each in partitions if each.where.topic in present]
+        present = client.metadata(sorted({partition.where.topic for partition in partitions})).topics
+        there = [partition for partition in partitions if partition.where.topic in present]
         there = [each for each in there if each.where.partition in present[each.where.topic].partitions]
         logs = None
         if view.offsets(marks) is Offsets.APPEND:

@@ -37,25 +37,25 @@ def begun_partitions(
     has no mark, so that it is not known how far the link has come. RefusedError: the mark is of another source topic.
     """
     found = []
-    for each in partitions:
-        mark = marks.get(each.key)
-        if each.state is State.OWN or (mark is None and each.extent.start == each.extent.end):
+    for partition in partitions:
+        mark = marks.get(partition.key)
+        if partition.state is State.OWN or (mark is None and partition.extent.start == partition.extent.end):
             continue
         if mark is None or mark.append is None:
             raise UnavailableError(
                 "the link has no mark here: ingress has not begun with it, or brokers have forgotten it",
                 operation=_OPERATION,
-                object_name=str(each.where),
+                object_name=str(partition.where),
                 hint="run 'maxbrod replicate ingress', which finds out; or leave the topic out by --exclude",
             )
-        if mark.topic_id != each.id.topic_id:
+        if mark.topic_id != partition.id.topic_id:
             raise RefusedError(
                 "the source topic was deleted and created again, and the link has appended the records of the old one",
                 operation=_OPERATION,
-                object_name=str(each.source_where),
+                object_name=str(partition.source_where),
                 hint="see 'maxbrod replicate status'",
             )
-        found.append((each, LogExtent(start=mark.append.begin, end=mark.next_offset)))
+        found.append((partition, LogExtent(start=mark.append.begin, end=mark.next_offset)))
     return found
 
 

@@ -171,7 +171,7 @@ class LinkView:
 
     def _refuse_older_than(self, marks: Iterable[Mark]) -> None:
         found = self.look().version
-        self.version = max([self.version, *(each.version for each in marks)])
+        self.version = max([self.version, *(mark.version for mark in marks)])
         self.refuse_stale(found)
 
     def link(self) -> Link:
@@ -201,11 +201,15 @@ class LinkView:
         """How far a link that appends has come with each partition. The mark of a mirror is there, too: in the way."""
         known, link = self.marks(), self.link()
         found = {
-            each.key: known[each.where] for each in partitions if is_position_of(known.get(each.where), each.key[0])
+            partition.key: known[partition.where]
+            for partition in partitions
+            if is_position_of(known.get(partition.where), partition.key[0])
         }
-        others = {link.group_of(each.key[0]): each.key[0] for each in partitions if each.key not in found}
+        others = {
+            link.group_of(partition.key[0]): partition.key[0] for partition in partitions if partition.key not in found
+        }
         if others:
-            listed = [ListedGroup(group_id=each, type=CLASSIC, state="", protocol_type="") for each in others]
+            listed = [ListedGroup(group_id=other, type=CLASSIC, state="", protocol_type="") for other in others]
             answers = read_offsets(self._client, listed, {}, deadline=self.deadline())
             for group_id, why in answers.refused.items():
                 raise _unreadable(group_id, why)
@@ -222,7 +226,7 @@ class LinkView:
         """All partitions of the selected topics, with the states that follow from orders and the source alone."""
         positions = newest.archive.catalog.positions()
         ends = newest.snapshot.ends
-        archived = {each.topic_id for each in positions} | {each.topic_id for each in ends}
+        archived = {each.topic_id for each in positions} | {end.topic_id for end in ends}
         include, exclude = self._options.topics, self._options.exclude
         self.unmatched = find_unmatched(newest.cluster.topics, archived, include=include, exclude=exclude)
         mirrors = choose_mirrors(
@@ -293,7 +297,7 @@ class LinkView:
 
         The destination is asked after the look, and may have more by then, from an instance that has looked later.
         """
-        longer = [each for each in partitions if ends.get(each.key, 0) > each.extent.end]
+        longer = [partition for partition in partitions if ends.get(partition.key, 0) > partition.extent.end]
         positions = self.look().archive.catalog.positions() if longer else {}
         for each in longer:
             if (position := positions.get(each.id)) is not None:
@@ -306,7 +310,7 @@ class LinkView:
 
     def offsets(self, marks: Mapping[TopicPartition, Mark]) -> Offsets:
         """The offsets that the link uses, as its marks tell; without marks, as the options tell."""
-        found = {each.offsets for each in marks.values()}
+        found = {mark.offsets for mark in marks.values()}
         return found.pop() if len(found) == 1 else parse_offsets(self._options.offsets)
 
     def deadline(self) -> Deadline:
@@ -326,10 +330,10 @@ def forgotten_orders(
     """Partitions that were paused or promoted by an order that brokers have forgotten, as their marks still tell."""
     ordered = {where.topic for where in orders}
     return [
-        each
-        for each in partitions
-        if each.where.topic not in ordered
-        and (mark := marks.get(each.key)) is not None
+        partition
+        for partition in partitions
+        if partition.where.topic not in ordered
+        and (mark := marks.get(partition.key)) is not None
         and mark.state in {State.PROMOTED, State.PAUSED}
     ]
 
@@ -379,7 +383,7 @@ def _gaps_of(archive: Archive) -> dict[PartitionId, tuple[Lacking, ...]]:
 def _uncovered(rows: pa.Table, wanted: Mapping[PartitionId, tuple[int, int]]) -> set[tuple[PartitionId, int, int]]:
     """The ranges of `wanted` that no row covers."""
     faults = find_tiling_faults(rows, {each: extent for each, extent in wanted.items() if extent[0] < extent[1]})
-    return {(each.partition, each.first_offset, each.end_offset) for each in faults.holes if each.partition in wanted}
+    return {(hole.partition, hole.first_offset, hole.end_offset) for hole in faults.holes if hole.partition in wanted}
 
 
 def _is_newest(archive: Archive) -> bool:

@@ -24,7 +24,7 @@ def decide(plan: RestorePlan, *, dry_run: bool, yes: bool, quiet: bool, as_json:
     if asks:
         print_plan(plan)
     if not as_json:
-        told = next((each for each in plan.obstacles if each.fatal), None)
+        told = next((obstacle for obstacle in plan.obstacles if obstacle.fatal), None)
         print_obstacles(plan, err, fatal_only=quiet, unknown=False, told=told)
     if refused is not None and as_json:
         print_json(refusal_document(plan, refused))

@@ -71,7 +71,7 @@ def request_of(options: RestoreOptions) -> RestoreRequest:
     """UsageError: a value has no meaning, or two contradict each other."""
     counts = (*options.partition_count, *(f"{topic}={count}" for topic, count in options.partition_counts.items()))
     everywhere, by_topic = parse_partition_counts(counts)
-    taken = {each.name for each in fields(RestoreRequest)}
+    taken = {field.name for field in fields(RestoreRequest)}
     return RestoreRequest(
         **{name: value for name, value in vars(options).items() if name in taken}
         | selection_of(options)

@@ -35,7 +35,7 @@ def restore_slices(archive: Archive, storage: StorageConfig, plan: RestorePlan, 
     sources = sources_of(plan)
     if plan.transform is not None:
         archive, request = open_staged(plan.transform.staging, storage), as_staged(request, plan.transform)
-    rows = archive.catalog.rows(topic_ids={each.topic_id for each in sources}, revisions=revisions_of(sources))
+    rows = archive.catalog.rows(topic_ids={source.topic_id for source in sources}, revisions=revisions_of(sources))
     return sound_slices(rows_to_read(rows, sources, request), sources)
 
 
@@ -44,9 +44,9 @@ def restore_tasks(
 ) -> list[list[RestoreItem | SharedItem]]:
     """Partitions spread over as many tasks as can run at once, the largest first."""
     items: list[tuple[int, RestoreItem | SharedItem]] = [
-        (each.source.bytes, _item(plan, topic, each, topics, slices.get(each.source.id, [])))
+        (partition.source.bytes, _item(plan, topic, partition, topics, slices.get(partition.source.id, [])))
         for topic in plan.topics
-        for each in topic.partitions
+        for partition in topic.partitions
         if not topic.target.repartitioned
     ]
     items += _shared_items(archive, plan, topics, slices, parallelism)
@@ -89,7 +89,7 @@ def _shared_items(
     shared = [each for each in plan.topics if each.target.repartitioned]
     groups = archived_groups(archive, plan) if shared else ()
     for topic in shared:
-        size = sum(each.source.bytes for each in topic.partitions)
+        size = sum(partition.source.bytes for partition in topic.partitions)
         items = shared_items(
             topic,
             slices,
@@ -99,4 +99,4 @@ def _shared_items(
             tasks=-(-parallelism * size // max(plan.bytes, 1)),
         )
         # Each item reads all of its topic.
-        yield from ((size, each) for each in items)
+        yield from ((size, item) for item in items)

@@ -190,7 +190,7 @@ def unknown_losses(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[Unread
 
 def sound_slices(rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId, list[Slice]]:
     """The slices that these rows name, by partition and in their order, without what is lost of them."""
-    lost = {each.id: {one.end: one for one in each.lost} for each in sources}
+    lost = {source.id: {one.end: one for one in source.lost} for source in sources}
     found: dict[PartitionId, list[Slice]] = {}
     for row in decode_rows(rows):
         if isinstance(row, Segment):
@@ -211,9 +211,9 @@ def damaged_part(plan: RestorePlan, restored: Iterable[Ended]) -> RestorePlan:
             kept = topic.partitions if any(where.topic == name for where in failed) else ()
         else:
             kept = tuple(
-                each
-                for each in topic.partitions
-                if TopicPartition(topic=name, partition=each.source.partition) in failed
+                partition
+                for partition in topic.partitions
+                if TopicPartition(topic=name, partition=partition.source.partition) in failed
             )
         if kept:
             topics.append(replace(topic, partitions=kept))
@@ -231,9 +231,9 @@ def joined(plan: RestorePlan, before: Iterable[Restored], after: Iterable[Restor
 
 def _exact_partitions(plan: RestorePlan) -> Iterator[TopicPartition]:
     for topic in plan.topics:
-        for each in topic.partitions:
-            if not topic.target.repartitioned and each.offsets.mode is OffsetsMode.EXACT:
-                yield TopicPartition(topic=topic.target.name, partition=each.source.partition)
+        for partition in topic.partitions:
+            if not topic.target.repartitioned and partition.offsets.mode is OffsetsMode.EXACT:
+                yield TopicPartition(topic=topic.target.name, partition=partition.source.partition)
 
 
 def _added(before: Restored, after: Restored) -> Restored:

@@ -104,9 +104,9 @@ class RestoreMeter:
 def _kept(topic: TopicPlan) -> Iterator[Expected]:
     """The partitions of a topic that is not repartitioned."""
     target = topic.target
-    for each in topic.partitions:
-        source = each.source
-        exact = each.offsets.mode is OffsetsMode.EXACT
+    for partition in topic.partitions:
+        source = partition.source
+        exact = partition.offsets.mode is OffsetsMode.EXACT
         yield Expected(
             where=TopicPartition(topic=target.name, partition=source.partition),
             base=source.first_offset if exact else target.bases[source.partition],

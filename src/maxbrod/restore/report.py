@@ -77,19 +77,19 @@ class RestoreReport:
 
     @property
     def records(self) -> int:
-        return sum(each.records for each in self.partitions)
+        return sum(partition.records for partition in self.partitions)
 
     @property
     def exit_code(self) -> int:
-        codes = [each.failure["exit_code"] for each in self.partitions if each.failure is not None]
-        codes += [EXIT_REFUSED for each in self.groups if each.refused is not None]
+        codes = [partition.failure["exit_code"] for partition in self.partitions if partition.failure is not None]
+        codes += [EXIT_REFUSED for group in self.groups if group.refused is not None]
         codes += [EXIT_INCOMPLETE for _ in self.groups_missing]
         return max(codes, default=EXIT_DONE) if EXIT_FAILED not in codes else EXIT_FAILED
 
     @property
     def seen_twice_max(self) -> int:
         """An upper bound of the records that moved groups see twice."""
-        return sum(each.seen_twice_max for each in self.groups if each.refused is None)
+        return sum(group.seen_twice_max for group in self.groups if group.refused is None)
 
     @property
     def complete(self) -> bool:
@@ -104,18 +104,18 @@ def _written(topic: TopicPlan) -> dict[int, OffsetsMode]:
     """The target partitions that records go to, with their offsets mode."""
     if topic.target.repartitioned:
         return dict.fromkeys(range(topic.target.partition_count), OffsetsMode.APPEND)
-    return {each.source.partition: each.offsets.mode for each in topic.partitions}
+    return {partition.source.partition: partition.offsets.mode for partition in topic.partitions}
 
 
 def pruned_in(plan: RestorePlan) -> tuple[str, ...]:
     """A line for each partition of which requested offsets were pruned."""
-    sources = (each.source for topic in plan.topics for each in topic.partitions)
+    sources = (partition.source for topic in plan.topics for partition in topic.partitions)
     return tuple(
-        f"{each.topic}-{each.partition}: {counted(each.gaps[GapReason.PRUNED], 'offset', 'was', 'were')} pruned from "
-        "the archive; "
-        f"the first one left is {each.first_offset:,}"
-        for each in sources
-        if GapReason.PRUNED in each.gaps
+        f"{source.topic}-{source.partition}: {counted(source.gaps[GapReason.PRUNED], 'offset', 'was', 'were')} pruned "
+        "from the archive; "
+        f"the first one left is {source.first_offset:,}"
+        for source in sources
+        if GapReason.PRUNED in source.gaps
     )
 
 
@@ -150,9 +150,9 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         warnings=tuple(map(str, plan.obstacles)),
         # Repeated from the plan, so that the report can be read without it.
         run_id=plan.archive.run_id,
-        retention=tuple(str(each) for each in plan.obstacles if each.kind is ObstacleKind.RETENTION),
+        retention=tuple(str(obstacle) for obstacle in plan.obstacles if obstacle.kind is ObstacleKind.RETENTION),
         known_from={each.target.source_topic: each.known_from for each in plan.topics if each.known_from},
         left_out=plan.left_out,
         pruned=pruned_in(plan),
-        accepted_gaps=tuple(str(each) for each in plan.obstacles if each.kind in GAPS),
+        accepted_gaps=tuple(str(obstacle) for obstacle in plan.obstacles if obstacle.kind in GAPS),
     )

@@ -264,7 +264,7 @@ class Restore:
         topics = TargetTopics(self._client, patience_s=self._patience_s)
         topics.prepare(plan, read_topics(storage, plan.restore_id))
         # Before the first record: a topic that holds records is recognized as ours only by its id.
-        created = {each.target.name for each in plan.topics if not each.target.exists}
+        created = {topic.target.name for topic in plan.topics if not topic.target.exists}
         store_topics(storage, plan.restore_id, {name: topics.ids[name] for name in created})
         restore_acls(self._client, plan, patience_s=self._patience_s)
         # One id serves all partitions: brokers keep sequence numbers for each partition.
@@ -350,8 +350,10 @@ class Restore:
         again = self._plan(as_staged(self._request, transform), staged)
         if (refused := refusal(again.obstacles)) is not None:
             raise refused
-        left_out = (each for source in sources_of(plan) for each in lost_obstacles(source, source.lost, accepted=True))
-        pruned = (each for each in plan.obstacles if each.kind is ObstacleKind.PRUNED)
+        left_out = (
+            obstacle for source in sources_of(plan) for obstacle in lost_obstacles(source, source.lost, accepted=True)
+        )
+        pruned = (obstacle for obstacle in plan.obstacles if obstacle.kind is ObstacleKind.PRUNED)
         obstacles = in_order([*again.obstacles, *left_out, *pruned])
         return replace(again, restore_id=plan.restore_id, transform=transform, obstacles=obstacles)
 

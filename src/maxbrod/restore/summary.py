@@ -48,14 +48,14 @@ def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, 
         "transform": None if plan.transform is None else asdict(plan.transform),
         "left_out": [asdict(each) for each in plan.left_out],
         "pruned": list(pruned_in(plan)),
-        "obstacles": [asdict(each) for each in plan.obstacles],
+        "obstacles": [asdict(obstacle) for obstacle in plan.obstacles],
         "refused": None if refused is None else refused.as_dict(),
     }
 
 
 def refusal_document(plan: RestorePlan, refused: MaxbrodError) -> dict[str, Any]:
     """For `--json` if a restore is refused: the error, and all obstacles."""
-    return {**refused.as_dict(), "obstacles": [asdict(each) for each in plan.obstacles]}
+    return {**refused.as_dict(), "obstacles": [asdict(obstacle) for obstacle in plan.obstacles]}
 
 
 def print_plan(plan: RestorePlan) -> None:
@@ -76,7 +76,7 @@ def print_plan(plan: RestorePlan) -> None:
         f"up to {human_count(plan.records)} records, {human_bytes(plan.bytes)} in {plan.archive.url}, "
         f"as of run {plan.archive.run_id or 'unknown'}"
     )
-    print_known_from({each.target.source_topic: each.known_from for each in plan.topics if each.known_from})
+    print_known_from({topic.target.source_topic: topic.known_from for topic in plan.topics if topic.known_from})
     print_left_out(plan.left_out)
     _print_some(pruned_in(plan), indent="")
     if plan.since_ms is not None:
@@ -165,14 +165,14 @@ def print_obstacles(
     `told` is the one that the error names, which ends the command.
     """
     shown: Counter[ObstacleKind] = Counter()
-    for each in reversed(plan.obstacles):
-        if each == told:
+    for obstacle in reversed(plan.obstacles):
+        if obstacle == told:
             continue
-        if not each.fatal and (fatal_only or (each.kind is ObstacleKind.RIGHT_UNKNOWN and not unknown)):
+        if not obstacle.fatal and (fatal_only or (obstacle.kind is ObstacleKind.RIGHT_UNKNOWN and not unknown)):
             continue
-        shown[each.kind] += 1
-        if shown[each.kind] <= OBSTACLES_SHOWN_MAX:
-            _print_obstacle(each, console)
+        shown[obstacle.kind] += 1
+        if shown[obstacle.kind] <= OBSTACLES_SHOWN_MAX:
+            _print_obstacle(obstacle, console)
     for kind, count in shown.items():
         if count > OBSTACLES_SHOWN_MAX:
             more = f"{kind}: {count - OBSTACLES_SHOWN_MAX:,} more; --dry-run --json shows all"
@@ -217,8 +217,8 @@ def print_topics(report: RestoreReport) -> None:
 
     topics = [(names, list(group)) for names, group in groupby(sorted(report.partitions, key=key), key=key)]
     for (source, target), parts in topics[:LINES_SHOWN_MAX]:
-        modes = ", ".join(sorted({each.offsets for each in parts}))
-        shown.add_row(source, target, f"{len(parts):,}", human_count(sum(each.records for each in parts)), modes)
+        modes = ", ".join(sorted({part.offsets for part in parts}))
+        shown.add_row(source, target, f"{len(parts):,}", human_count(sum(part.records for part in parts)), modes)
     if topics:
         out.print(shown)
     if len(topics) > LINES_SHOWN_MAX:
@@ -228,16 +228,16 @@ def print_topics(report: RestoreReport) -> None:
 def print_groups(groups: Sequence[GroupPosition], run_id: str | None) -> None:
     """The old and the new offsets of groups. Names the run that they are from if it is not `run_id`."""
     shown = table("Groups", "*group", "*partition", ">from", ">to", "*how")
-    for each in groups[:LINES_SHOWN_MAX]:
+    for group in groups[:LINES_SHOWN_MAX]:
         shown.add_row(
-            each.group,
-            f"{each.topic}-{each.partition}",
-            "" if each.source_offset is None else f"{each.source_offset}",
-            "" if each.offset is None else f"{each.offset}",
-            each.refused or each.why or _how(each, run_id),
+            group.group,
+            f"{group.topic}-{group.partition}",
+            "" if group.source_offset is None else f"{group.source_offset}",
+            "" if group.offset is None else f"{group.offset}",
+            group.refused or group.why or _how(group, run_id),
         )
     out.print(shown)
-    again = sum(each.seen_twice_max for each in groups if each.refused is None)
+    again = sum(group.seen_twice_max for group in groups if group.refused is None)
     if again:
         print_line(f"records changed their partition: no record is skipped, up to {again:,} are seen twice")
     if len(groups) > LINES_SHOWN_MAX:
@@ -255,10 +255,10 @@ def _how(position: GroupPosition, run_id: str | None) -> str:
 def print_failures(report: RestoreReport, console: Console) -> None:
     """Print each error once, with its partitions: what stopped a task stopped all of its partitions."""
     failures: dict[tuple[str, str | None], list[str]] = {}
-    for each in report.partitions:
-        if each.failure is not None:
-            where = f"{each.target}-{each.partition}"
-            what = error_of(each.failure).told_of(where), each.failure.get("hint")
+    for partition in report.partitions:
+        if partition.failure is not None:
+            where = f"{partition.target}-{partition.partition}"
+            what = error_of(partition.failure).told_of(where), partition.failure.get("hint")
             failures.setdefault(what, []).append(where)
     for (message, hint), places in failures.items():
         more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
@@ -273,8 +273,8 @@ def gaps_in(report: RestoreReport) -> str:
 
 
 def print_gaps(report: RestoreReport) -> None:
-    for each in report.accepted_gaps[:LINES_SHOWN_MAX]:
-        print_line(f"left out: {each}")
+    for gap in report.accepted_gaps[:LINES_SHOWN_MAX]:
+        print_line(f"left out: {gap}")
     if len(report.accepted_gaps) > LINES_SHOWN_MAX:
         print_line(f"and {len(report.accepted_gaps) - LINES_SHOWN_MAX:,} more; --json shows all")
 
@@ -292,9 +292,9 @@ def verdict(report: RestoreReport) -> Text:
         return Text.assemble(("complete", "bold green"), complete)
     if report.exit_code == EXIT_DONE:
         return Text.assemble(("incomplete", "bold yellow"), f": restored {gaps_in(report)}")
-    if any(each.failure is not None for each in report.partitions):
+    if any(partition.failure is not None for partition in report.partitions):
         return Text.assemble(("not complete", "bold red"), f"; {AGAIN}")
-    if not any(each.refused is not None for each in report.groups):
+    if not any(group.refused is not None for group in report.groups):
         return Text.assemble(("records complete, groups not", "bold red"), "; those above could not be moved")
     return Text.assemble(
         ("records complete, groups not", "bold red"),

@@ -153,7 +153,7 @@ def _judge(
 
 def refused_creations(client: KafkaClient, plan: RestorePlan, *, patience_s: float) -> Iterator[Obstacle]:
     """Settings that the cluster refuses for topics that the plan creates. Brokers judge them without creating any."""
-    told = {each.where for each in plan.obstacles if each.kind is ObstacleKind.CONFIG and each.fatal}
+    told = {obstacle.where for obstacle in plan.obstacles if obstacle.kind is ObstacleKind.CONFIG and obstacle.fatal}
     new = [
         _new_topic(topic.target, {**topic.target.configs.create, **topic.target.configs.final})
         for topic in plan.topics
@@ -181,10 +181,10 @@ def missing_transactions(client: KafkaClient, plan: RestorePlan, *, patience_s: 
     The catalog does not record the holes that markers of committed transactions leave, so there may be more holes.
     """
     exact = [
-        (f"{topic.target.name}-{each.source.partition}", each.offsets.cost.holes)
+        (f"{topic.target.name}-{partition.source.partition}", partition.offsets.cost.holes)
         for topic in plan.topics
-        for each in topic.partitions
-        if each.offsets.mode is OffsetsMode.EXACT
+        for partition in topic.partitions
+        if partition.offsets.mode is OffsetsMode.EXACT
     ]
     where, holes = max(exact, key=lambda each: each[1], default=(None, 0))
     if where is None:
@@ -242,21 +242,21 @@ class TargetTopics:
         """
         wanted = [
             StartToFill(
-                where=TopicPartition(topic=topic.target.name, partition=each.source.partition),
+                where=TopicPartition(topic=topic.target.name, partition=partition.source.partition),
                 topic_id=self.ids[topic.target.name],
-                base=topic.target.bases[each.source.partition],
-                first=each.source.first_offset,
+                base=topic.target.bases[partition.source.partition],
+                first=partition.source.first_offset,
             )
             for topic in plan.topics
-            for each in topic.partitions
-            if each.offsets.mode is OffsetsMode.EXACT
-            and each.source.first_offset > topic.target.bases[each.source.partition]
+            for partition in topic.partitions
+            if partition.offsets.mode is OffsetsMode.EXACT
+            and partition.source.first_offset > topic.target.bases[partition.source.partition]
         ]
         fill_starts(self._client, wanted, producer_id, patience_s=self._patience_s)
 
     def release(self, plan: RestorePlan) -> None:
         """Give the topics their final configuration: retention and compaction run again."""
-        self._alter({each.target.name: each.target.configs.release for each in plan.topics if each.target.configs})
+        self._alter({topic.target.name: topic.target.configs.release for topic in plan.topics if topic.target.configs})
 
     def batch_bytes_max(self, target: TargetTopic) -> int:
         configs = target.configs
@@ -264,7 +264,7 @@ class TargetTopics:
         return int(known.get(_MAX_MESSAGE_BYTES, MESSAGE_BYTES_DEFAULT))
 
     def _create(self, targets: Iterable[TargetTopic]) -> None:
-        new = [_new_topic(each, each.configs.create if each.configs else {}) for each in targets]
+        new = [_new_topic(target, target.configs.create if target.configs else {}) for target in targets]
         if new:
             _refuse_failed(create_topics(self._client, new, deadline=self._deadline()), "create the topic")
 
@@ -281,7 +281,9 @@ class TargetTopics:
         def once(limit: Deadline) -> None:
             found = self._client.metadata(names, deadline=limit).topics
             for name in names:
-                leaders = [] if name not in found else [each.leader for each in found[name].partitions.values()]
+                leaders = (
+                    [] if name not in found else [partition.leader for partition in found[name].partitions.values()]
+                )
                 if not leaders or None in leaders:
                     raise UnavailableError("the topic has no leaders yet", object_name=name)
                 self.ids[name] = topic_id_text(found[name].topic_id)

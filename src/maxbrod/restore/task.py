@@ -139,9 +139,9 @@ def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) ->
     rest = list(items)
     while rest:
         outcomes, refused = _run_restore_task(settings, rest)
-        found |= {each.where: each for each in outcomes}
+        found |= {outcome.where: outcome for outcome in outcomes}
         # Whatever a broker refuses one partition for, the others have nothing to do with: they go on without it.
-        stopped = {each.where for each in outcomes if each.failure is not None and each.failure is refused}
+        stopped = {outcome.where for outcome in outcomes if outcome.failure is not None and outcome.failure is refused}
         rest = [item for item in rest if item.where in stopped and not _concerns(refused or {}, item.where)]
     return [found[item.where] for item in items]
 
@@ -164,14 +164,14 @@ def _run_restore_task(
     try:
         storage = open_storage(settings.archive_url, settings.storage)
         with KafkaClient(settings.kafka) as client, ThreadPoolExecutor(_READERS) as ahead:
-            for each in partitions:
-                each.ahead = ahead
+            for partition in partitions:
+                partition.ahead = ahead
             _restore(client, storage, partitions, settings)
     except MaxbrodError as error:
         failure = error.as_dict()
         if not error.retryable and error.object_name in {str(item.where) for item in items}:
             refused = failure
-    return [each.outcome(failure) for each in partitions], refused
+    return [partition.outcome(failure) for partition in partitions], refused
 
 
 def _restore(
@@ -180,8 +180,8 @@ def _restore(
     partitions = _resume(client, partitions, settings)
     pace = Pace(settings.rate_bytes_per_s)
     if settings.markers:
-        known = {each.item.where: each for each in partitions}
-        feeds = [each.feed(storage, pace) for each in partitions]
+        known = {partition.item.where: partition for partition in partitions}
+        feeds = [partition.feed(storage, pace) for partition in partitions]
         # A request whose answer is lost may have been carried out or not. `produce_all` sends its batches again as
         # they were, and the broker answers a batch that it has as a duplicate. Only what is yielded here is in the log
         # for certain; whatever else arrived, the next attempt finds by the log end.
@@ -195,8 +195,8 @@ def _restore(
         for acknowledged in appended:
             known[acknowledged.where].reached = acknowledged.base_offset + acknowledged.count
         return
-    for each in partitions:
-        _restore_without_markers(client, storage, each, settings, pace)
+    for partition in partitions:
+        _restore_without_markers(client, storage, partition, settings, pace)
 
 
 def _resume(client: KafkaClient, partitions: Sequence[_Partition], settings: RestoreSettings) -> list[_Partition]:
@@ -206,7 +206,7 @@ def _resume(client: KafkaClient, partitions: Sequence[_Partition], settings: Res
     of an earlier attempt may still be arriving: wait until the log no longer grows.
     """
     deadline = Deadline.after(settings.patience_s)
-    ends = log_ends(client, [each.item.where for each in partitions], deadline=deadline)
+    ends = log_ends(client, [partition.item.where for partition in partitions], deadline=deadline)
     growing = partitions
     while growing:
         for each in growing:
@@ -216,7 +216,7 @@ def _resume(client: KafkaClient, partitions: Sequence[_Partition], settings: Res
             time.sleep(_SETTLING_S)
             before, ends = ends, log_ends(client, [each.item.where for each in growing], deadline=deadline)
             growing = [each for each in growing if ends[each.item.where] != before[each.item.where]]
-    return [each for each in partitions if each.sound]
+    return [partition for partition in partitions if partition.sound]
 
 
 def _restore_without_markers(

@@ -192,8 +192,8 @@ class Staging:
         """Stage the requested offsets that are not staged yet, wave by wave."""
         # There is no other writer: the folder has the id of the restore, which one process at a time carries out.
         target = open_for_writing(self.url, self.storage, single_writer=True)
-        asked = {each.id: (each.asked_first, each.asked_end) for each in sources}
-        lost = {each.id: {one.end: one for one in each.lost} for each in sources}
+        asked = {source.id: (source.asked_first, source.asked_end) for source in sources}
+        lost = {source.id: {one.end: one for one in source.lost} for source in sources}
         ends = {each: position.end_offset for each, position in target.catalog.positions().items()}
         parts = [
             each
@@ -249,21 +249,21 @@ class Staging:
         ]
         tasks = spread([(part.bytes, item) for part, item in items], parallelism)
         answers = run_transform_job(session, settings, self.transform, tasks, stop=stop)
-        failures = [each.failure for each in answers if each.failure is not None]
+        failures = [answer.failure for answer in answers if answer.failure is not None]
         if failures:
             raise error_of(failures[0])
-        found = {(each.topic_id, each.partition, each.start): each for each in answers}
+        found = {(answer.topic_id, answer.partition, answer.start): answer for answer in answers}
         rows: list[Segment | Gap | Run] = []
         for part, item in items:
             rows += _rows(part, item, found[part.topic_id, part.partition, item.start], run_id)
             ends[part.id] = item.end
-        changes = add_changes(each.changes for each in answers)
+        changes = add_changes(answer.changes for answer in answers)
         run = Run(
             run_id=run_id,
             started_at=started_at,
             finished_at=now_ms(),
             snapshot=None,
-            statistics={_CHANGES: [asdict(each) for each in changes]},
+            statistics={_CHANGES: [asdict(change) for change in changes]},
             written_at=now_ms(),
         )
         target.catalog.commit([*rows, run])

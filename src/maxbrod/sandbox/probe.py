@@ -62,7 +62,7 @@ def known_config(port: int, topic: str) -> dict[str, str]:
         resources=[resource], include_synonyms=False, include_documentation=False, version=_DESCRIBE_CONFIGS_VERSION
     )
     response = _ask(port, request, DescribeConfigsResponse)
-    return {each.name: each.value for each in response.results[0].configs} if response else {}
+    return {config.name: config.value for config in response.results[0].configs} if response else {}
 
 
 def known_scram_users(port: int) -> frozenset[tuple[str, int]]:
@@ -86,9 +86,9 @@ def _listed_offsets(port: int, topic: str, partitions: Sequence[int], timestamp:
         version=_LIST_OFFSETS_VERSION,
     )
     response = _ask(port, request, ListOffsetsResponse)
-    if response is None or any(each.error_code for each in response.topics[0].partitions):
+    if response is None or any(partition.error_code for partition in response.topics[0].partitions):
         return None
-    offsets = {each.partition_index: int(each.offset) for each in response.topics[0].partitions}
+    offsets = {partition.partition_index: int(partition.offset) for partition in response.topics[0].partitions}
     return [offsets[number] for number in partitions]
 
 

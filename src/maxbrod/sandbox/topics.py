@@ -145,13 +145,13 @@ def _in_sync(answer: Any, partition: int) -> frozenset[int]:  # noqa: ANN401 - k
 def _is_known(answer: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
     if answer is None or answer.error_code:
         return False
-    return all(not each.error_code and each.leader_id >= 0 for each in answer.partitions)
+    return all(not partition.error_code and partition.leader_id >= 0 for partition in answer.partitions)
 
 
 def _is_led(cluster: Cluster, answer: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
     led = defaultdict[int, list[int]](list)
-    for each in answer.partitions:
-        led[each.leader_id].append(each.partition_index)
+    for partition in answer.partitions:
+        led[partition.leader_id].append(partition.partition_index)
     return all(_offsets(cluster, leader, answer.name, partitions) for leader, partitions in led.items())
 
 

@@ -169,7 +169,7 @@ class _Member:
             if time.monotonic() > self._deadline:
                 raise UnavailableError("a consumer group did not reach the end of its topics", hint="run it again")
             for where, records in self._consumer.poll(_POLL_MS).items():
-                self._add(where, [each.offset for each in records])
+                self._add(where, [record.offset for record in records])
         self._commit()
         return self._read
 

@@ -75,8 +75,8 @@ def _look(call: Call[StatusOptions], urls: list[str]) -> int:
 
 def _print(status: ArchiveStatus) -> None:
     print_line(status.archive)
-    for each in status.promises:
-        _print_promise(each)
+    for promise in status.promises:
+        _print_promise(promise)
 
 
 def _print_promise(promise: Promise) -> None:

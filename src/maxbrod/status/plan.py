@@ -141,8 +141,8 @@ def judge(facts: Facts, targets: Targets) -> list[Promise]:
 
 def exit_code_of(promises: Sequence[Promise], *, strict: bool) -> int:
     """The gravest of the promises that failed; warnings count only if `strict`."""
-    failed = max((each.exit_code for each in promises if each.state is State.FAILED), default=EXIT_DONE)
-    warned = any(each.state is State.WARN for each in promises)
+    failed = max((promise.exit_code for promise in promises if promise.state is State.FAILED), default=EXIT_DONE)
+    warned = any(promise.state is State.WARN for promise in promises)
     return failed or (EXIT_INCOMPLETE if strict and warned else EXIT_DONE)
 
 

@@ -170,7 +170,7 @@ def free_bytes(url: str) -> int | None:
 def _foreign(archive: Archive, shared: dict[str, Any]) -> Facts:
     report = check_foreign(archive)
     assert archive.survey is not None  # noqa: S101 - the caller has looked
-    fatal = [each for each in report.faults if each.fatal]
+    fatal = [fault for fault in report.faults if fault.fatal]
     lost = report.unexplained
     return Facts(
         **shared,
@@ -185,7 +185,7 @@ def _foreign(archive: Archive, shared: dict[str, Any]) -> Facts:
         format_version="",
         newest_run_ms=None,
         layout=archive.survey.layout,
-        doubts=tuple(each.what for each in report.doubts),
+        doubts=tuple(doubt.what for doubt in report.doubts),
         own_layout=False,
     )
 
@@ -216,7 +216,7 @@ def _first(report: CheckReport, exit_code: int) -> Found | None:
     }
     if not counts:
         return None
-    first = next((each for each in report.problems if each.exit_code == exit_code), None)
+    first = next((problem for problem in report.problems if problem.exit_code == exit_code), None)
     if first is None:
         # There are more problems than were kept.
         return Found(count=sum(counts.values()), first=f"{next(iter(counts))}: see 'maxbrod check'")

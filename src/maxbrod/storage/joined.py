@@ -21,7 +21,7 @@ _SCHEME: Final = "joined://"
 
 
 def joined_url(directories: Iterable[Path]) -> str:
-    return _SCHEME + ",".join(quote(str(each.resolve()), safe="/") for each in directories)
+    return _SCHEME + ",".join(quote(str(directory.resolve()), safe="/") for directory in directories)
 
 
 def is_joined(url: str) -> bool:

@@ -158,7 +158,7 @@ class RemoteStorage(Storage):
         """Read until the answers have the expected sizes: a short answer may be complete the next time."""
         for _ in range(_READS):
             answers = self._retried(operation, path, action)
-            if sizes is None or [len(each) for each in answers] == sizes:
+            if sizes is None or [len(answer) for answer in answers] == sizes:
                 return answers
         there = sum(map(len, answers))
         raise too_short(operation, self.name_of(path), there=there, expected=sum(sizes or ()))

@@ -180,8 +180,8 @@ def _leaves(plan: Any) -> Iterator[Any]:  # noqa: ANN401 - as above
 def alternatives(conditions: Iterable[Any]) -> Alternatives:
     """The alternatives of several conditions, expressions of Spark in the JVM, all of which must hold."""
     found = ANYTHING
-    for each in conditions:
-        found = _all(found, _alternatives(each))
+    for condition in conditions:
+        found = _all(found, _alternatives(condition))
     return found
 
 
@@ -219,7 +219,7 @@ def sequence(found: Any) -> list[Any]:  # noqa: ANN401 - of Scala
 
 
 def _covered(scopes: tuple[Scope, ...], needed: Alternatives) -> bool:
-    return not scopes or all(any(each.covers(narrow(Scope(), filters)) for each in scopes) for filters in needed)
+    return not scopes or all(any(scope.covers(narrow(Scope(), filters)) for scope in scopes) for filters in needed)
 
 
 def _scans(plan: Any) -> Iterator[tuple[tuple[Scope, ...], Alternatives]]:  # noqa: ANN401 - of the JVM

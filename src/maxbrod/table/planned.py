@@ -42,7 +42,7 @@ def plan_frame(spark: SparkSession, options: TableOptions, names: Sequence[str])
         # All parts of the scope: Spark applies filters to these few rows, so a narrower read would gain nothing.
         counts = count_slices(find_slices(archive, replace(options, parts=())), replace(options, parts=()))
         # What rows count may be any number; tasks make so many rows in pieces.
-        if counts is not None and sum(each.records for each in counts) <= _COUNTED_MAX:
+        if counts is not None and sum(count.records for count in counts) <= _COUNTED_MAX:
             return _counted(spark, counts, names)
     splits = [pickle.dumps(split) for split in group(find_slices(archive, options), options.split_bytes)]
     if sum(map(len, splits)) > _PACKED_BYTES_MAX:
@@ -57,9 +57,9 @@ def plan_frame(spark: SparkSession, options: TableOptions, names: Sequence[str])
 def _counted(spark: SparkSession, counts: Sequence[Count], names: Sequence[str]) -> DataFrame:
     """As many rows as there are records, made by Spark from a small table."""
     chunks = [
-        (each, min(_CHUNK_RECORDS, each.records - first))
-        for each in counts
-        for first in range(0, each.records, _CHUNK_RECORDS)
+        (count, min(_CHUNK_RECORDS, count.records - first))
+        for count in counts
+        for first in range(0, count.records, _CHUNK_RECORDS)
     ]
     values = {
         "topic": text_array([each.topic for each, _ in chunks]),

@@ -51,7 +51,7 @@ def _records(options: TableOptions) -> Iterator[pa.RecordBatch]:
 def newest_schema(schemas: SchemasTopic, topic: str, part: str) -> RegisteredSchema:
     """The last version of the subject for the keys or values of a topic; a deleted one only if there is no other."""
     subject = f"{topic}-{part}"
-    versions = [each for each in schemas.versions.values() if each.subject == subject]
+    versions = [version for version in schemas.versions.values() if version.subject == subject]
     if not versions:
         raise UsageError(
             f"the archived schemas have no subject {subject!r}",
@@ -97,28 +97,28 @@ def _referred(
     schemas: SchemasTopic, schema: RegisteredSchema, above: tuple[tuple[str, int], ...]
 ) -> list[tuple[str, RegisteredSchema]]:
     found: list[tuple[str, RegisteredSchema]] = []
-    for each in schema.references:
-        place = each.subject, each.version
+    for reference in schema.references:
+        place = reference.subject, reference.version
         if place not in schemas.versions or place in above:
             raise UnsupportedFormatError(
-                f"the schema refers to version {each.version} of {each.subject!r}, which is not archived",
+                f"the schema refers to version {reference.version} of {reference.subject!r}, which is not archived",
                 operation="decode",
                 object_name=f"{schema.subject} version {schema.version}",
             )
         other = schemas.versions[place]
-        found += [*_referred(schemas, other, (*above, place)), (each.name, other)]
+        found += [*_referred(schemas, other, (*above, place)), (reference.name, other)]
     return found
 
 
 def _protobuf_writers(schemas: SchemasTopic, newest: RegisteredSchema) -> Writers:
     """Programs of the newest schema's own subject only, because compiling each takes long."""
     programs: dict[int, dict[int, Program]] = {}
-    for each in schemas.versions.values():
-        if each.subject != newest.subject or each.schema_type != PROTOBUF or each.id in programs:
+    for version in schemas.versions.values():
+        if version.subject != newest.subject or version.schema_type != PROTOBUF or version.id in programs:
             continue
-        files = {name: other.schema for name, other in _referred(schemas, each, ())}
-        compiled = compile_files({**files, _MAIN: each.schema}, main=_MAIN)
-        programs[each.id] = {
+        files = {name: other.schema for name, other in _referred(schemas, version, ())}
+        compiled = compile_files({**files, _MAIN: version.schema}, main=_MAIN)
+        programs[version.id] = {
             place: compile_protobuf(compiled, name) for place, name in message_places(compiled, _MAIN).items()
         }
     return Writers(programs=programs, reader=programs[newest.id][0].root, indexed=True)

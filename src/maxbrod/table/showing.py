@@ -43,7 +43,7 @@ class Shown:
 def show(frame: DataFrame, *, limit: int | None, form: str) -> Shown:
     """The first rows, or all. `form`: arrow unchanged, text all as text, csv with numbers kept, json one text a row."""
     with plain_errors():
-        types = {each.name: each.dataType.simpleString() for each in frame.schema.fields}
+        types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
         shown = _FORMS[form](frame)
         # One row beyond the limit shows whether there are more.
         return Shown(types=types, frame=shown if limit is None else shown.limit(limit + 1), limit=limit)
@@ -128,7 +128,7 @@ def _shown(column: Column, kind: spark.DataType) -> Column:
         values = spark_functions.transform_values(column, lambda _, value: _shown(value, kind.valueType))
         return spark_functions.transform_keys(values, lambda key, _: _shown(key, kind.keyType))
     if isinstance(kind, spark.StructType):
-        parts = [_shown(column[each.name], each.dataType).alias(each.name) for each in kind.fields]
+        parts = [_shown(column[field.name], field.dataType).alias(field.name) for field in kind.fields]
         return spark_functions.when(column.isNotNull(), spark_functions.struct(*parts))
     text = spark_functions.try_validate_utf8(column.cast("string"))
     return spark_functions.coalesce(
@@ -143,7 +143,7 @@ def _has_text(kind: spark.DataType) -> bool:
         case spark.MapType():
             return _has_text(kind.keyType) or _has_text(kind.valueType)
         case spark.StructType():
-            return any(_has_text(each.dataType) for each in kind.fields)
+            return any(_has_text(field.dataType) for field in kind.fields)
         case _:
             return isinstance(kind, spark.BinaryType | spark.StringType)
 

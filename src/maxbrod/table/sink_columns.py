@@ -90,7 +90,7 @@ def _are_headers(kind: Any) -> bool:  # noqa: ANN401 - of Spark, which is not ty
     return (
         isinstance(entry, spark.StructType)
         and entry.fieldNames() == ["key", "value"]
-        and all(isinstance(each.dataType, _BYTES) for each in entry.fields)
+        and all(isinstance(field.dataType, _BYTES) for field in entry.fields)
     )
 
 

@@ -142,22 +142,22 @@ def _activate(spark: SparkSession) -> None:
 
 def create_views(spark: SparkSession, views: Iterable[View], usage: Usage) -> None:
     """Register each view for one query, with the columns and records that the query needs."""
-    for each in views:
-        if isinstance(each, RecordView):
-            frame = each.load(spark, usage.columns.get(each.name, USUAL), usage.scopes.get(each.name, ()))
+    for view in views:
+        if isinstance(view, RecordView):
+            frame = view.load(spark, usage.columns.get(view.name, USUAL), usage.scopes.get(view.name, ()))
         else:
-            frame = each.load(spark)
-        frame.createOrReplaceTempView(quoted(each.name))
+            frame = view.load(spark)
+        frame.createOrReplaceTempView(quoted(view.name))
 
 
 def create_held_views(spark: SparkSession, views: Iterable[View], frames: Mapping[str, DataFrame]) -> None:
     """Register each view; those of records over their frames of all records."""
-    for each in views:
-        frame = each.over(frames[each.name]) if isinstance(each, RecordView) else each.load(spark)
-        frame.createOrReplaceTempView(quoted(each.name))
+    for view in views:
+        frame = view.over(frames[view.name]) if isinstance(view, RecordView) else view.load(spark)
+        frame.createOrReplaceTempView(quoted(view.name))
 
 
 def create_every_view(spark: SparkSession, views: Iterable[View], prefix: str) -> None:
     """Register each view with all of its columns and records."""
-    for each in views:
-        each.load(spark).createOrReplaceTempView(quoted(prefix + each.name))
+    for view in views:
+        view.load(spark).createOrReplaceTempView(quoted(prefix + view.name))

@@ -229,6 +229,6 @@ def _is_headers(kind: Any) -> bool:  # noqa: ANN401 - as above
     entry = kind.elementType
     return (
         entry.typeName() == "struct"
-        and [each.lower() for each in entry.fieldNames()] == ["key", "value"]
-        and all(_is_bytes(each.dataType) for each in entry.fields)
+        and [fieldname.lower() for fieldname in entry.fieldNames()] == ["key", "value"]
+        and all(_is_bytes(field.dataType) for field in entry.fields)
     )

@@ -71,15 +71,15 @@ def changes_of(document: Mapping[str, Any]) -> Changes:
 def add_changes(parts: Iterable[Changes]) -> tuple[Changes, ...]:
     """The sums for each topic, sorted by name."""
     found: dict[str, Changes] = {}
-    for each in parts:
-        known = found.get(each.topic, Changes(topic=each.topic))
+    for part in parts:
+        known = found.get(part.topic, Changes(topic=part.topic))
         changed = Counter(known.changed)
-        changed.update(each.changed)
-        found[each.topic] = Changes(
-            topic=each.topic,
-            read=known.read + each.read,
-            kept=known.kept + each.kept,
-            dropped=known.dropped + each.dropped,
+        changed.update(part.changed)
+        found[part.topic] = Changes(
+            topic=part.topic,
+            read=known.read + part.read,
+            kept=known.kept + part.kept,
+            dropped=known.dropped + part.dropped,
             changed=dict(changed),
         )
     return tuple(found[topic] for topic in sorted(found))

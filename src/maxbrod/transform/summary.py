@@ -31,9 +31,9 @@ def print_transform(transform: TransformPlan | None) -> None:
 
 def print_changes(topics: Sequence[Changes]) -> None:
     shown = table("Transformed", "*topic", ">read", ">kept", ">dropped", *(f">{name} changed" for name in FIELDS))
-    for each in topics[:LINES_SHOWN_MAX]:
-        changed = (each.changed.get(name, 0) for name in FIELDS)
-        shown.add_row(each.topic, *(f"{count:,}" for count in (each.read, each.kept, each.dropped, *changed)))
+    for topic in topics[:LINES_SHOWN_MAX]:
+        changed = (topic.changed.get(name, 0) for name in FIELDS)
+        shown.add_row(topic.topic, *(f"{count:,}" for count in (topic.read, topic.kept, topic.dropped, *changed)))
     out.print(shown)
     if len(topics) > LINES_SHOWN_MAX:
         print_line(f"and {counted(len(topics) - LINES_SHOWN_MAX, 'more topic')}; --json shows all")

@@ -91,7 +91,7 @@ class _Task:
     def failed(self, failure: dict[str, Any]) -> list[Transformed]:
         """The failure for each item. Before the first row arrives, the task and its items are unknown."""
         places = [_place(item) for item in self._items] or [{"topic": "", "topic_id": "", "partition": -1, "start": 0}]
-        return [Transformed(**each, failure=failure) for each in places]
+        return [Transformed(**place, failure=failure) for place in places]
 
     def add(self, archive: ArchiveWriter, batch: pa.RecordBatch) -> None:
         task, item, kind = (number_column(batch.column(f"{PREFIX}{name}")) for name in ("task", "item", "kind"))

@@ -82,7 +82,7 @@ def tasks_running(session: SparkSession) -> int:
     context = context_of(session)
     with errors_of_spark():
         executors = () if context is None else context._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
-        return sum(each.numRunningTasks() for each in executors)
+        return sum(executor.numRunningTasks() for executor in executors)
 
 
 @contextmanager
@@ -251,7 +251,7 @@ class _ConnectJob:
     def _see(self, stages: Iterable[Any] | None, **_: Any) -> None:  # noqa: ANN401 - PySpark's call
         # A session has one list of handlers for the jobs of all threads.
         if threading.get_ident() == self._thread:
-            self._done = sum(each.num_completed_tasks for each in stages or ())
+            self._done = sum(stage.num_completed_tasks for stage in stages or ())
 
 
 _Job: TypeAlias = _ClassicJob | _ConnectJob

@@ -194,6 +194,6 @@ def _version() -> str:
 
 def _packages() -> tuple[str, ...]:
     """List maxbrod and what it requires in a worker."""
-    required = [each for each in metadata.requires("maxbrod") or () if "extra ==" not in each]
+    required = [require for require in metadata.requires("maxbrod") or () if "extra ==" not in require]
     names = [re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0] for each in required]
     return ("maxbrod", *(name for name in names if name not in _DRIVER_ONLY))

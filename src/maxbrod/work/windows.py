@@ -38,7 +38,7 @@ class Window:
 
 def next_windows(windows: Mapping[TopicPartition, Window], *, bytes_max: int) -> dict[TopicPartition, Window]:
     """The first part of each, about `bytes_max` together. Each advances by at least one offset."""
-    total = sum(each.bytes for each in windows.values())
+    total = sum(window.bytes for window in windows.values())
     share = 1.0 if total <= bytes_max else bytes_max / total
     return {
         where: replace(each, end=min(each.end, each.start + max(int((each.end - each.start) * share), 1)))

@@ -162,8 +162,8 @@ class _Author:
         values = {name: getattr(found, name) for name in SLICE_FIELDS}
         self.rows.append(Segment(**self._shared(), **values, reason=reason))
         if reason is GapReason.CORRUPT:
-            for each in damages:
-                self._notify_reason(reason, each.offset, end, each.message)
+            for damage in damages:
+                self._notify_reason(reason, damage.offset, end, damage.message)
         elif reason is GapReason.UNEXPLAINED:
             self._notify_reason(reason, first, end, f"{missing} of these offsets have no record, and nothing says why")
 

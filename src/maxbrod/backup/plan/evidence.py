@@ -175,7 +175,7 @@ def _follow(ordered: Sequence[Outcome], answered: int, deletion: Failure | None)
                 break
             marks.append(Mark(answered, GapReason.DELETED, deletion.message))
         used.append(outcome)
-        marks += [Mark(each.offset, GapReason.CORRUPT, each.message) for each in outcome.damages]
+        marks += [Mark(damage.offset, GapReason.CORRUPT, damage.message) for damage in outcome.damages]
         read_to = outcome.slices[-1].end_offset if outcome.slices else 0
         answered = max(answered, min(outcome.reached, outcome.item.end), read_to)
     return _Progress(tuple(used), answered, tuple(marks))
@@ -183,8 +183,8 @@ def _follow(ordered: Sequence[Outcome], answered: int, deletion: Failure | None)
 
 def _find_deletion(outcomes: Sequence[Outcome]) -> Failure | None:
     """If one task found the topic deleted, no other range of it can be read later either."""
-    failures = (each.failure for each in outcomes)
-    return next((each for each in failures if each is not None and each.kind is FailureKind.DELETED), None)
+    failures = (outcome.failure for outcome in outcomes)
+    return next((failure for failure in failures if failure is not None and failure.kind is FailureKind.DELETED), None)
 
 
 def _check_items(partition: PartitionId, ordered: Sequence[Outcome]) -> None:

@@ -72,7 +72,10 @@ class TopicView:
 
     def left(self, generation: Generation) -> list[tuple[PartitionView, int]]:
         """The partitions that are not read up to their targets, with the target."""
-        targets = ((each, generation.targets.get(each.partition, each.held.first_offset)) for each in self.partitions)
+        targets = (
+            (partition, generation.targets.get(partition.partition, partition.held.first_offset))
+            for partition in self.partitions
+        )
         return [(each, target) for each, target in targets if each.read_to < target]
 
 
@@ -112,10 +115,10 @@ def why_drop(view: TopicView | None, known: TopicGenerations, *, present: bool, 
         return None
     if view.compacted is False:
         return "the topic is no longer compacted"
-    for each in view.partitions:
-        cut = each.state.truncated_at
-        if cut is not None and cut < building.targets.get(each.partition, 0):
-            return f"the log of partition {each.partition} was truncated at offset {cut}"
+    for partition in view.partitions:
+        cut = partition.state.truncated_at
+        if cut is not None and cut < building.targets.get(partition.partition, 0):
+            return f"the log of partition {partition.partition} was truncated at offset {cut}"
     return why_late(building, view, now_ms=now_ms) if view.left(building) else None
 
 
@@ -144,7 +147,7 @@ def first_generation(view: TopicView, *, began_at: int, now_ms: int) -> TopicGen
 
 def log_ends(view: TopicView) -> dict[int, int]:
     """The last stable offsets that the run was to reach."""
-    return {each.partition: each.state.end for each in view.partitions}
+    return {partition.partition: partition.state.end for partition in view.partitions}
 
 
 def is_due(known: TopicGenerations, policy: Policy, *, now_ms: int) -> bool:
@@ -159,8 +162,8 @@ def is_due(known: TopicGenerations, policy: Policy, *, now_ms: int) -> bool:
 
 def begin(known: TopicGenerations, view: TopicView, *, now_ms: int) -> TopicGenerations | None:
     """With the next generation, which reads afresh what the archive holds now. None: that is nothing."""
-    targets = {each.partition: each.held.end_offset for each in view.partitions}
-    if all(each.held.first_offset >= each.held.end_offset for each in view.partitions):
+    targets = {partition.partition: partition.held.end_offset for partition in view.partitions}
+    if all(partition.held.first_offset >= partition.held.end_offset for partition in view.partitions):
         return None
     new = Generation(number=known.next_number, stage=Stage.BUILDING, began_at=now_ms, targets=targets)
     return known.with_generation(new)

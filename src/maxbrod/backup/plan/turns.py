@@ -254,7 +254,7 @@ def _active(turn: Turn, sight: Sight, policy: Policy) -> Decision:
             return _acknowledge(turn, policy, stopped)
         if sight.now_ms - turn.since_ms < policy.length_ms:
             return Decision(turn=turn, then=turn)
-        offsets = {each: max(sight.last_offsets.get(each, 0), 0) for each in sight.partitions}
+        offsets = {partition: max(sight.last_offsets.get(partition, 0), 0) for partition in sight.partitions}
         new = replace(turn, announced=offsets, announced_at_ms=0)
         return Decision(turn=new, then=new)
     return _ask(turn, sight, policy)
@@ -272,7 +272,7 @@ def _answer(turn: Turn, sight: Sight, policy: Policy, asked: Mapping[int, Coordi
 
 def _ask(turn: Turn, sight: Sight, policy: Policy) -> Decision:
     """Ask the other one to begin, and again if this one has come much further, or nothing happens."""
-    last = {each: max(sight.last_offsets.get(each, 0), 0) for each in sight.partitions}
+    last = {partition: max(sight.last_offsets.get(partition, 0), 0) for partition in sight.partitions}
     further = {
         each: offset for each, offset in last.items() if offset - turn.announced.get(each, -1) > policy.interval_offsets
     }
@@ -334,7 +334,7 @@ def _acknowledge(turn: Turn, policy: Policy, partitions: Iterable[int]) -> Decis
 
 
 def _acknowledgements(policy: Policy, partitions: Iterable[int]) -> tuple[Send, ...]:
-    return tuple(Send(key=key_of(policy.own, each), message=None) for each in sorted(partitions))
+    return tuple(Send(key=key_of(policy.own, partition), message=None) for partition in sorted(partitions))
 
 
 def _sends(policy: Policy, event: Event, offsets: Mapping[int, int], now_ms: int) -> tuple[Send, ...]:

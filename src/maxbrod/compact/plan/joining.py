@@ -92,17 +92,17 @@ def _newest(rows: Sequence[Segment]) -> int | None:
         for row in rows
         if row.min_timestamp is not None or row.max_timestamp is not None
     ]
-    return None if None in times else max((each for each in times if each is not None), default=None)
+    return None if None in times else max((time for time in times if time is not None), default=None)
 
 
 def _aborted(transactions: Iterable[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
     """Each transaction once. One that goes on beyond a row is recorded up to that row's end, so the last end counts."""
     found: dict[tuple[int, int], AbortedTransaction] = {}
-    for each in transactions:
-        key = each.first_offset, each.producer_id
+    for transaction in transactions:
+        key = transaction.first_offset, transaction.producer_id
         known = found.get(key)
-        if known is None or known.last_offset < each.last_offset:
-            found[key] = each
+        if known is None or known.last_offset < transaction.last_offset:
+            found[key] = transaction
     return tuple(found[key] for key in sorted(found))
 
 
@@ -115,7 +115,7 @@ def still_applies(
     """
     group = merge.group
     partition = next(
-        (each for each in edges if (each.topic_id, each.partition) == (group.topic_id, group.partition)), None
+        (edge for edge in edges if (edge.topic_id, edge.partition) == (group.topic_id, group.partition)), None
     )
     if partition is not None and not merge.joints.isdisjoint(edges[partition]):
         return False

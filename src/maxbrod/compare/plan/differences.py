@@ -96,7 +96,7 @@ def _start(first: bytes | None, second: bytes | None) -> int:
 
 
 def _show_headers(headers: list[dict[str, Any]]) -> str:
-    shown = [f"{show_bytes(each['key'])}={show_bytes(each['value'])}" for each in headers[:_HEADERS_SHOWN_MAX]]
+    shown = [f"{show_bytes(header['key'])}={show_bytes(header['value'])}" for header in headers[:_HEADERS_SHOWN_MAX]]
     more = [f"and {len(headers) - _HEADERS_SHOWN_MAX} more"] if len(headers) > _HEADERS_SHOWN_MAX else []
     return f"[{', '.join(shown + more)}]"
 

@@ -108,7 +108,7 @@ def _cut(number: int, pair: Pair) -> Iterator[ComparePart]:
 
 
 def _bounds(extent: Extent, splits: Sequence[int]) -> list[int]:
-    return [extent.first, *(each for each in splits if extent.first < each < extent.end), extent.end]
+    return [extent.first, *(split for split in splits if extent.first < split < extent.end), extent.end]
 
 
 def _parts(pair: int, side: Side, extent: Extent, bounds: Sequence[int], size: int) -> Iterator[ComparePart]:
@@ -140,7 +140,7 @@ def judge(number: int, pair: Pair, parts: Sequence[ComparePart], digests: Digest
 
 def judge_set(verdicts: Sequence[Verdict]) -> Verdict:
     """The verdict on all partitions of a topic together, in any order."""
-    source, target = join(each.source for each in verdicts), join(each.target for each in verdicts)
+    source, target = join(verdict.source for verdict in verdicts), join(verdict.target for verdict in verdicts)
     equal = (source.records, source.total) == (target.records, target.total)
     return Verdict(source=source, target=target, equal=equal)
 
@@ -195,7 +195,7 @@ def _after_equal_beginning(
     starts = [_starts(number, side, parts, digests) for side in Side]
     common = [count for count in starts[0].keys() & starts[1].keys() if starts[0][count][0] == starts[1][count][0]]
     skipped = max(common, default=0)
-    (_, first), (_, second) = (each.get(skipped, (Digest(), None)) for each in starts)
+    (_, first), (_, second) = (start.get(skipped, (Digest(), None)) for start in starts)
     return Suspect(
         pair=number,
         source=replace(source, first=source.first if first is None else first),

@@ -81,6 +81,6 @@ def set_quotas(
 def _entry(entities: Entities, values: Mapping[str, float]) -> Message:
     entry = AlterClientQuotasRequest.EntryData
     return entry(
-        entity=[entry.EntityData(entity_type=each.type, entity_name=each.name) for each in entities],
+        entity=[entry.EntityData(entity_type=entity.type, entity_name=entity.name) for entity in entities],
         ops=[entry.OpData(key=key, value=value, remove=False) for key, value in values.items()],
     )

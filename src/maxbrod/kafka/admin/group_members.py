@@ -32,7 +32,7 @@ def remove_members(client: KafkaClient, group_id: str, *, deadline: Deadline | N
         members = _members(client, node_id, group_id, limit)
         if members:
             answer = client.ask_broker(node_id, _leave(group_id, members), deadline=limit)
-            for code in (answer.error_code, *(each.error_code for each in answer.members)):
+            for code in (answer.error_code, *(member.error_code for member in answer.members)):
                 # It has left by itself in the meantime.
                 if code and code != Code.UNKNOWN_MEMBER_ID:
                     raise answered_with(code, operation=_OPERATION, object_name=group_id)
@@ -48,7 +48,7 @@ def _members(client: KafkaClient, node_id: int, group_id: str, deadline: Deadlin
         raise answered_with(found.error_code, operation=_OPERATION, object_name=group_id)
     if not found.members and found.group_state == "PreparingRebalance":
         raise UnavailableError("members are joining", operation=_OPERATION, object_name=group_id)
-    return [(each.member_id, each.group_instance_id) for each in found.members]
+    return [(member.member_id, member.group_instance_id) for member in found.members]
 
 
 def _leave(group_id: str, members: list[tuple[str, str | None]]) -> Message:

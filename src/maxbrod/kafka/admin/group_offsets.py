@@ -38,13 +38,13 @@ def commit_offsets(
     """Commit these offsets with their leader epochs and metadata. Creates the group if it does not exist."""
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     wanted = {
-        each.where: topic.OffsetCommitRequestPartition(
-            partition_index=each.partition,
-            committed_offset=each.offset,
-            committed_leader_epoch=each.leader_epoch,
-            committed_metadata=each.metadata,
+        offset.where: topic.OffsetCommitRequestPartition(
+            partition_index=offset.partition,
+            committed_offset=offset.offset,
+            committed_leader_epoch=offset.leader_epoch,
+            committed_metadata=offset.metadata,
         )
-        for each in offsets
+        for offset in offsets
     }
 
     def request() -> Message:

@@ -85,10 +85,10 @@ def _describe_groups_request(group_ids: Sequence[str]) -> Message:
 
 
 def _group_operations(answer: Message) -> Iterator[tuple[str, int, Operations | None]]:
-    for each in answer.groups:
-        operations = each.authorized_operations
-        yield each.group_id, each.error_code, None if operations is None else _named(operations)
+    for group in answer.groups:
+        operations = group.authorized_operations
+        yield group.group_id, group.error_code, None if operations is None else _named(operations)
 
 
 def _named(operations: Iterable[int] | None) -> Operations:
-    return frozenset(OPERATIONS.get(each, str(each)) for each in operations or ())
+    return frozenset(OPERATIONS.get(operation, str(operation)) for operation in operations or ())

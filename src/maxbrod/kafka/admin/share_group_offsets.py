@@ -57,7 +57,7 @@ def delete_share_offsets(
         return DeleteShareGroupOffsetsRequest(group_id=group_id, topics=[topic(topic_name=name) for name in names])
 
     def read(answer: Message) -> Iterator[tuple[TopicPartition, int]]:
-        codes = {each.topic_name: each.error_code for each in answer.responses or ()}
+        codes = {response.topic_name: response.error_code for response in answer.responses or ()}
         yield from ((where, answer.error_code or codes.get(where.topic, 0)) for where in wanted)
 
     return ask_until_final(client, group_id, wanted, request, read, deadline=deadline) if wanted else {}

@@ -107,7 +107,7 @@ class _Leader:
         try:
             answers = self._exchange(client.connection(self._node_id, deadline=deadline), deadline)
             if answers != self._answers:
-                self.bounds, self._answers = self._decode([_read(each) for each in answers]), answers
+                self.bounds, self._answers = self._decode([_read(answer) for answer in answers]), answers
         except (UnavailableError, CorruptDataError):
             self.bounds, self._answers = {}, []
 

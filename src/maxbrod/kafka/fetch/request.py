@@ -78,14 +78,14 @@ def fetch_request(
     every request asks for other offsets, and a session would add an epoch to keep in step and an error to recover from.
     """
     topics: dict[UUID, list[Any]] = defaultdict(list)
-    for each in partitions:
-        topics[each.topic_id].append(
+    for partition in partitions:
+        topics[partition.topic_id].append(
             FetchRequest.FetchTopic.FetchPartition(
-                partition=each.partition,
-                current_leader_epoch=each.leader_epoch,
-                fetch_offset=each.offset,
-                last_fetched_epoch=each.last_fetched_epoch,
-                partition_max_bytes=each.bytes_max,
+                partition=partition.partition,
+                current_leader_epoch=partition.leader_epoch,
+                fetch_offset=partition.offset,
+                last_fetched_epoch=partition.last_fetched_epoch,
+                partition_max_bytes=partition.bytes_max,
             )
         )
     return FetchRequest(

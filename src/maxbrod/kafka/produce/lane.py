@@ -157,13 +157,16 @@ def _produce_answers(
 ) -> Iterator[tuple[tuple[bytes, int], Answer]]:
     for topic in answer.responses:
         name = topic.topic_id.bytes if version >= TOPIC_IDS_SINCE else topic.name.encode()
-        for each in topic.partition_responses:
-            details = _details(each.error_message, each.record_errors) if each.error_code else None
-            yield (name, each.index), Answer(each.error_code, each.base_offset, each.log_append_time_ms, details)
+        for response in topic.partition_responses:
+            details = _details(response.error_message, response.record_errors) if response.error_code else None
+            yield (
+                (name, response.index),
+                Answer(response.error_code, response.base_offset, response.log_append_time_ms, details),
+            )
 
 
 def _details(message: str | None, records: Iterable[Any] | None) -> str | None:
-    words = [message, *(f"record {each.batch_index}: {each.batch_index_error_message}" for each in records or ())]
+    words = [message, *(f"record {record.batch_index}: {record.batch_index_error_message}" for record in records or ())]
     return "; ".join(filter(None, words[:3])) or None
 
 
@@ -172,5 +175,5 @@ def _marker_answers(
 ) -> Iterator[tuple[tuple[bytes, int], Answer]]:
     for marker in answer.markers:
         for topic in marker.topics:
-            for each in topic.partitions:
-                yield (topic.name.encode(), each.partition_index), Answer(each.error_code)
+            for partition in topic.partitions:
+                yield (topic.name.encode(), partition.partition_index), Answer(partition.error_code)

@@ -63,10 +63,10 @@ def produce_body(
     pieces: list[Piece] = []
     small = _NULL if transactional_id is None else _string(transactional_id)
     small += _START.pack(_ALL_IN_SYNC, timeout_ms) + _length(len(topics))
-    for each in topics.values():
-        where, topic_id, _ = each[0]
-        small += (topic_id.bytes if version >= TOPIC_IDS_SINCE else _string(where.topic)) + _length(len(each))
-        for where, _, records in each:
+    for topic in topics.values():
+        where, topic_id, _ = topic[0]
+        small += (topic_id.bytes if version >= TOPIC_IDS_SINCE else _string(where.topic)) + _length(len(topic))
+        for where, _, records in topic:
             pieces.append(small + _INDEX.pack(where.partition) + _length(len(records)))
             pieces.append(records)
             small = _NO_TAGS

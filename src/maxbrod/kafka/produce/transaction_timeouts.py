@@ -40,4 +40,4 @@ def _allowed_ms(client: KafkaClient, node_id: int, deadline: Deadline) -> list[i
         include_documentation=False,
     )
     answer = client.ask_broker(node_id, request, deadline=deadline)
-    return [int(each.value) for result in answer.results for each in result.configs if each.value is not None]
+    return [int(config.value) for result in answer.results for config in result.configs if config.value is not None]

@@ -123,7 +123,7 @@ def end(client: KafkaClient, transaction: Transaction, *, commit: bool, patience
 
 def standings(client: KafkaClient, transactions: Iterable[Transaction]) -> dict[str, Standing]:
     """The states by transactional id. Changes nothing. UnavailableError if a coordinator does not answer."""
-    wanted = {each.transactional_id: each for each in transactions}
+    wanted = {transaction.transactional_id: transaction for transaction in transactions}
 
     def read(answer: Message) -> Iterator[tuple[str, int, Standing]]:
         for each in answer.transaction_states:
@@ -162,7 +162,7 @@ def ongoing(client: KafkaClient, prefix: str, *, patience_s: float = PATIENCE_S)
             answer = client.ask_broker(node_id, request, deadline=limit)
             if answer.error_code:
                 raise answered_with(answer.error_code, operation="list transactions", object_name=prefix)
-            found.update(each.transactional_id for each in answer.transaction_states)
+            found.update(state.transactional_id for state in answer.transaction_states)
         return sorted(each for each in found if each.startswith(prefix))
 
     return retry(once, deadline=Deadline.after(patience_s), what="the brokers to list transactions")
@@ -227,13 +227,13 @@ def commit_offsets_in(
     )
     topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     wanted = {
-        each.where: topic.TxnOffsetCommitRequestPartition(
-            partition_index=each.partition,
-            committed_offset=each.offset,
-            committed_leader_epoch=each.leader_epoch,
-            committed_metadata=each.metadata,
+        offset.where: topic.TxnOffsetCommitRequestPartition(
+            partition_index=offset.partition,
+            committed_offset=offset.offset,
+            committed_leader_epoch=offset.leader_epoch,
+            committed_metadata=offset.metadata,
         )
-        for each in offsets
+        for offset in offsets
     }
 
     def once(limit: Deadline) -> None:

@@ -65,15 +65,15 @@ def read_acls(client: KafkaClient, *, deadline: Deadline) -> Acls:
 
 def _acls(answer: Message) -> Iterator[Acl]:
     for resource in answer.resources:
-        for each in resource.acls:
+        for acl in resource.acls:
             yield Acl(
                 resource_type=name_of(RESOURCE_TYPES, resource.resource_type),
                 resource_name=resource.resource_name,
                 pattern_type=name_of(PATTERN_TYPES, resource.pattern_type),
-                principal=each.principal,
-                host=each.host,
-                operation=name_of(OPERATIONS, each.operation),
-                permission=name_of(PERMISSIONS, each.permission_type),
+                principal=acl.principal,
+                host=acl.host,
+                operation=name_of(OPERATIONS, acl.operation),
+                permission=name_of(PERMISSIONS, acl.permission_type),
             )
 
 
@@ -83,7 +83,7 @@ def read_quotas(client: KafkaClient, *, deadline: Deadline) -> tuple[Quota, ...]
     return tuple(
         Quota(
             entities=tuple(QuotaEntity(type=each.entity_type, name=each.entity_name) for each in entry.entity),
-            values={each.key: each.value for each in entry.values},
+            values={value.key: value.value for value in entry.values},
         )
         for entry in answer.entries or ()
     )
@@ -94,9 +94,9 @@ def read_users(client: KafkaClient, *, deadline: Deadline) -> tuple[ScramUser, .
     # Empty means all. So does null, but a broker fails on it when it must refuse the request (Kafka 4.3).
     answer = _ask(client, lambda: DescribeUserScramCredentialsRequest(users=[]), "read SCRAM users", deadline)
     return tuple(
-        ScramUser(name=user.user, mechanism=name_of(MECHANISMS, each.mechanism), iterations=each.iterations)
+        ScramUser(name=user.user, mechanism=name_of(MECHANISMS, info.mechanism), iterations=info.iterations)
         for user in answer.results
-        for each in user.credential_infos
+        for info in user.credential_infos
     )
 
 

@@ -192,12 +192,12 @@ class ClusterState:
     @property
     def hidden_topics(self) -> tuple[str, ...]:
         """The names of topics that exist, and that this user may not see."""
-        return tuple(each.what.removeprefix(HIDDEN_TOPIC) for each in self.gaps if each.what.startswith(HIDDEN_TOPIC))
+        return tuple(gap.what.removeprefix(HIDDEN_TOPIC) for gap in self.gaps if gap.what.startswith(HIDDEN_TOPIC))
 
     @property
     def may_hide_topics(self) -> MissingState | None:
         """Why there may be more topics than `topics` and `hidden_topics`; None: there are no more."""
-        return next((each for each in self.gaps if each.what == HIDDEN_TOPICS), None)
+        return next((gap for gap in self.gaps if gap.what == HIDDEN_TOPICS), None)
 
     def topic(self, name: str) -> TopicState | None:
         return _named(self.topics, name, lambda each: each.name)
@@ -246,14 +246,14 @@ def decode_state(fields: Mapping[str, Any]) -> ClusterState:
 
 def decode_acls(values: Iterable[Mapping[str, Any]]) -> tuple[Acl, ...]:
     """ACLs as `encode_state` writes them. ValueError if one is malformed."""
-    return tuple(strict_json.value_of(Acl, each, "acl") for each in values)
+    return tuple(strict_json.value_of(Acl, value, "acl") for value in values)
 
 
 def decode_quotas(values: Iterable[Mapping[str, Any]]) -> tuple[Quota, ...]:
     """Quotas as `encode_state` writes them. ValueError if one is malformed."""
-    return tuple(strict_json.value_of(Quota, each, "quota") for each in values)
+    return tuple(strict_json.value_of(Quota, value, "quota") for value in values)
 
 
 def decode_users(values: Iterable[Mapping[str, Any]]) -> tuple[ScramUser, ...]:
     """Users as `encode_state` writes them. ValueError if one is malformed."""
-    return tuple(strict_json.value_of(ScramUser, each, "user") for each in values)
+    return tuple(strict_json.value_of(ScramUser, value, "user") for value in values)

@@ -86,13 +86,13 @@ def _listed_by(client: KafkaClient, node_id: int, deadline: Deadline) -> dict[st
         raise answered_with(answer.error_code, operation="list groups", object_name=f"broker {node_id}")
     typed = request.API_VERSION >= _TYPES_SINCE  # older brokers have only one type
     return {
-        each.group_id: ListedGroup(
-            group_id=each.group_id,
-            type=each.group_type.lower() if typed else CLASSIC,
-            state=each.group_state,
-            protocol_type=each.protocol_type,
+        group.group_id: ListedGroup(
+            group_id=group.group_id,
+            type=group.group_type.lower() if typed else CLASSIC,
+            state=group.group_state,
+            protocol_type=group.protocol_type,
         )
-        for each in answer.groups
+        for group in answer.groups
     }
 
 
@@ -145,15 +145,15 @@ def read_settled_offsets(
 
 def _committed(group: Message, topic_ids: Mapping[str, str]) -> Iterator[CommittedOffset]:
     for topic in group.topics:
-        for each in topic.partitions:
-            if each.committed_offset >= 0:
+        for partition in topic.partitions:
+            if partition.committed_offset >= 0:
                 yield CommittedOffset(
                     topic=topic.name,
                     topic_id=topic_ids.get(topic.name),
-                    partition=each.partition_index,
-                    offset=each.committed_offset,
-                    leader_epoch=each.committed_leader_epoch,
-                    metadata=each.metadata,
+                    partition=partition.partition_index,
+                    offset=partition.committed_offset,
+                    leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.metadata,
                 )
 
 
@@ -168,19 +168,19 @@ def _share_offsets(answer: Message) -> Iterator[GroupOffsets]:
             CommittedOffset(
                 topic=topic.topic_name,
                 topic_id=topic_id_text(topic.topic_id),
-                partition=each.partition_index,
-                offset=each.start_offset,
-                leader_epoch=each.leader_epoch,
+                partition=partition.partition_index,
+                offset=partition.start_offset,
+                leader_epoch=partition.leader_epoch,
                 metadata=None,
             )
             for topic in group.topics
-            for each in topic.partitions
-            if each.start_offset >= 0
+            for partition in topic.partitions
+            if partition.start_offset >= 0
         )
         yield group.group_id, _error(group), offsets
 
 
 def _error(group: Message) -> int:
     """The error of the group or of its first partition with one. The offsets of a group are all known or none."""
-    inside = (each.error_code for topic in group.topics for each in topic.partitions)
+    inside = (partition.error_code for topic in group.topics for partition in topic.partitions)
     return int(group.error_code or next(filter(None, inside), 0))

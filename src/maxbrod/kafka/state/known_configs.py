@@ -58,7 +58,7 @@ def read_known_configs(client: KafkaClient, topics: Iterable[str], *, deadline: 
         except MaxbrodError:
             continue
         if not result.error_code:
-            found = {each.name for each in result.configs}
+            found = {config.name for config in result.configs}
             return frozenset(found if kind == TOPIC else _of_topics(found))
     return None
 

@@ -100,13 +100,13 @@ def _open_producers(
 def _open(producers: Iterable[Any]) -> tuple[OpenTransaction, ...]:
     found = (
         OpenTransaction(
-            producer_id=each.producer_id,
-            producer_epoch=each.producer_epoch,
-            start_offset=each.current_txn_start_offset,
-            last_timestamp_ms=each.last_timestamp,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            start_offset=producer.current_txn_start_offset,
+            last_timestamp_ms=producer.last_timestamp,
         )
-        for each in producers
-        if each.current_txn_start_offset >= 0
+        for producer in producers
+        if producer.current_txn_start_offset >= 0
     )
     return tuple(sorted(found, key=lambda each: each.start_offset))
 
@@ -129,11 +129,11 @@ def _origins_at(client: KafkaClient, node_id: int, producer_ids: set[int], deadl
         return {}
     found: dict[int, _Origin] = {each.producer_id: {"transactional_id": each.transactional_id} for each in listed}
     names = DescribeTransactionsRequest(transactional_ids=[each.transactional_id for each in listed])
-    for each in client.ask_broker(node_id, names, deadline=deadline).transaction_states:
-        if not each.error_code:
-            found[each.producer_id] = {
-                "transactional_id": each.transactional_id,
-                "started_at_ms": each.transaction_start_time_ms if each.transaction_start_time_ms >= 0 else None,
-                "timeout_ms": each.transaction_timeout_ms,
+    for state in client.ask_broker(node_id, names, deadline=deadline).transaction_states:
+        if not state.error_code:
+            found[state.producer_id] = {
+                "transactional_id": state.transactional_id,
+                "started_at_ms": state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None,
+                "timeout_ms": state.transaction_timeout_ms,
             }
     return found

@@ -65,7 +65,7 @@ def _names(answer: Message) -> frozenset[str]:
         for folder in answer.results
         if not folder.error_code
         for topic in folder.topics
-        if any(not each.is_future_key for each in topic.partitions)
+        if any(not partition.is_future_key for partition in topic.partitions)
     )
 
 

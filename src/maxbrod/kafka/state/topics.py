@@ -64,10 +64,10 @@ def see_topics(client: KafkaClient, names: Iterable[str] | None, *, deadline: De
 
 
 def _read_seen(answer: Message) -> SeenTopics:
-    denied = [each for each in answer.topics if each.error_code == Code.TOPIC_AUTHORIZATION_FAILED]
+    denied = [topic for topic in answer.topics if topic.error_code == Code.TOPIC_AUTHORIZATION_FAILED]
     # No topic can have an invalid name, so that there is none.
     absent = {Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC}
-    answer.topics = [each for each in answer.topics if each.error_code not in absent]
+    answer.topics = [topic for topic in answer.topics if topic.error_code not in absent]
     return SeenTopics(topics=read_metadata(answer).topics, denied=tuple(sorted(each.name for each in denied)))
 
 
@@ -116,7 +116,7 @@ def read_defaults(client: KafkaClient, *, deadline: Deadline) -> dict[str, str] 
     (result,) = answer.results
     if result.error_code:
         return None
-    values = {each.name: each.value for each in result.configs}
+    values = {config.name: config.value for config in result.configs}
     found = {topic: values.get(broker) for broker, topic in _DEFAULTS.items()}
     for name, factor in _RETENTION_UNITS.items():
         # The finer unit takes precedence; the coarsest always has a value.
@@ -137,9 +137,9 @@ def configs_request(names: Iterable[str], kind: int = TOPIC) -> Message:
 def _configs(entries: Iterable[Any]) -> TopicConfigs:
     own = {}
     effective = {}
-    for each in entries:
-        if each.config_source == _DYNAMIC_TOPIC_CONFIG:
-            own[each.name] = each.value
-        if each.name in EFFECTIVE_CONFIGS and each.value is not None:
-            effective[each.name] = each.value
+    for entry in entries:
+        if entry.config_source == _DYNAMIC_TOPIC_CONFIG:
+            own[entry.name] = entry.value
+        if entry.name in EFFECTIVE_CONFIGS and entry.value is not None:
+            effective[entry.name] = entry.value
     return TopicConfigs(own=own, effective=effective)

@@ -229,7 +229,7 @@ class Connection:
             raise too_old(self.name, f"not even version {_API_VERSIONS} of ApiVersions")
         if answer.error_code:
             raise answered_with(answer.error_code, operation="connect", object_name=self.name)
-        ranges = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+        ranges = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
         self.versions = ApiVersions(broker=self.name, ranges=ranges)
 
     def _receive_frame(self, deadline: Deadline) -> NDArray[np.uint8]:

@@ -122,10 +122,10 @@ def _by_coordinator(
     coordinated: dict[int, list[str]] = defaultdict(list)
     for portion in in_requests(group_ids, _GROUPS_PER_REQUEST):
         answer = client.ask_any(partial(_find_request, kind, portion), deadline=deadline)
-        for each in answer.coordinators:
-            if each.error_code:
-                answers.refuse(each.key, each.error_code)
+        for coordinator in answer.coordinators:
+            if coordinator.error_code:
+                answers.refuse(coordinator.key, coordinator.error_code)
             else:
-                coordinated[each.node_id].append(each.key)
+                coordinated[coordinator.node_id].append(coordinator.key)
     for node_id, groups in coordinated.items():
         yield from ((node_id, portion) for portion in in_requests(groups, _GROUPS_PER_REQUEST))

@@ -59,14 +59,14 @@ def metadata_request(topics: Iterable[str] | None) -> Message:
 def read_metadata(answer: Message) -> Metadata:
     """Convert a response of kafka-python. An error that is not retriable is raised."""
     brokers = {
-        each.node_id: Broker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
-        for each in answer.brokers
+        broker.node_id: Broker(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+        for broker in answer.brokers
     }
     return Metadata(
         cluster_id=answer.cluster_id,
         controller=answer.controller_id,
         brokers=brokers,
-        topics={each.name: _topic(each) for each in answer.topics if _exists(each)},
+        topics={topic.name: _topic(topic) for topic in answer.topics if _exists(topic)},
     )
 
 
@@ -83,13 +83,13 @@ def _topic(topic: Message) -> Topic:
         topic_id=topic.topic_id,
         internal=bool(topic.is_internal),
         partitions={
-            each.partition_index: Partition(
-                leader=each.leader_id if each.leader_id >= 0 else None,
-                leader_epoch=each.leader_epoch,
-                replicas=tuple(each.replica_nodes),
-                in_sync=tuple(each.isr_nodes),
-                offline=tuple(each.offline_replicas),
+            partition.partition_index: Partition(
+                leader=partition.leader_id if partition.leader_id >= 0 else None,
+                leader_epoch=partition.leader_epoch,
+                replicas=tuple(partition.replica_nodes),
+                in_sync=tuple(partition.isr_nodes),
+                offline=tuple(partition.offline_replicas),
             )
-            for each in topic.partitions
+            for partition in topic.partitions
         },
     )

@@ -26,8 +26,8 @@ def by_topic(values: Mapping[TopicPartition, Value]) -> dict[str, dict[int, Valu
 def each_partition(topics: Iterable[Message]) -> Iterator[tuple[TopicPartition, Message]]:
     """Every partition of a response whose topics have a `name` and whose partitions have a `partition_index`."""
     for topic in topics:
-        for each in topic.partitions:
-            yield TopicPartition(topic=topic.name, partition=each.partition_index), each
+        for partition in topic.partitions:
+            yield TopicPartition(topic=topic.name, partition=partition.partition_index), partition
 
 
 def in_requests(values: Sequence[Value], per_request: int) -> Iterator[Sequence[Value]]:

@@ -111,7 +111,8 @@ class _Choice:
         self._instances = instances
         self._wanted = wanted
         complete = sorted(
-            (each for each in instances.values() if each.stage.complete), key=lambda each: each.activated_at_ms
+            (instance for instance in instances.values() if instance.stage.complete),
+            key=lambda each: each.activated_at_ms,
         )
         # Both are complete for a moment after a switch.
         self._active = {each.topic: each for each in complete}
@@ -154,13 +155,13 @@ class _Choice:
 
     def doubts(self, of_a_tool: Collection[str]) -> list[Doubt]:
         """`of_a_tool`: topics of which the tool itself has a copy."""
-        topics = {each.topic for each in self._instances.values()} - set(self._active)
+        topics = {instance.topic for instance in self._instances.values()} - set(self._active)
         if self._wanted is not None:
             known = self._instances.get(self._wanted)
             topics = {known.topic} if known is not None and not known.stage.complete else set()
         what = "no generation of this topic has reached the end of its log, as far as its instances have recorded"
         hint = "wait until the active instance has caught up"
-        return [Doubt(what=what, topic=each, hint=hint, refused=each not in of_a_tool) for each in sorted(topics)]
+        return [Doubt(what=what, topic=topic, hint=hint, refused=topic not in of_a_tool) for topic in sorted(topics)]
 
 
 def _chosen(copies: dict[str | None, _Copy], faults: list[Fault]) -> list[ForeignSegment]:
@@ -172,7 +173,7 @@ def _chosen(copies: dict[str | None, _Copy], faults: list[Fault]) -> list[Foreig
     for name, copy in copies.items():
         if name != best:
             message = f"belongs to the copy of {name or 'no connector'}; the copy of {best or 'none'} is newer"
-            faults += [Fault(path=each.path, message=message, fatal=False) for each in copy.segments]
+            faults += [Fault(path=segment.path, message=message, fatal=False) for segment in copy.segments]
     return copies[best].segments
 
 
@@ -281,9 +282,9 @@ def _by_reading(storage: Storage, name: FileName, info: ObjectInfo) -> tuple[For
         path=info.path,
         base_offset=bounds[0][0],
         end_offset=bounds[-1][1],
-        records=sum(each[2] for each in bounds),
+        records=sum(bound[2] for bound in bounds),
         bytes=info.size,
-        min_timestamp=min(each[3] for each in bounds),
-        max_timestamp=max(each[4] for each in bounds),
+        min_timestamp=min(bound[3] for bound in bounds),
+        max_timestamp=max(bound[4] for bound in bounds),
     )
     return segment, fault

@@ -88,7 +88,7 @@ def encode_contents(contents: Contents, *, framed: bool) -> bytes:
         "run_id": contents.run_id,
         "written_at": contents.written_at,
         "level": contents.level,
-        "slices": [_fields(each) for each in contents.entries],
+        "slices": [_fields(entry) for entry in contents.entries],
     }
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     batch = _batch(bytes(cramjam.zstd.compress(text, level=1)), contents.written_at)

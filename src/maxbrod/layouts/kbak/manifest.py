@@ -87,7 +87,7 @@ class _Reader:
             self._fault(partition, error)
             return
         segments = self._without_overlaps(list(self._segments(where, listed)))
-        ends = [position, *(each.end_offset for each in segments), *(gap.end_offset for gap in gaps)]
+        ends = [position, *(segment.end_offset for segment in segments), *(gap.end_offset for gap in gaps)]
         if max(ends) or listed:
             self.positions[where] = max(ends)
         self.segments += segments
@@ -116,21 +116,23 @@ class _Reader:
     def _without_overlaps(self, segments: Sequence[ForeignSegment]) -> list[ForeignSegment]:
         """A run that was resumed may have read some records twice. The earlier segment keeps them."""
         kept: list[ForeignSegment] = []
-        for each in sorted(segments, key=lambda one: (one.base_offset, -one.end_offset)):
+        for segment in sorted(segments, key=lambda one: (one.base_offset, -one.end_offset)):
             end = kept[-1].end_offset if kept else 0
-            if not kept or each.base_offset >= end:
-                kept.append(each)
+            if not kept or segment.base_offset >= end:
+                kept.append(segment)
                 continue
             self.faults.append(
                 Fault(
-                    path=each.path,
+                    path=segment.path,
                     message="holds offsets that another has, too",
-                    offset=each.base_offset,
+                    offset=segment.base_offset,
                     fatal=False,
                 )
             )
-            if each.end_offset > end:
-                kept.append(replace(each, base_offset=end, records=None, details={**each.details, "from_offset": end}))
+            if segment.end_offset > end:
+                kept.append(
+                    replace(segment, base_offset=end, records=None, details={**segment.details, "from_offset": end})
+                )
         return kept
 
     def _fault(self, fields: Fields, error: CorruptDataError) -> None:

@@ -28,7 +28,7 @@ def prune(storage: Storage, survey: Survey, going: Collection[str]) -> None:
     if manifest is None:
         raise RefusedError("the manifest has disappeared", object_name=storage.name_of(path))
     segments = by_partition(survey.segments)
-    leaving = {each.details["key"]: each for each in survey.segments if each.path in going}
+    leaving = {segment.details["key"]: segment for segment in survey.segments if segment.path in going}
     values = dict(manifest.values)
     for topic in values.get("topics") or [] if leaving else []:
         for partition in topic.get("partitions") or []:

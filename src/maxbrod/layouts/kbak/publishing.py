@@ -123,7 +123,7 @@ def _list(entry: dict[str, Any], name: str) -> list[Any]:
 
 
 def _entry(entries: list[Any], name: str, value: object, new: Any) -> dict[str, Any]:  # noqa: ANN401 - a function
-    found: dict[str, Any] | None = next((each for each in entries if each.get(name) == value), None)
+    found: dict[str, Any] | None = next((entry for entry in entries if entry.get(name) == value), None)
     if found is None:
         found = new(value)
         entries.append(found)

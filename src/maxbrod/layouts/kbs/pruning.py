@@ -35,7 +35,7 @@ def prune(storage: Storage, survey: Survey, going: Collection[str]) -> None:
     manifest = read_document(storage, path)
     if manifest is None:
         raise RefusedError("the manifest has disappeared", object_name=storage.name_of(path))
-    kept = by_partition(each for each in survey.segments if each.path not in going)
+    kept = by_partition(segment for segment in survey.segments if segment.path not in going)
     if going:
         write_document(storage, path, _without(manifest.values, by_partition(survey.segments), kept))
     # Those that a killed call has left included.
@@ -61,7 +61,7 @@ def _without(old: Mapping[str, Any], before: Partitions, kept: Partitions) -> di
     ):
         if isinstance(statistics.get(name), int):
             statistics[name] = max(statistics[name] - less, 0)
-    times = [each.min_timestamp for each in segments if each.min_timestamp is not None]
+    times = [segment.min_timestamp for segment in segments if segment.min_timestamp is not None]
     time_range = dict(old.get("time_range") or {})
     if len(times) == len(segments):
         time_range["earliest_timestamp"] = min(times)

@@ -133,26 +133,26 @@ def _copied(old: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _statistics(old: dict[str, Any], segments: Sequence[ForeignSegment], emptied: Emptied) -> dict[str, Any]:
-    unknown = [each for each in segments if "uncompressed_bytes" not in each.details]
+    unknown = [segment for segment in segments if "uncompressed_bytes" not in segment.details]
     # For segments of another tool, only the old sum is known.
     statistics = _copied(old, "statistics")
     known = statistics.get("uncompressed_bytes")
     before = known if unknown and isinstance(known, int) else 0
     return {
         **statistics,
-        "topics": len({each.where.topic for each in segments}),
-        "partitions": len({each.where for each in segments}),
+        "topics": len({segment.where.topic for segment in segments}),
+        "partitions": len({segment.where for segment in segments}),
         "segments": len(segments) + sum(sum(each.values()) for each in emptied.values()),
-        "records": sum(each.records or 0 for each in segments),
-        "uncompressed_bytes": before + sum(each.details.get("uncompressed_bytes", 0) for each in segments),
-        "compressed_bytes": sum(each.bytes for each in segments),
+        "records": sum(segment.records or 0 for segment in segments),
+        "uncompressed_bytes": before + sum(segment.details.get("uncompressed_bytes", 0) for segment in segments),
+        "compressed_bytes": sum(segment.bytes for segment in segments),
     }
 
 
 def _time_range(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict[str, Any]:
     before = _copied(old, "time_range")
-    earliest = [before.get("earliest_timestamp"), *(each.min_timestamp for each in segments)]
-    latest = [before.get("latest_timestamp"), *(each.max_timestamp for each in segments)]
+    earliest = [before.get("earliest_timestamp"), *(segment.min_timestamp for segment in segments)]
+    latest = [before.get("latest_timestamp"), *(segment.max_timestamp for segment in segments)]
     return {
         **before,
         "earliest_timestamp": min((each for each in earliest if isinstance(each, int)), default=None),
@@ -226,11 +226,11 @@ def _checkpoint(old: dict[str, Any], backup: Backup, segments: Iterable[ForeignS
     """The position of each partition after its last segment. A partition without segments here keeps its entry."""
     before = old.get("topics") or {}
     topics: dict[str, dict[str, Any]] = {name: dict(held) for name, held in before.items() if held}
-    for each in segments:  # in the order of offsets, so that the last one stays
-        topics.setdefault(each.where.topic, {})[str(each.where.partition)] = {
-            "offset": each.end_offset - 1,
-            "timestamp": each.details.get("last_timestamp", each.max_timestamp),
-            "segment": each.path.rsplit("/", 1)[-1],
-            "segment_offset": each.bytes,
+    for segment in segments:  # in the order of offsets, so that the last one stays
+        topics.setdefault(segment.where.topic, {})[str(segment.where.partition)] = {
+            "offset": segment.end_offset - 1,
+            "timestamp": segment.details.get("last_timestamp", segment.max_timestamp),
+            "segment": segment.path.rsplit("/", 1)[-1],
+            "segment_offset": segment.bytes,
         }
     return {**old, "backup_id": backup.backup_id, "timestamp": _iso(now_ms), "topics": topics}

@@ -171,7 +171,7 @@ def _rebuilt(storage: Storage, backup: Backup, error: MaxbrodError) -> Survey:
     """The survey of a backup without a readable manifest, by the headers of its segments."""
     faults = [unreadable_manifest(backup, error)]
     segments = rebuilt_segments(storage, backup, faults)
-    positions = {each.where: each.end_offset for each in segments}
+    positions = {segment.where: segment.end_offset for segment in segments}
     return Survey(
         layout=NAME,
         segments=tuple(segments),

@@ -47,34 +47,34 @@ class Copy:
     @property
     def start(self) -> int:
         """The first offset that it holds."""
-        return max(next((each.base_offset for each in self.logs if not each.empty), self.end), self.log_start)
+        return max(next((log.base_offset for log in self.logs if not log.empty), self.end), self.log_start)
 
     @property
     def end(self) -> int:
-        return max((each.end_offset for each in self.logs), default=self.log_start)
+        return max((log.end_offset for log in self.logs), default=self.log_start)
 
     @property
     def last_epoch(self) -> int:
-        return max((epoch for each in self.logs for epoch, _ in each.epochs), default=-1)
+        return max((epoch for log in self.logs for epoch, _ in log.epochs), default=-1)
 
 
 def lineage(noted: Sequence[tuple[int, int]], logs: Sequence[ScannedLog], end: int) -> tuple[tuple[int, int], ...]:
     """Epochs and their first offsets. The broker's notes count, too: compaction may have removed the first batches."""
     starts = {epoch: start for epoch, start in noted if start < end}
-    for each in logs:
-        for epoch, start in each.epochs:
+    for log in logs:
+        for epoch, start in log.epochs:
             starts[epoch] = min(starts.get(epoch, start), start)
     return tuple(sorted(starts.items(), key=lambda item: item[1]))
 
 
 def swapped(logs: Sequence[ScannedLog]) -> list[ScannedLog]:
     """The logs without those that a finished cleaning was about to replace, as a broker starts."""
-    swaps = [each for each in logs if each.file.swap]
+    swaps = [log for log in logs if log.file.swap]
     if not swaps:
         return list(logs)
-    low = min(each.file.base_offset for each in swaps)
-    high = max(each.end_offset for each in swaps)
-    return [each for each in logs if each.file.swap or not low <= each.file.base_offset < max(high, low + 1)]
+    low = min(swap.file.base_offset for swap in swaps)
+    high = max(swap.end_offset for swap in swaps)
+    return [log for log in logs if log.file.swap or not low <= log.file.base_offset < max(high, low + 1)]
 
 
 def furthest(copies: Sequence[Copy]) -> Copy:
@@ -125,7 +125,7 @@ def load_copy(
         logs = _scan_some(storage, folder, noted)
     logs = sorted(swapped(logs), key=lambda each: each.file.base_offset)
     known = read_topic_id(storage, f"{folder.path}/{METADATA}", faults) if METADATA in folder.names else None
-    end = max((each.end_offset for each in logs), default=0)
+    end = max((log.end_offset for log in logs), default=0)
     copy = Copy(
         folder=folder,
         logs=tuple(logs),
@@ -144,8 +144,8 @@ def _scan_some(storage: Storage, folder: PartitionFolder, noted: Sequence[tuple[
     logs = [ends.get(each.path) or scan(storage, each, check_crc=False) for each in folder.loaded()]
     # A transaction may continue in the next file. A gap between two files is explained by holes within the first.
     apart = any(before.end_offset != after.base_offset for before, after in pairwise(logs))
-    if apart or any(each.events for each in logs):
-        return [each if each.middle_read else scan(storage, each.file, check_crc=False) for each in logs]
+    if apart or any(log.events for log in logs):
+        return [log if log.middle_read else scan(storage, log.file, check_crc=False) for log in logs]
     return logs
 
 

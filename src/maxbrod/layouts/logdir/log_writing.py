@@ -324,7 +324,7 @@ class SegmentIndexes:
         last = np.empty(0 if self._highest <= self._noted else 1, _TIMES)
         last["timestamp"], last["offset"] = self._highest, self._highest_at - self._base_offset
         files = {
-            "index": b"".join(each.tobytes() for each in self._offsets),
+            "index": b"".join(offset.tobytes() for offset in self._offsets),
             "timeindex": b"".join(each.tobytes() for each in (*self._times, last)),
         }
         return files | ({"txnindex": b"".join(self._aborted)} if self._aborted else {})

@@ -106,7 +106,7 @@ def _checkpoints(copy: Copy) -> list[Checkpoint]:
 
 def _reach(copy: Copy) -> tuple[int, int]:
     """How far a copy reaches: epoch and offset. A node that has just loaded a checkpoint has no log yet."""
-    noted = ((each.epoch, each.end_offset) for each in _checkpoints(copy))
+    noted = ((checkpoint.epoch, checkpoint.end_offset) for checkpoint in _checkpoints(copy))
     return max([(copy.last_epoch, copy.end), *noted])
 
 
@@ -158,17 +158,17 @@ class _Reader:
     def _follow(self, start: int) -> None:
         """Adds the records from an offset on, as far as the log is complete."""
         reached = start
-        for each in self._copy.logs:
-            if each.empty or each.end_offset <= reached:
+        for log in self._copy.logs:
+            if log.empty or log.end_offset <= reached:
                 continue
-            if each.base_offset > reached or each.holes:
-                self._report_end(each.file.path, reached, "the next records are missing")
+            if log.base_offset > reached or log.holes:
+                self._report_end(log.file.path, reached, "the next records are missing")
                 return
-            for data, headers in batches(self._storage, each.file.path, each.position, each.stop, check_crc=False):
-                self._add(each.file.path, data, headers, reached)
-            reached = each.end_offset
-            if each.damage is not None and each is not self._copy.logs[-1]:
-                self._report_end(each.file.path, reached, each.damage.message)
+            for data, headers in batches(self._storage, log.file.path, log.position, log.stop, check_crc=False):
+                self._add(log.file.path, data, headers, reached)
+            reached = log.end_offset
+            if log.damage is not None and log is not self._copy.logs[-1]:
+                self._report_end(log.file.path, reached, log.damage.message)
                 return
 
     def _report_end(self, path: str, reached: int, why: str) -> None:
@@ -197,7 +197,7 @@ class _Reader:
 
 def _report_minority(image: MetadataImage, chosen: Copy, copies: Sequence[Copy], faults: list[Fault]) -> None:
     """The majority is that of the copies here: not all releases record the voters."""
-    reached = sorted((chosen.end if each is chosen else agreed_until(each, chosen) for each in copies), reverse=True)
+    reached = sorted((chosen.end if copy is chosen else agreed_until(copy, chosen) for copy in copies), reverse=True)
     until = reached[len(copies) // 2]
     if image.changed_at >= until:
         message = (

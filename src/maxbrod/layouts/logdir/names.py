@@ -50,7 +50,7 @@ class PartitionFolder:
     def loaded(self) -> list[LogFile]:
         """The logs that a broker would load. Swap files of a cleaning that was still running are incomplete."""
         limit = self.cleaned_from
-        kept = [each for each in self.files if not each.swap or limit is None or each.base_offset < limit]
+        kept = [file for file in self.files if not file.swap or limit is None or file.base_offset < limit]
         return sorted(kept, key=lambda each: (each.base_offset, each.swap))
 
 

@@ -63,7 +63,7 @@ def join(
         message = f"the log ends at {chosen.end}, where its broker had committed up to {watermark}"
         joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=chosen.end))
     _report_gaps(joined, where, chosen, logs)
-    logs = [each for each in logs if not each.empty]
+    logs = [log for log in logs if not log.empty]
     _describe(joined, where, logs, _aborted(joined, chosen, logs, decide))
     return joined
 
@@ -100,16 +100,16 @@ def _report_left_out(joined: Joined, chosen: Copy, watermark: int, end: int) -> 
 def _cut(storage: Storage, copy: Copy, end: int) -> list[ScannedLog]:
     """The logs of a copy from its log start up to an offset. Files that are only partly included are read again."""
     logs = []
-    for each in copy.logs:
-        if each.empty or each.end_offset <= copy.log_start or each.base_offset >= end:
+    for log in copy.logs:
+        if log.empty or log.end_offset <= copy.log_start or log.base_offset >= end:
             continue
-        if each.base_offset < copy.log_start or each.end_offset > end:
-            cut = scan(storage, each.file, first=copy.log_start, end=end, check_crc=each.checked)
+        if log.base_offset < copy.log_start or log.end_offset > end:
+            cut = scan(storage, log.file, first=copy.log_start, end=end, check_crc=log.checked)
             if not cut.empty and cut.base_offset < copy.log_start:
                 begin_within(storage, cut, copy.log_start)
             logs += [] if cut.empty else [cut]
         else:
-            logs.append(each)
+            logs.append(log)
     return logs
 
 
@@ -145,9 +145,9 @@ def _fill(storage: Storage, first: int, end: int, others: Sequence[Copy]) -> lis
     for copy in others:
         parts: list[ScannedLog] = []
         reached = first
-        for each in copy.logs:
-            if not each.empty and each.end_offset > reached and each.base_offset < end:
-                part = scan(storage, each.file, first=reached, end=end, check_crc=each.checked)
+        for log in copy.logs:
+            if not log.empty and log.end_offset > reached and log.base_offset < end:
+                part = scan(storage, log.file, first=reached, end=end, check_crc=log.checked)
                 if not part.empty and part.base_offset >= reached:
                     parts.append(part)
                     reached = part.end_offset
@@ -163,10 +163,10 @@ def _within_file(before: ScannedLog, after: ScannedLog | None) -> bool:
 
 def _report_torn(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], watermark: int | None) -> None:
     """Reports bytes that a crash has left after the last sound batch. Between segments, the gap is reported instead."""
-    last = next((each for each in reversed(chosen.logs) if each.damage is not None or not each.empty), None)
+    last = next((log for log in reversed(chosen.logs) if log.damage is not None or not log.empty), None)
     if last is None or last.damage is None:
         return
-    reached = max((each.end_offset for each in logs), default=last.end_offset)
+    reached = max((log.end_offset for log in logs), default=last.end_offset)
     message = (
         f"{last.file.size - last.damage.position} bytes from byte {last.damage.position} on are not sound batches "
         f"({last.damage.message}) and are skipped; the log ends at offset {reached}"
@@ -218,28 +218,28 @@ def _aborted(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], decide: D
 def _describe(
     joined: Joined, where: TopicPartition, logs: Sequence[ScannedLog], aborted: Sequence[AbortedTransaction]
 ) -> None:
-    for each in logs:
-        tally = each.tally
+    for log in logs:
+        tally = log.tally
         joined.segments.append(
             ForeignSegment(
                 where=where,
-                path=each.file.path,
-                base_offset=each.base_offset,
-                end_offset=each.end_offset,
+                path=log.file.path,
+                base_offset=log.base_offset,
+                end_offset=log.end_offset,
                 records=tally.records,
-                bytes=each.stop - each.position,
+                bytes=log.stop - log.position,
                 # The first record of a batch need not be its oldest, and single records are not read here.
                 min_timestamp=None,
-                max_timestamp=tally.max_timestamp if each.middle_read else None,
+                max_timestamp=tally.max_timestamp if log.middle_read else None,
                 codec=tally.codec,
-                first_leader_epoch=each.epochs[0][0],
-                last_leader_epoch=each.epochs[-1][0],
-                aborted=_bounded(touching(aborted, each.base_offset, each.end_offset), each.end_offset),
+                first_leader_epoch=log.epochs[0][0],
+                last_leader_epoch=log.epochs[-1][0],
+                aborted=_bounded(touching(aborted, log.base_offset, log.end_offset), log.end_offset),
                 reason="compacted",
                 details={
-                    "position": each.position,
-                    **({} if each.log_start is None else {"log_start": each.log_start}),
-                    **({} if each.middle_read else {MIDDLE_UNREAD: [list(pair) for pair in each.epochs]}),
+                    "position": log.position,
+                    **({} if log.log_start is None else {"log_start": log.log_start}),
+                    **({} if log.middle_read else {MIDDLE_UNREAD: [list(pair) for pair in log.epochs]}),
                 },
             )
         )

@@ -53,7 +53,7 @@ def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) 
         folders = [*tree.metadata, *(each for found in tree.folders.values() for each in found)]
         read = dict(
             zip(
-                (each.path for each in folders),
+                (folder.path for folder in folders),
                 pool.map(
                     lambda each: load_copy(storage, each, notes, check_crc=check_crc or each.where.topic in _SMALL),
                     folders,
@@ -87,7 +87,7 @@ def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) 
         positions=positions,
         cluster_id=_cluster_id(storage, tree),
         cluster=None if image is None else image.cluster(),
-        taken_at_ms=max((each.modified_ms for each in folders), default=None),
+        taken_at_ms=max((folder.modified_ms for folder in folders), default=None),
         faults=tuple(faults),
     )
 
@@ -220,7 +220,9 @@ def _missing(
     unwritten: list[int] = []
     for partition, replicas in sorted(image.partitions.get(topic_id, {}).items()):
         if TopicPartition(topic=name, partition=partition) not in copies:
-            whole = replicas and all(image.log_dirs.get(each) and image.log_dirs[each] <= here for each in replicas)
+            whole = replicas and all(
+                image.log_dirs.get(replica) and image.log_dirs[replica] <= here for replica in replicas
+            )
             (unwritten if whole else lost).append(partition)
     if lost:
         brokers = sorted({each for partition in lost for each in image.partitions[topic_id][partition]})

@@ -85,7 +85,7 @@ def look_at(path: Path, begun: Mapping[TopicPartition, str] | None = None) -> Ta
         free_bytes=space.f_bavail * space.f_frsize,
         cluster_id=settings.get("cluster.id"),
         node_id=int(node_id),
-        folders={each.where: each for each in folders},
+        folders={folder.where: folder for folder in folders},
     )
 
 
@@ -158,7 +158,7 @@ def _folder(directory: Path, where: TopicPartition, name: str) -> TargetFolder:
 def held_in(path: Path) -> str | None:
     """A description of the contents of a partition's folder; None if it is empty, as a broker has made it."""
     logs = sorted(path.glob("*.log"))
-    size = sum(each.stat().st_size for each in logs)
+    size = sum(log.stat().st_size for log in logs)
     if size:
         return f"{size} bytes of log"
     if logs and logs[-1].name != _EMPTY_LOG:

@@ -60,4 +60,4 @@ def _read(directory: Path) -> tuple[int, MetadataImage] | None:
     notes = Notes(storage, tree, faults)
     copies = [load_copy(storage, each, notes)[0] for each in tree.metadata]
     image = read_metadata(storage, copies, faults)
-    return None if image is None else (max(each.end for each in copies), image)
+    return None if image is None else (max(copy.end for copy in copies), image)

@@ -45,11 +45,11 @@ def fold(logs: Sequence[ScannedLog]) -> tuple[list[AbortedTransaction], list[Ope
 
     A transaction that began before the log counts from the log's first offset on.
     """
-    first = next((each.base_offset for each in logs), 0)
+    first = next((log.base_offset for log in logs), 0)
     open_since: dict[int, OpenTransaction] = {}
     ended: dict[int, int] = {}
     aborted: list[AbortedTransaction] = []
-    for producer_id, epoch, offset, kind in (event for each in logs for event in each.events):
+    for producer_id, epoch, offset, kind in (event for log in logs for event in log.events):
         if kind == DATA:
             begun = OpenTransaction(producer_id=producer_id, producer_epoch=epoch, first_offset=offset)
             open_since.setdefault(producer_id, begun)
@@ -64,7 +64,7 @@ def fold(logs: Sequence[ScannedLog]) -> tuple[list[AbortedTransaction], list[Ope
 
 def marker_after(logs: Sequence[ScannedLog], producer_id: int, offset: int) -> int | None:
     """The kind of a producer's first marker from an offset on; None if there is none."""
-    events = (event for each in logs if each.end_offset > offset for event in each.events)
+    events = (event for log in logs if log.end_offset > offset for event in log.events)
     return next((kind for who, _, at, kind in events if who == producer_id and at >= offset and kind != DATA), None)
 
 
@@ -118,7 +118,7 @@ def read_decisions(
     """Decisions by producer id. `partitions` are the segments of each partition of the topic, in order."""
     found: dict[int, Decision] = {}
     for segments in filter(None, partitions):
-        batches = (batch for each in segments for batch in read(storage, each, COLUMNS))
+        batches = (batch for segment in segments for batch in read(storage, segment, COLUMNS))
         records = last_records(batches, committed=True)
         columns = (records.column(name).to_pylist() for name in ("offset", "key", "value"))
         for offset, key, value in zip(*columns, strict=True):

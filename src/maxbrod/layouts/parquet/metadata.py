@@ -147,14 +147,14 @@ class FileMetadata:
 def parse_metadata(footer: memoryview) -> FileMetadata:
     """The metadata in a footer. CorruptDataError: it is not the footer of a Parquet file."""
     fields, _ = decode_struct(footer, 0)
-    groups = tuple(_row_group(each) for each in _structs(fields, 4))
+    groups = tuple(_row_group(struct) for struct in _structs(fields, 4))
     columns = frozenset(chunk.column for group in groups for chunk in group.chunks)
     return FileMetadata(rows=_get(fields, 3, int), columns=columns, groups=groups)
 
 
 def _row_group(fields: Struct) -> RowGroup:
     return RowGroup(
-        rows=_get(fields, 3, int), chunks=tuple(_chunk(_get(each, 3, dict)) for each in _structs(fields, 1))
+        rows=_get(fields, 3, int), chunks=tuple(_chunk(_get(struct, 3, dict)) for struct in _structs(fields, 1))
     )
 
 

@@ -29,7 +29,7 @@ def choose(candidates: Sequence[FoundSlice], settled: Sequence[FoundSlice] = ())
     if not _is_disjoint(kept):
         # Documents of the ledger are lost.
         candidates, kept = [*candidates, *kept], []
-    others = [each for each in candidates if not overlapping(each, kept)]
+    others = [candidate for candidate in candidates if not overlapping(candidate, kept)]
     ordered = sorted([*kept, *others], key=_place)
     if _is_one_log(ordered):
         return ordered
@@ -68,7 +68,7 @@ def _is_one_log(ordered: Sequence[FoundSlice]) -> bool:
 
 def newest_history(candidates: Sequence[FoundSlice]) -> list[FoundSlice]:
     """Without slices of a history that the log has lost, as leader epochs tell."""
-    starts = sorted((offset, epoch) for each in candidates for offset, epoch in each.epochs)
+    starts = sorted((offset, epoch) for candidate in candidates for offset, epoch in candidate.epochs)
     offsets = [offset for offset, _ in starts]
     highest: list[int] = []
     for _, epoch in starts:
@@ -81,7 +81,7 @@ def newest_history(candidates: Sequence[FoundSlice]) -> list[FoundSlice]:
             for (_, epoch), end in zip(each.epochs, ends, strict=True)
         )
 
-    return [each for each in candidates if is_newest(each)]
+    return [candidate for candidate in candidates if is_newest(candidate)]
 
 
 def _best_chain(candidates: Sequence[FoundSlice]) -> list[FoundSlice]:

@@ -66,5 +66,5 @@ class Evidence:
 
     def _log_start(self, end: int) -> int:
         """Where the log began at the run that first accounted for these offsets; 0 if no run says so."""
-        found = next((each.log_start for each in self.runs if each.end >= end), None)
+        found = next((run.log_start for run in self.runs if run.end >= end), None)
         return found or 0

@@ -98,7 +98,7 @@ def rebuild(remains: Remains, *, run_id: str, now_ms: int) -> Rebuilt:
     for missed in remains.lost:
         lost[missed.id].append(missed)
     names = _names(remains)
-    known = {partition for each in remains.runs for partition in each.snapshot.ends}
+    known = {partition for run in remains.runs for partition in run.snapshot.ends}
     result = Rebuilt()
     settled: dict[PartitionId, list[Segment | Gap]] = defaultdict(list)
     for row in remains.settled:
@@ -127,8 +127,8 @@ def _names(remains: Remains) -> dict[str, str]:
     found = {each.id.topic_id: each.topic for each in remains.pruned}
     found.update({each.topic_id: each.topic for each in remains.lost})
     found.update({each.topic_id: each.topic for each in remains.slices})
-    for each in remains.runs:
-        found.update(each.snapshot.topics)
+    for run in remains.runs:
+        found.update(run.snapshot.topics)
     return found
 
 
@@ -147,7 +147,7 @@ class _Partition:
     now_ms: int
 
     def rebuild(self) -> None:
-        runs = [each for each in self.remains.runs if self.id in each.snapshot.ends]
+        runs = [run for run in self.remains.runs if self.id in run.snapshot.ends]
         live = self._rows(self._present(), runs, present=True)
         self.result.rows += live
         self._notify(live)
@@ -181,16 +181,16 @@ class _Partition:
 
     def _first(self, chain: Sequence[FoundSlice], runs: Sequence[KnownRun], evidence: Evidence) -> int | None:
         """Where the archive of the partition begins; None if there is nothing of it."""
-        firsts = [each.snapshot.firsts[self.id] for each in runs if self.id in each.snapshot.firsts]
-        ends = [each.snapshot.ends[self.id] for each in runs]
+        firsts = [run.snapshot.firsts[self.id] for run in runs if self.id in run.snapshot.firsts]
+        ends = [run.snapshot.ends[self.id] for run in runs]
         stated = [base for base, _, _ in (*evidence.stated, *evidence.lost)] + [base for base, _ in evidence.pruned]
         bases = [each.base for each in chain[:1]]
         return min([*firsts[:1], *stated, *bases] or ends[:1], default=None)
 
     def _evidence(self, runs: Sequence[KnownRun], chain: Sequence[FoundSlice], *, present: bool) -> Evidence:
         evidence = Evidence(stated=list(self.remains.gaps.get(self.id, ())))
-        for each in runs:
-            snapshot = each.snapshot
+        for run in runs:
+            snapshot = run.snapshot
             evidence.runs.append(RunView(end=snapshot.ends[self.id], log_start=snapshot.log_starts.get(self.id)))
             stated = snapshot.gaps.get(self.id, ())
             evidence.stated += [(base, end, _reason(reason)) for base, end, reason in stated]
@@ -352,15 +352,15 @@ class _Partition:
         Where they lack offsets that the run did not call a gap, a compaction of segments has replaced them since: then
         its slices stand for them.
         """
-        ids, at = {each.run.run_id for each in runs}, runs[-1].modified_ms
-        all_ids = {each.run.run_id for each in self.remains.runs}
+        ids, at = {run.run.run_id for run in runs}, runs[-1].modified_ms
+        all_ids = {run.run.run_id for run in self.remains.runs}
         then: list[FoundSlice] = []
         later: list[FoundSlice] = []
         for each in self.slices:
             there = each.run_id in ids if each.run_id in all_ids else each.modified_ms <= at
             (then if there else later).append(each)
         then = choose(then)
-        gaps = [(base, end) for each in runs for base, end, _ in each.snapshot.gaps.get(self.id, ())]
+        gaps = [(base, end) for run in runs for base, end, _ in run.snapshot.gaps.get(self.id, ())]
         gaps += [(each.base, each.end) for each in self.pruned]
         taken = [*((each.base, each.end) for each in then), *gaps]
         return [*then, *(each for each in later if not any(base < each.end and each.base < end for base, end in taken))]
@@ -438,7 +438,7 @@ def _is_same(one: FoundSlice, others: Sequence[FoundSlice], *, compacted: bool) 
     """
     whole = not compacted and all(each.slice.records == each.end - each.base for each in (one, *others))
     return whole or any(
-        (each.base, each.end, each.slice.records) == (one.base, one.end, one.slice.records) for each in others
+        (other.base, other.end, other.slice.records) == (one.base, one.end, one.slice.records) for other in others
     )
 
 

@@ -61,7 +61,7 @@ class Appending:
         self, newest: Newest, topics: MirrorTopics, partitions: Sequence[MirroredPartition], orders: Orders
     ) -> list[tuple[int, AppendItem]]:
         """What to append to each partition, with its size in bytes. States tell why something is not."""
-        active = [each for each in partitions if each.state is State.IN_STEP]
+        active = [partition for partition in partitions if partition.state is State.IN_STEP]
         active = tell_unled(active, topics)
         self._view.grow(active, self.positions(active))
         logs = list_offsets(self._client, dict.fromkeys([each.where for each in active], LATEST)) if active else {}
@@ -108,7 +108,7 @@ class Appending:
 
     def _settle(self, appended: Iterable[Appended], partitions: Iterable[MirroredPartition]) -> int:
         """Take over the marks, and the states that follow. Returns the number of records."""
-        known = {each.key: each for each in partitions}
+        known = {partition.key: partition for partition in partitions}
         records = 0
         for outcome in appended:
             each = known[outcome.key]
@@ -129,10 +129,10 @@ class Appending:
         `others` are the partitions that other instances work on.
         """
         positions = self.positions(others)
-        for each in others:
-            if positions[each.key] < each.extent.end:
-                each.state = State.CATCHING_UP
-        begun = [(each, self.marks[each.key]) for each in partitions if each.key in self.marks]
+        for other in others:
+            if positions[other.key] < other.extent.end:
+                other.state = State.CATCHING_UP
+        begun = [(partition, self.marks[partition.key]) for partition in partitions if partition.key in self.marks]
         options, patience_s = self._config.replicate, self._config.patience
         return carry_appended_groups(
             self._client, self._link, newest.cluster.groups, options.groups, begun, patience_s=patience_s
@@ -142,18 +142,18 @@ class Appending:
         """Commit what has changed since the last mark without a record; and renew marks before they are forgotten."""
         now = now_ms()
         changed, old = [], []
-        for each in partitions:
-            mark = self.marks.get(each.key)
+        for partition in partitions:
+            mark = self.marks.get(partition.key)
             if mark is None or mark.append is None:
                 continue
             if (mark.state, mark.why, mark.origins) != (
-                each.state,
-                each.why,
-                each.origins,
+                partition.state,
+                partition.why,
+                partition.origins,
             ) or now - mark.at_ms > RENEW_MS:
-                changed.append(each)
+                changed.append(partition)
             elif now - mark.at_ms > _RENEW_ONE_MS:
-                old.append(each)
+                old.append(partition)
         if not changed and old:
             changed = [min(old, key=lambda each: self.marks[each.key].at_ms)]
         for each in changed:
@@ -162,8 +162,10 @@ class Appending:
     def positions(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, int]:
         """The first source offset that each partition lacks."""
         return {
-            each.key: self.marks[each.key].next_offset if each.key in self.marks else each.extent.start
-            for each in partitions
+            partition.key: self.marks[partition.key].next_offset
+            if partition.key in self.marks
+            else partition.extent.start
+            for partition in partitions
         }
 
     def _mark_of(self, each: MirroredPartition, topics: MirrorTopics) -> Mark | None:

@@ -52,8 +52,8 @@ def translated(groups: Iterable[Group], patterns: Sequence[str], logs: Logs) -> 
             mirror.source.name, RestoredTopic(topic_id=mirror.source.topic_id, target=where.topic, logs={})
         )
         topic.logs[where.partition] = ExactLog(start=extent.start, end=extent.end)  # type: ignore[index] # made above
-    chosen, _ = choose_groups(patterns, [each for each in groups if not each.group_id.startswith(GROUP_PREFIX)])
-    return [each for each in translate_groups(chosen, topics) if each.offset is not None]
+    chosen, _ = choose_groups(patterns, [group for group in groups if not group.group_id.startswith(GROUP_PREFIX)])
+    return [group for group in translate_groups(chosen, topics) if group.offset is not None]
 
 
 def carry_groups(
@@ -72,10 +72,10 @@ def carry_groups(
     moves = translated(groups, patterns, logs)
     if not moves:
         return 0
-    there = _standing(client, {each.group_id for each in moves}, patience_s)
+    there = _standing(client, {move.group_id for move in moves}, patience_s)
     # A log that is still empty has nothing to start behind.
     empty = set() if last else {where for where, (_, extent) in logs.items() if extent.start == extent.end}
-    arrived = [each for each in moves if each.move is not Move.END or each.where not in empty]
+    arrived = [move for move in moves if move.move is not Move.END or move.where not in empty]
     return _commit(client, arrived, there, patience_s=patience_s)
 
 
@@ -94,26 +94,26 @@ def carry_appended_groups(
     Returns how many offsets were committed, and False if a group must wait or has more to move over: then call it
     again. `last`: nothing more will arrive, so no group waits for that.
     """
-    chosen, _ = choose_groups(patterns, [each for each in groups if not each.group_id.startswith(GROUP_PREFIX)])
+    chosen, _ = choose_groups(patterns, [group for group in groups if not group.group_id.startswith(GROUP_PREFIX)])
     wanted = _processed(link, chosen, begun)
     if not wanted:
         return 0, True
     there = _standing(
-        client, {group_id for sources in wanted.values() for each in sources for group_id in each.up_to}, patience_s
+        client, {group_id for sources in wanted.values() for source in sources for group_id in source.up_to}, patience_s
     )
     types = {each.group_id: each.type for each in chosen}
     moves, settled = [], True
     limit = Deadline.after(min(patience_s, _MARKERS_S))
     for where, sources in wanted.items():
-        brought_to = max(each.end for each in sources)
+        brought_to = max(source.end for source in sources)
         start, end = _decided_extent(client, link, where, brought_to, limit, patience_s=patience_s)
-        moving = {group_id for each in sources for group_id in each.up_to if group_id in there}
+        moving = {group_id for source in sources for group_id in source.up_to if group_id in there}
         at = {each: max(there[each].get(where, start), start) for each in moving}
         walked, unstopped = _walked(client, where, end, at, sources, patience_s=patience_s)
         for group_id, offset in walked.items():
             if group_id in unstopped:
-                more = offset < end or any(end < each.end for each in sources)
-                lacking = more or any(each.next_offset < each.up_to.get(group_id, 0) for each in sources)
+                more = offset < end or any(end < source.end for source in sources)
+                lacking = more or any(source.next_offset < source.up_to.get(group_id, 0) for source in sources)
                 settled = settled and not more
                 if lacking and not last and offset == at[group_id] and where not in there[group_id]:
                     continue
@@ -125,7 +125,7 @@ def carry_appended_groups(
                     offset=offset,
                     metadata="",
                     move=Move.NEXT,
-                    source_offset=max(each.up_to.get(group_id, -1) for each in sources),
+                    source_offset=max(source.up_to.get(group_id, -1) for source in sources),
                 )
             )
     return _commit(client, moves, there, patience_s=patience_s), settled
@@ -152,7 +152,7 @@ def _processed(
 ) -> dict[TopicPartition, list[_Processed]]:
     """For each destination partition, what groups have processed of each source topic that the link appends to it."""
     found: dict[TopicPartition, list[_Processed]] = {}
-    offsets = [(group.group_id, each) for group in groups for each in group.offsets or ()]
+    offsets = [(group.group_id, offset) for group in groups for offset in group.offsets or ()]
     by_source: dict[TopicPartition, list[tuple[str, CommittedOffset]]] = {}
     for group_id, each in offsets:
         by_source.setdefault(each.where, []).append((group_id, each))
@@ -264,7 +264,7 @@ def _commit(
 ) -> int:
     carried = 0
     for group_id in sorted(there):
-        mine = [each for each in moves if each.group_id == group_id and ahead(each, there[group_id].get(each.where))]
+        mine = [move for move in moves if move.group_id == group_id and ahead(move, there[group_id].get(move.where))]
         offsets = [
             CommittedOffset(
                 topic=each.where.topic,
@@ -279,11 +279,11 @@ def _commit(
         if not offsets:
             continue
         if mine[0].type == SHARE:
-            starts = {each.where: each.offset for each in offsets}
+            starts = {offset.where: offset.offset for offset in offsets}
             outcomes = set_share_offsets(client, group_id, starts, deadline=Deadline.after(patience_s))
         else:
             outcomes = commit_offsets(client, group_id, offsets, deadline=Deadline.after(patience_s))
-        carried += sum(each.done for each in outcomes.values())
+        carried += sum(outcome.done for outcome in outcomes.values())
     return carried
 
 

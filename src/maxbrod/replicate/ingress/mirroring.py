@@ -64,7 +64,7 @@ class Mirroring:
 
         `producer` writes markers.
         """
-        active = [each for each in partitions if each.state is State.IN_STEP]
+        active = [partition for partition in partitions if partition.state is State.IN_STEP]
         for each in active:
             if each.adopted_end is not None and each.adopted_end == topics.extents[each.where].end:
                 self._faults.pop((each.where, topics.ids[each.where.topic]), None)  # it was proven since
@@ -154,15 +154,15 @@ class Mirroring:
     def follow_starts(self, newest: Newest, topics: MirrorTopics, partitions: Sequence[MirroredPartition]) -> None:
         starts = newest.snapshot.log_starts
         wanted = {
-            each.where: starts[each.id]
-            for each in partitions
-            if each.id in starts
-            and each.state in {State.IN_STEP, State.CATCHING_UP}
-            and "delete" in (each.mirror.source.effective or {}).get("cleanup.policy", "delete").split(",")
+            partition.where: starts[partition.id]
+            for partition in partitions
+            if partition.id in starts
+            and partition.state in {State.IN_STEP, State.CATCHING_UP}
+            and "delete" in (partition.mirror.source.effective or {}).get("cleanup.policy", "delete").split(",")
         }
         for where, error in topics.move_starts(wanted).items():
             if not error.retryable:
-                each = next(each for each in partitions if each.where == where)
+                each = next(partition for partition in partitions if partition.where == where)
                 each.state, each.why = State.FAULTED, f"its log start does not follow: {error}"
 
     def carry_groups(
@@ -174,13 +174,15 @@ class Mirroring:
     ) -> int:
         """Returns how many offsets were committed. `others` are the partitions that other instances work on."""
         # One that is not ready is not looked at: a log that was looked at before is not begun any more.
-        ready = [each for each in others if each.where in topics.extents]
+        ready = [other for other in others if other.where in topics.extents]
         topics.ends(topics.led(each.where for each in ready))
         for each in ready:
             if topics.extents[each.where].end < each.extent.end:
                 each.state = State.CATCHING_UP
         logs = {
-            each.where: (each.mirror, topics.extents[each.where]) for each in partitions if each.where in topics.extents
+            partition.where: (partition.mirror, topics.extents[partition.where])
+            for partition in partitions
+            if partition.where in topics.extents
         }
         return carry_groups(
             self._client,
@@ -194,22 +196,26 @@ class Mirroring:
 
     def mark_begun(self, topics: MirrorTopics, partitions: Iterable[MirroredPartition]) -> None:
         """Before the first record: a topic that has marks is known to be a mirror of this very source topic."""
-        fresh = [each for each in partitions if each.state is State.IN_STEP and each.where not in self.marks]
+        fresh = [
+            partition
+            for partition in partitions
+            if partition.state is State.IN_STEP and partition.where not in self.marks
+        ]
         self._put_marks({each.where: self._mark_of(each, topics) for each in fresh})
 
     def mark(self, topics: MirrorTopics, partitions: Iterable[MirroredPartition]) -> None:
         marks = {}
-        for each in partitions:
-            known = self.marks.get(each.where)
-            if known is None and (each.where not in topics.extents or each.state is State.PROMOTED):
+        for partition in partitions:
+            known = self.marks.get(partition.where)
+            if known is None and (partition.where not in topics.extents or partition.state is State.PROMOTED):
                 continue
-            if each.where in topics.refused:
+            if partition.where in topics.refused:
                 continue  # a mark would say that it is the link's
             if known is not None and known.append is not None:
                 continue  # it says how far the link has appended
-            mark = self._mark_of(each, topics)
+            mark = self._mark_of(partition, topics)
             if known is None or not mark.same_as(known) or mark.at_ms - known.at_ms > _MARK_AGAIN_MS:
-                marks[each.where] = mark
+                marks[partition.where] = mark
         self._put_marks(marks)
 
     def _mark_of(self, each: MirroredPartition, topics: MirrorTopics) -> Mark:

@@ -138,7 +138,7 @@ def find_unmatched(
 
     A pattern may be given for topics to come.
     """
-    known = {each.name: each.internal for each in topics if each.topic_id in archived}
+    known = {topic.name: topic.internal for topic in topics if topic.topic_id in archived}
     selection = select_topics(known, include, exclude)
     return selection.missing if selection.chosen else (*selection.missing, *selection.unmatched)
 

@@ -139,7 +139,7 @@ class Ingress:
             way.marks = self._view.positions(everything)
         known = self._keep_expired(partitions, orders, _known(way, partitions))
         _refuse_others(way, partitions, known)
-        live = [each for each in partitions if each.state not in _UNTOUCHED]
+        live = [partition for partition in partitions if partition.state not in _UNTOUCHED]
         mirrors: dict[str, Mirror] = {}
         for each in live:
             found = mirrors.setdefault(each.mirror.name, each.mirror)
@@ -176,12 +176,12 @@ class Ingress:
 
         If it was suspended, brokers have refused what it sent, or its owner has appended meanwhile: neither is a fault.
         """
-        kept = shares.keeps(each.where for each in partitions)
-        for each in partitions:
-            if each.where not in kept:
-                each.state, each.why = State.CATCHING_UP, "another instance works on it now"
+        kept = shares.keeps(partition.where for partition in partitions)
+        for partition in partitions:
+            if partition.where not in kept:
+                partition.state, partition.why = State.CATCHING_UP, "another instance works on it now"
                 self._forget()
-        return [each for each in partitions if each.where in kept]
+        return [partition for partition in partitions if partition.where in kept]
 
     def _forget(self) -> None:
         """Begin anew when there is something to do: others have worked meanwhile, and may have found no fault."""
@@ -249,15 +249,17 @@ class Ingress:
             ends = self._way.positions(partitions)
         else:
             logs = topics.extents
-            ends = {each.key: logs[each.where].end for each in partitions if each.where in logs}
+            ends = {partition.key: logs[partition.where].end for partition in partitions if partition.where in logs}
         return IngressReport(
             link=link.name,
             started_at_ms=started_at_ms,
             finished_at_ms=now_ms(),
             version=newest.version,
             partitions=tuple(
-                status_of(each, ends.get(each.key, None if each.state in _UNSEEN else 0), beats, now_ms())
-                for each in partitions
+                status_of(
+                    partition, ends.get(partition.key, None if partition.state in _UNSEEN else 0), beats, now_ms()
+                )
+                for partition in partitions
             ),
             appended=appended,
             groups=groups,
@@ -279,7 +281,11 @@ class Ingress:
         """Once for each snapshot, and again as long as a group waits for records that it has processed."""
         if not self._options.groups or self._groups_of == newest.run_id:
             return 0
-        live = [each for each in partitions if each.state in {State.IN_STEP, State.CATCHING_UP, State.LATE_SEGMENT}]
+        live = [
+            partition
+            for partition in partitions
+            if partition.state in {State.IN_STEP, State.CATCHING_UP, State.LATE_SEGMENT}
+        ]
         others = [each for each in live if not shares.has(each.where)]
         carried, settled = 0, False
         try:
@@ -296,7 +302,7 @@ class Ingress:
 def _known(way: Mirroring | Appending, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]:
     if isinstance(way, Appending):
         return dict(way.marks)
-    return {each.key: way.marks[each.where] for each in partitions if each.where in way.marks}
+    return {partition.key: way.marks[partition.where] for partition in partitions if partition.where in way.marks}
 
 
 def _forget(way: Mirroring | Appending | None, each: MirroredPartition) -> None:
@@ -311,21 +317,21 @@ def _refuse_others(
 ) -> None:
     """A link that has appended to a topic cannot mirror it, nor the other way round."""
     wanted = Offsets.APPEND if isinstance(way, Appending) else Offsets.EXACT
-    for each in partitions:
-        mark = marks.get(each.key)
-        if mark is not None and each.state is State.PROMOTED:
+    for partition in partitions:
+        mark = marks.get(partition.key)
+        if mark is not None and partition.state is State.PROMOTED:
             # It stays as it is, but its lag behind another topic means nothing.
-            each.why = each.why or why_other_source(mark, each.id, mark.next_offset)
-        elif mark is not None and mark.offsets is not wanted and each.state not in _ENDED:
-            each.state = State.FAULTED
-            each.why = f"this link has written it with --offsets {mark.offsets}; name another --link"
+            partition.why = partition.why or why_other_source(mark, partition.id, mark.next_offset)
+        elif mark is not None and mark.offsets is not wanted and partition.state not in _ENDED:
+            partition.state = State.FAULTED
+            partition.why = f"this link has written it with --offsets {mark.offsets}; name another --link"
 
 
 def _tell_failures(
     failed: Mapping[str, MaxbrodError], topics: MirrorTopics, partitions: Iterable[MirroredPartition], *, exact: bool
 ) -> None:
-    for each in partitions:
-        if (error := failed.get(each.mirror.name) or topics.refused.get(each.where)) is not None:
-            each.state, each.why = State.CATCHING_UP if error.retryable else State.FAULTED, str(error)
-        elif exact and each.state is State.IN_STEP and each.where not in topics.extents:
-            each.state, each.why = State.UNKNOWN, NO_LEADER
+    for partition in partitions:
+        if (error := failed.get(partition.mirror.name) or topics.refused.get(partition.where)) is not None:
+            partition.state, partition.why = State.CATCHING_UP if error.retryable else State.FAULTED, str(error)
+        elif exact and partition.state is State.IN_STEP and partition.where not in topics.extents:
+            partition.state, partition.why = State.UNKNOWN, NO_LEADER

@@ -128,7 +128,7 @@ class MirrorTopics:
         """
         topic_id = mirror.source.topic_id
         others = [each for each in _partitions_of(mirror) if each in marks and marks[each].topic_id != topic_id]
-        others = [each for each in others if each in self.extents]
+        others = [other for other in others if other in self.extents]
         if not others or adopted:
             return
         self.ends(self.led(others))  # another instance may have appended to them
@@ -249,7 +249,9 @@ class MirrorTopics:
         def once(limit: Deadline) -> None:
             found = self._client.metadata(sorted(names), deadline=limit).topics
             leaders = {
-                name: [each.leader for each in found[name].partitions.values()] for name in names if name in found
+                name: [partition.leader for partition in found[name].partitions.values()]
+                for name in names
+                if name in found
             }
             self.ids |= {name: topic_id_text(found[name].topic_id) for name, each in leaders.items() if each}
             for name in names:
@@ -379,11 +381,11 @@ class MirrorTopics:
 
 def tell_unled(partitions: Sequence[MirroredPartition], topics: MirrorTopics) -> list[MirroredPartition]:
     """The partitions that have a leader. The others wait, and say so."""
-    led = set(topics.led(each.where for each in partitions))
-    for each in partitions:
-        if each.where not in led and each.state is State.IN_STEP:
-            each.state, each.why = State.CATCHING_UP, NO_LEADER
-    return [each for each in partitions if each.where in led]
+    led = set(topics.led(partition.where for partition in partitions))
+    for partition in partitions:
+        if partition.where not in led and partition.state is State.IN_STEP:
+            partition.state, partition.why = State.CATCHING_UP, NO_LEADER
+    return [partition for partition in partitions if partition.where in led]
 
 
 def filler_id(link: Link) -> int:

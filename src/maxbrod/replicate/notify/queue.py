@@ -65,22 +65,22 @@ def pump(queue: Queue, keep: Keep, counts: QueueCounts) -> None:
     messages = queue.receive()
     events: list[ObjectEvent] = []
     understood: list[Message] = []
-    for each in messages:
+    for message in messages:
         counts.received += 1
         try:
-            found = parse_notification(each.body)
+            found = parse_notification(message.body)
         except CorruptDataError as error:
             counts.invalid += 1
-            if _is_dropped(queue, each, error):
+            if _is_dropped(queue, message, error):
                 counts.dropped += 1
-                understood.append(each)
+                understood.append(message)
             continue
         counts.others += found.others
         counts.invalid += found.invalid
         if found.invalid:
-            _LOG.warning("%d entries of the notification %s cannot be understood", found.invalid, each.id)
+            _LOG.warning("%d entries of the notification %s cannot be understood", found.invalid, message.id)
         events += found.events
-        understood.append(each)
+        understood.append(message)
     if events:
         keep(events)
         counts.events += len(events)

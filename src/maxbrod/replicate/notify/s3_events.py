@@ -162,7 +162,7 @@ def parse_time_ns(text: str) -> int:
 
 def _added_up(parts: list[Notification]) -> Notification:
     return Notification(
-        events=tuple(event for each in parts for event in each.events),
-        others=sum(each.others for each in parts),
-        invalid=sum(each.invalid for each in parts),
+        events=tuple(event for part in parts for event in part.events),
+        others=sum(part.others for part in parts),
+        invalid=sum(part.invalid for part in parts),
     )

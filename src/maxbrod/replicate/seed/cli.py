@@ -115,20 +115,22 @@ class _Changes:
         self._states: dict[tuple[str, str, int], str] = {}
 
     def __call__(self, ingress: TreeIngress) -> None:
-        for each in ingress.statuses():
-            name, state = (each.region, each.topic, each.partition), _state(each)
+        for status in ingress.statuses():
+            name, state = (status.region, status.topic, status.partition), _state(status)
             if self._states.get(name) != state:
                 self._states[name] = state
-                print_line(f"{each.region}/{each.topic}-{each.partition}: {state}, checkpoint {_offset(each)}")
+                print_line(f"{status.region}/{status.topic}-{status.partition}: {state}, checkpoint {_offset(status)}")
 
 
 def _print(report: IngressReport, *, quiet: bool) -> None:
     shown = table("Partitions", "*source", "destination", "state", "checkpoint", "records", "lost")
-    for each in report.partitions:
-        if not quiet or each.lost or each.fault is not None:
-            lost = ", ".join(_lost(each, offsets) for offsets in each.lost)
-            name = f"{each.region}/{each.topic}-{each.partition}"
-            shown.add_row(name, each.destination, _state(each), _offset(each), f"{each.records:,}", lost)
+    for partition in report.partitions:
+        if not quiet or partition.lost or partition.fault is not None:
+            lost = ", ".join(_lost(partition, offsets) for offsets in partition.lost)
+            name = f"{partition.region}/{partition.topic}-{partition.partition}"
+            shown.add_row(
+                name, partition.destination, _state(partition), _offset(partition), f"{partition.records:,}", lost
+            )
     if shown.row_count:
         out.print(shown)
     if not quiet:

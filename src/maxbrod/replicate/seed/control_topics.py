@@ -56,7 +56,7 @@ class ControlTopic:
         is missing.
         """
         topic = self._topic()
-        partitions = [TopicPartition(topic=self.name, partition=each) for each in topic.partitions]
+        partitions = [TopicPartition(topic=self.name, partition=partition) for partition in topic.partitions]
         unknown = {where: EARLIEST for where in partitions if where not in self._positions}
         if unknown:
             starts = list_offsets(self._client, unknown, deadline=self._deadline())
@@ -115,8 +115,8 @@ def feed_of(
 ) -> Feed:
     """Appends each of `records`, as a batch, to a partition that others may write to as well."""
     appends: list[Batch] = []
-    for each in records:
-        data = encode(each)
+    for record in records:
+        data = encode(record)
         first = first_sequence + sum(one.count for one in appends)
         appends += stamped(data, walk(data), identity, first_sequence=first, transactional=transactional)
     where = TopicPartition(topic=topic.name, partition=partition)

@@ -148,7 +148,7 @@ class Destination:
             transactional=transactional,
         )
         first = records.column("offset")[0].as_py()
-        appends = [Batch(each.data, each.count, first + each.source_offset) for each in batches]
+        appends = [Batch(batch.data, batch.count, first + batch.source_offset) for batch in batches]
         return [Feed(where=self.where, topic_id=target[0].topic_id, first_offset=None, appends=appends)]
 
     def _checkpoint(self, checkpoint: Checkpoint) -> list[Feed]:

@@ -87,9 +87,9 @@ class TreeEgress(ForeignBackup):
             self._committed = self._group.claim(self._positions())
             self._claimed = True
         report = super().run(demand_topics=demand_topics, waiting=waiting)
-        for each in report.notices:
-            if each.kind == FAILED and each.topic is not None and each.partition is not None:
-                self.rewinded[each.topic, each.partition] += 1
+        for notice in report.notices:
+            if notice.kind == FAILED and notice.topic is not None and notice.partition is not None:
+                self.rewinded[notice.topic, notice.partition] += 1
         return report
 
     def _see(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -98,9 +98,9 @@ class TreeEgress(ForeignBackup):
     def _publish(self, segments: Sequence[ForeignSegment], facts: ClusterFacts, lags: Mapping[str, int | None]) -> None:
         self._group.demand()
         super()._publish(segments, facts, lags)
-        for each in segments:
-            self.written[each.where, "segments"] += 1
-            self.written[each.where, "messages"] += each.records or 0
+        for segment in segments:
+            self.written[segment.where, "segments"] += 1
+            self.written[segment.where, "messages"] += segment.records or 0
         # The original commits the offset after a segment's last record, too, not one after markers behind it.
         self._group.commit(self._positions())
 
@@ -108,9 +108,9 @@ class TreeEgress(ForeignBackup):
         """Where the tree ends, of the region that is written."""
         survey = self.target.survey
         return {
-            each.where: survey.positions[each.where]
-            for each in survey.segments
-            if each.details.get("region") == self.region
+            segment.where: survey.positions[segment.where]
+            for segment in survey.segments
+            if segment.details.get("region") == self.region
         }
 
     def _is_followed(self, topic: str) -> bool:

@@ -153,8 +153,8 @@ def started(now_ns: int, delay_ns: int) -> Worker:
 def listed(worker: Worker, listing: Listing, checkpoint: int | None, now_ns: int, settings: Settings) -> Worker:
     """The worker after the tree was listed. A checkpoint never goes back."""
     known = [each for each in (worker.checkpoint, checkpoint) if each is not None]
-    present = {each.path: each for each in listing.segments}
-    before = {each.path: each for each in worker.listing.segments}
+    present = {segment.path: segment for segment in listing.segments}
+    before = {segment.path: segment for segment in worker.listing.segments}
     return replace(
         worker,
         phase=Phase.IDLE if worker.phase is Phase.INIT else worker.phase,
@@ -187,7 +187,7 @@ def looked(worker: Worker, segment: Segment, before: Before | None) -> Worker:
 
 def removed(worker: Worker, path: str) -> Worker:
     """The worker after a notification that a segment is gone. The tree is listed: another one may cover its offsets."""
-    segments = tuple(each for each in worker.listing.segments if each.path != path)
+    segments = tuple(segment for segment in worker.listing.segments if segment.path != path)
     if worker.phase is Phase.INIT or len(segments) == len(worker.listing.segments):
         return worker
     return replace(worker, listing=replace(worker.listing, segments=segments), poll_ns=0)
@@ -229,7 +229,7 @@ def decide(worker: Worker, now_ns: int, settings: Settings) -> tuple[Worker, Act
         return (worker, Wait(until_ns=worker.due_ns)) if now_ns < worker.due_ns else (worker, List())
     if now_ns >= worker.poll_ns:
         return replace(worker, poll_ns=now_ns + settings.poll_ns), List()
-    ahead = sorted(each for each in worker.listing.segments if each.end >= worker.next)
+    ahead = sorted(segment for segment in worker.listing.segments if segment.end >= worker.next)
     if not ahead:
         return replace(worker, phase=Phase.IDLE, late_waits=0), Wait(until_ns=worker.poll_ns)
     wanted = _after_empty(worker.next, worker.listing.empty)
@@ -297,7 +297,7 @@ def _same(found: Segment | None, known: Segment | None) -> bool:
 def _best(segments: Iterable[Segment], offset: int) -> Segment | None:
     """The segment to read for an offset: the one with the fewest records before it, then the longest."""
     return max(
-        (each for each in segments if each.start <= offset <= each.end),
+        (segment for segment in segments if segment.start <= offset <= segment.end),
         key=lambda each: (each.start, each.end, each.level),
         default=None,
     )

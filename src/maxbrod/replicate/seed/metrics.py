@@ -61,15 +61,15 @@ class IngressCollector(Collector):
         statuses = self._ingress.statuses()
         for name, (about, read) in _COUNTERS.items():
             counter = CounterMetricFamily(f"maxbrod_ingress_{name}", about, labels=_LABELS)
-            for each in statuses:
-                counter.add_metric(_labels(each), read(each))
+            for status in statuses:
+                counter.add_metric(_labels(status), read(status))
             yield counter
         for name, (about, found) in _GAUGES.items():
             gauge = GaugeMetricFamily(f"maxbrod_ingress_{name}", about, labels=_LABELS)
-            for each in statuses:
-                value = found(each)
+            for status in statuses:
+                value = found(status)
                 if value is not None:
-                    gauge.add_metric(_labels(each), value)
+                    gauge.add_metric(_labels(status), value)
             yield gauge
         listings = CounterMetricFamily("maxbrod_ingress_listings", "Listings of the tree.")
         listings.add_metric([], self._ingress.listings)

@@ -73,7 +73,7 @@ class Notifications:
             time.sleep(_TICK_S)
 
     def _handle(self, events: Sequence[ObjectEvent]) -> None:
-        newest_ns = max((each.time_ns for each in events), default=None)
+        newest_ns = max((event.time_ns for event in events), default=None)
         if newest_ns is not None:
             self.lag_ms = max(now_ms() - newest_ns // 1_000_000, 0)
         found = [each for each in map(self._tree.event_of, events) if each is not None]

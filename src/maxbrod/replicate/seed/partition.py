@@ -90,7 +90,7 @@ class Partition:
         return self.running is None and (stuck or (begun and self.waits))
 
     def status(self) -> PartitionStatus:
-        waiting = sum(each.end >= self.worker.next for each in self.worker.listing.segments)
+        waiting = sum(segment.end >= self.worker.next for segment in self.worker.listing.segments)
         state = _STATES[self.worker.phase]
         if state == "in step" and waiting:
             state = "late segment" if self.worker.failures else "catching up"

@@ -54,15 +54,15 @@ class IngressReport:
 
     @property
     def records(self) -> int:
-        return sum(each.records for each in self.partitions)
+        return sum(partition.records for partition in self.partitions)
 
     @property
     def exit_code(self) -> int:
         """Offsets that are lost or still waited for, and a source that the tree does not have, are incomplete."""
-        if any(each.fault is not None for each in self.partitions):
+        if any(partition.fault is not None for partition in self.partitions):
             return EXIT_FAILED
         behind = {"first segment", "late segment", "standby"}
-        if self.unmatched or any(each.lost or each.state in behind for each in self.partitions):
+        if self.unmatched or any(partition.lost or partition.state in behind for partition in self.partitions):
             return EXIT_INCOMPLETE
         return EXIT_DONE
 

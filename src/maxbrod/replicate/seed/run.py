@@ -152,11 +152,11 @@ class TreeIngress:
     @property
     def finished(self) -> bool:
         if self.stop.is_set():
-            return not any(each.running for each in self._partitions.values())
+            return not any(partition.running for partition in self._partitions.values())
         return (
             self.options.once
             and all(self._listed_ns.values())
-            and all(each.settled for each in self._partitions.values())
+            and all(partition.settled for partition in self._partitions.values())
         )
 
     @property
@@ -185,8 +185,8 @@ class TreeIngress:
     @property
     def unmatched(self) -> tuple[str, ...]:
         """The sources of which no segment was found."""
-        known = {SourceTopic(each.region, each.topic) for each in self._partitions}
-        return tuple(f"{each.region}/{each.topic}" for each in self._sources if each not in known)
+        known = {SourceTopic(partition.region, partition.topic) for partition in self._partitions}
+        return tuple(f"{source.region}/{source.topic}" for source in self._sources if source not in known)
 
     def rest(self) -> None:
         """Sleep until something happens, at most for a moment."""
@@ -218,9 +218,9 @@ class TreeIngress:
 
     def _due(self, now_ns: int) -> Sequence[Partition]:
         return [
-            each
-            for each in self._partitions.values()
-            if each.due_ns <= now_ns and each.running is None and not each.gone
+            partition
+            for partition in self._partitions.values()
+            if partition.due_ns <= now_ns and partition.running is None and not partition.gone
         ]
 
     def _advance(self, partition: Partition, now_ns: int) -> bool:
@@ -293,7 +293,7 @@ class TreeIngress:
 
     def _list(self, topic: SourceTopic, now_ns: int) -> None:
         """List a topic, for all of its partitions. New ones begin."""
-        mine = [each for each in self._partitions.values() if _is_of(each.source, topic)]
+        mine = [partition for partition in self._partitions.values() if _is_of(partition.source, topic)]
         listings: Mapping[int, machine.Listing] = {}
 
         def read() -> None:
@@ -322,7 +322,7 @@ class TreeIngress:
 
     def _look_at_destination(self, topic: SourceTopic, now_ns: int) -> None:
         """Nothing is in step with a topic that is not there, also if the checkpoints say that all was produced."""
-        mine = [each for each in self._partitions.values() if _is_of(each.source, topic)]
+        mine = [partition for partition in self._partitions.values() if _is_of(partition.source, topic)]
         name, found = self._sources[topic], None
 
         def read() -> None:
@@ -345,12 +345,12 @@ class TreeIngress:
             if not error.retryable:
                 raise
             _LOG.warning("%s", error)
-            for each in partitions:
-                each.faults += 1
-                each.unreachable, each.due_ns = str(error), now_ns + _AGAIN_NS
+            for partition in partitions:
+                partition.faults += 1
+                partition.unreachable, partition.due_ns = str(error), now_ns + _AGAIN_NS
             return False
-        for each in partitions:
-            each.unreachable = None
+        for partition in partitions:
+            partition.unreachable = None
         return True
 
     def _partition(self, source: Source, now_ns: int) -> Partition:

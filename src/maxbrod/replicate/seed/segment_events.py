@@ -45,7 +45,7 @@ class EventPublisher:
         if self._identity is None:
             self._identity, self._sequence = new_producer_id(self._client), 0
             self._partition = self._identity.producer_id % len(topic.partitions)
-        records = [record_batch(None, each.encode()) for each in events]
+        records = [record_batch(None, event.encode()) for event in events]
         try:
             feed = feed_of(
                 topic,
@@ -79,7 +79,7 @@ class SegmentEvents:
 
     def keep(self, events: Iterable[SegmentEvent]) -> None:
         """Publish what is new. If that fails, nothing is known: the same events are new when they come again."""
-        new = [each for each in events if self._is_new(each)]
+        new = [event for event in events if self._is_new(event)]
         if new:
             self._publisher.publish(new)
             self._learn(new)
@@ -107,7 +107,7 @@ class SegmentEvents:
 
     def _learn(self, events: Iterable[SegmentEvent]) -> None:
         with self._lock:
-            for each in events:
-                if self._is_new(each):
-                    self._known[each.segment] = each.time_ns
-                    self._inbox.append(each)
+            for event in events:
+                if self._is_new(event):
+                    self._known[event.segment] = event.time_ns
+                    self._inbox.append(event)

@@ -49,7 +49,7 @@ def cold_items(
     extents, slices = measure_extents([rows], sources), cold_slices(rows, plan)
     items = []
     for topic in plan.topics:
-        for source in (each.source for each in topic.partitions):
+        for source in (partition.source for partition in topic.partitions):
             where = TopicPartition(topic=topic.target.name, partition=source.partition)
             directories = _lacking(target, where)
             if directories:

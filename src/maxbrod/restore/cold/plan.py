@@ -79,7 +79,7 @@ def parse_leader_epochs(word: str) -> LeaderEpochs:
 def check_cold(request: RestoreRequest) -> None:
     """UsageError: the request needs single records, or a running cluster."""
     usual = RestoreRequest()
-    for name in (each.name for each in fields(RestoreRequest) if each.name not in _COLD):
+    for name in (field.name for field in fields(RestoreRequest) if field.name not in _COLD):
         if getattr(request, name) != getattr(usual, name):
             flag = _FLAGS.get(name, name.replace("_", "-"))
             raise UsageError(
@@ -153,7 +153,7 @@ def cold_configs(
         return {name: {**_KAFKA_DEFAULTS, **configs} for name, configs in assignments.configs.items()}
     # Reversed: of topics with the same name, the one that the cluster had last wins.
     topics = () if snapshot is None else reversed(snapshot.topics)
-    return {rename.apply(each.name): each.effective for each in topics if each.effective is not None}
+    return {rename.apply(topic.name): topic.effective for topic in topics if topic.effective is not None}
 
 
 def rows_to_write(rows: pa.Table, sources: Iterable[Source]) -> pa.Table:

@@ -34,7 +34,7 @@ class ColdTarget:
     done: Collection[tuple[Path, TopicPartition]] = field(default=frozenset())
 
     def folders(self, where: TopicPartition) -> list[tuple[TargetDirectory, TargetFolder]]:
-        return [(each, each.folders[where]) for each in self.directories if where in each.folders]
+        return [(directory, directory.folders[where]) for directory in self.directories if where in directory.folders]
 
     def leader_epoch(self, where: TopicPartition) -> int:
         """The highest epoch that any of its brokers has stored. After the next start it is this one or higher."""
@@ -45,22 +45,22 @@ def find_cold_obstacles(
     plan: RestorePlan, target: ColdTarget, extents: Mapping[PartitionId, SourceLog], epochs: LeaderEpochs
 ) -> Iterator[Obstacle]:
     """In no particular order."""
-    yield from (each for each in plan.obstacles if each.kind not in _NOT_HERE)
+    yield from (obstacle for obstacle in plan.obstacles if obstacle.kind not in _NOT_HERE)
     yield from _clusters(target)
     for topic in plan.topics:
         yield from _partitions(topic, target)
         yield from _replicas(topic, target)
         yield from _identity(topic, target)
-        for each in topic.partitions:
-            where = TopicPartition(topic=topic.target.name, partition=each.source.partition)
+        for partition in topic.partitions:
+            where = TopicPartition(topic=topic.target.name, partition=partition.source.partition)
             yield from _contents(where, target)
             if epochs is LeaderEpochs.KEEP:
-                yield from _epochs(where, target, extents[each.source.id])
+                yield from _epochs(where, target, extents[partition.source.id])
     yield from _space(plan, target)
 
 
 def _clusters(target: ColdTarget) -> Iterator[Obstacle]:
-    ids = sorted({each.cluster_id or "unknown" for each in target.directories})
+    ids = sorted({directory.cluster_id or "unknown" for directory in target.directories})
     if len(ids) > 1:
         what = f"these directories belong to several clusters: {', '.join(ids)}"
         hint = "restore into one cluster at a time"
@@ -68,7 +68,9 @@ def _clusters(target: ColdTarget) -> Iterator[Obstacle]:
 
 
 def _targets(topic: TopicPlan) -> list[TopicPartition]:
-    return [TopicPartition(topic=topic.target.name, partition=each.source.partition) for each in topic.partitions]
+    return [
+        TopicPartition(topic=topic.target.name, partition=partition.source.partition) for partition in topic.partitions
+    ]
 
 
 def _partitions(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
@@ -164,11 +166,11 @@ def _epochs(where: TopicPartition, target: ColdTarget, extent: SourceLog) -> Ite
 def _space(plan: RestorePlan, target: ColdTarget) -> Iterator[Obstacle]:
     needed: dict[int, int] = {}
     for topic in plan.topics:
-        for each in topic.partitions:
-            where = TopicPartition(topic=topic.target.name, partition=each.source.partition)
+        for partition in topic.partitions:
+            where = TopicPartition(topic=topic.target.name, partition=partition.source.partition)
             for directory, _ in target.folders(where):
                 if (directory.path, where) not in target.done:
-                    size = each.source.raw_bytes
+                    size = partition.source.raw_bytes
                     needed[directory.device] = needed.get(directory.device, 0) + size + size // _INDEX_SHARE
     for directory in {each.device: each for each in target.directories}.values():
         size, free = needed.get(directory.device, 0), directory.free_bytes

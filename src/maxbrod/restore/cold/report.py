@@ -61,8 +61,8 @@ def cold_report_of(
     """If any partition failed, none is in place."""
     restored = []
     for topic in plan.topics:
-        for each in topic.partitions:
-            where = TopicPartition(topic=topic.target.name, partition=each.source.partition)
+        for partition in topic.partitions:
+            where = TopicPartition(topic=topic.target.name, partition=partition.source.partition)
             log = None if failures else logs.get(where)
             end, records = (0, 0) if log is None else (log.end, log.records)
             failure = dict(failures[where]) if where in failures else None

@@ -77,7 +77,7 @@ class ColdRestore:
                 hint="leave out --master",
             )
         check_cold(request)
-        self._paths = list(dict.fromkeys(each.resolve() for each in directories))
+        self._paths = list(dict.fromkeys(directory.resolve() for directory in directories))
         if not self._paths:
             raise UsageError("no log directory is given", hint="give --to-logdir")
         self._config = config

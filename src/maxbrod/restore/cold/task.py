@@ -84,7 +84,7 @@ def _write(storage: Storage, item: ColdItem, ahead: Executor) -> ColdWritten:
     folders: list[Path] = []
     try:
         with naming(str(item.where)):
-            folders.extend(stage(Path(each), item.where) for each in item.directories)
+            folders.extend(stage(Path(directory), item.where) for directory in item.directories)
             log, lowered = _write_log(storage, item, folders, ahead)
     except OSError as error:
         failure: MaxbrodError = translate_os(error, "write a log", str(item.where))

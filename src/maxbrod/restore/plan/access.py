@@ -185,7 +185,9 @@ def describe_acl(acl: Acl) -> str:
 
 
 def describe_quota(quota: Quota) -> str:
-    return ", ".join(f"{each.type} {'(default)' if each.name is None else each.name}" for each in quota.entities)
+    return ", ".join(
+        f"{entity.type} {'(default)' if entity.name is None else entity.name}" for entity in quota.entities
+    )
 
 
 def _fatal(what: str, hint: str, where: str | None = None) -> Obstacle:

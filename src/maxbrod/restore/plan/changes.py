@@ -42,14 +42,14 @@ def _begun_changes(agreed: RestorePlan, now: RestorePlan) -> Iterator[str]:
 def _changes(agreed: RestorePlan, now: RestorePlan) -> Iterator[str]:
     if (agreed.restore_id, agreed.cluster_id) != (now.restore_id, now.cluster_id):
         yield "the same command was carried out elsewhere in the meantime"
-    topics = {(each.target.source_topic, each.target.topic_id): each for each in now.topics}
-    for each in agreed.topics:
-        name = each.target.name
-        found = topics.get((each.target.source_topic, each.target.topic_id))
-        if found is None or not _holds(found, each):
-            yield f"the archive no longer holds all of {each.target.source_topic}"
-        elif found.target != each.target:
-            yield f"{name} was {'changed' if found.target.exists and each.target.exists else 'created or deleted'}"
+    topics = {(topic.target.source_topic, topic.target.topic_id): topic for topic in now.topics}
+    for topic in agreed.topics:
+        name = topic.target.name
+        found = topics.get((topic.target.source_topic, topic.target.topic_id))
+        if found is None or not _holds(found, topic):
+            yield f"the archive no longer holds all of {topic.target.source_topic}"
+        elif found.target != topic.target:
+            yield f"{name} was {'changed' if found.target.exists and topic.target.exists else 'created or deleted'}"
     if agreed.access != now.access:
         yield "ACLs or quotas have changed"
     known = {(each.kind, each.where) for each in agreed.obstacles}
@@ -60,11 +60,11 @@ def _changes(agreed: RestorePlan, now: RestorePlan) -> Iterator[str]:
 
 def _holds(now: TopicPlan, agreed: TopicPlan) -> bool:
     """Whether the archive still holds all offsets; more of them do no harm."""
-    found = {each.source.partition: each.source for each in now.partitions}
-    sources = (each.source for each in agreed.partitions)
+    found = {partition.source.partition: partition.source for partition in now.partitions}
+    sources = (partition.source for partition in agreed.partitions)
     return all(
-        each.partition in found
-        and found[each.partition].asked_first <= each.asked_first
-        and found[each.partition].asked_end >= each.asked_end
-        for each in sources
+        source.partition in found
+        and found[source.partition].asked_first <= source.asked_first
+        and found[source.partition].asked_end >= source.asked_end
+        for source in sources
     )

@@ -46,7 +46,7 @@ def choose_incarnations(request: RestoreRequest, archived: Mapping[str, str], ne
     known, meant = sorted(set(archived.values())), sorted(set(topics.values()))
     words = [*missing, *selection.unmatched, *selection.unused]
     rules = [unused_rule(each, meant) for each in request.rename.unused(meant)] if meant else []
-    wrong = [*(matches_nothing(each, known) for each in words), *rules]
+    wrong = [*(matches_nothing(word, known) for word in words), *rules]
     every = select_topics(dict.fromkeys(archived.values(), False), request.topics, request.exclude, internal=True)
     return Chosen(
         topics=topics,

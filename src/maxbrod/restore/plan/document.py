@@ -74,7 +74,7 @@ def decode_plan(data: bytes, *, object_name: str | None = None) -> RestorePlan:
 def _encode(value: object) -> Any:  # noqa: ANN401 - JSON
     """Leaves out fields that have their defaults: there may be 100,000 partitions."""
     if is_dataclass(value):
-        pairs = ((each, getattr(value, each.name)) for each in fields(value))
+        pairs = ((field, getattr(value, field.name)) for field in fields(value))
         return {each.name: _encode(found) for each, found in pairs if found != _default(each)}
     if isinstance(value, tuple):
         return [_encode(each) for each in value]

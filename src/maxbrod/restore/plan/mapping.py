@@ -86,7 +86,7 @@ def build_map(source: Any, count: Any, target: Any, *, base: int) -> OffsetMap: 
     """
     columns = [np.asarray(each, np.int64) for each in (source, count, target)]
     kept = columns[1] != 0
-    source, count, target = (each[kept] for each in columns)
+    source, count, target = (column[kept] for column in columns)
     _check(source, count, target, base)
     fresh = np.ones(len(source), np.bool_)
     fresh[1:] = (source[1:] != (source + count)[:-1]) | (target[1:] != (target + count)[:-1])
@@ -115,7 +115,7 @@ def decode_columns(document: Mapping[str, Any], name: str, width: int) -> tuple[
     """`base`, and as columns the numbers that are stored row by row under `name`. CorruptDataError: not numbers."""
     try:
         base, values = document["base"], document[name]
-        if type(base) is not int or any(type(each) is not int for each in values):
+        if type(base) is not int or any(type(value) is not int for value in values):
             raise TypeError(base)
         return base, np.array(values, np.int64).reshape(-1, width).T
     except (KeyError, TypeError, ValueError, OverflowError) as error:

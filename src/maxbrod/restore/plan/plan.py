@@ -96,11 +96,11 @@ class RestorePlan:
 
     @property
     def records(self) -> int:
-        return sum(each.source.records for topic in self.topics for each in topic.partitions)
+        return sum(partition.source.records for topic in self.topics for partition in topic.partitions)
 
     @property
     def bytes(self) -> int:
-        return sum(each.source.bytes for topic in self.topics for each in topic.partitions)
+        return sum(partition.source.bytes for topic in self.topics for partition in topic.partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +154,9 @@ def plan_restore(
         read.portions(), request, chosen, ends, as_of=as_of, lost=lost, revisions=revisions, had=had
     )
     known: dict[str, int] = {}
-    for each in ends:
-        known[each.topic_id] = max(known.get(each.topic_id, 0), each.partition + 1)
-    archived = {} if snapshot is None else {each.topic_id: each for each in snapshot.topics}
+    for end in ends:
+        known[end.topic_id] = max(known.get(end.topic_id, 0), end.partition + 1)
+    archived = {} if snapshot is None else {topic.topic_id: topic for topic in snapshot.topics}
     # By its id: another incarnation may have had another configuration.
     groups = [(group, archived.get(group[0].topic_id)) for group in _by_topic(sources)]
     counts = [count_partitions(group, state, known.get(group[0].topic_id, 0)) for group, state in groups]
@@ -169,7 +169,7 @@ def plan_restore(
         request,
         snapshot,
         target.cluster,
-        topics={each.target.source_topic: each.target.name for each in subjects},
+        topics={subject.target.source_topic: subject.target.name for subject in subjects},
         groups=[
             group.group_id for group in choose_groups(request.groups, () if snapshot is None else snapshot.groups)[0]
         ],
@@ -190,7 +190,7 @@ def plan_restore(
         since_ms=request.since_ms,
         until_ms=request.until_ms,
         rate_bytes_per_s=request.rate_bytes_per_s,
-        topics=tuple(_topic_plan(each, read, topic_runs or {}) for each in subjects),
+        topics=tuple(_topic_plan(subject, read, topic_runs or {}) for subject in subjects),
         groups=request.groups,
         with_acls=request.with_acls,
         with_quotas=request.with_quotas,
@@ -203,7 +203,7 @@ def plan_restore(
 
 
 def sources_of(plan: RestorePlan) -> list[Source]:
-    return [each.source for topic in plan.topics for each in topic.partitions]
+    return [partition.source for topic in plan.topics for partition in topic.partitions]
 
 
 def without_lost(
@@ -287,7 +287,7 @@ def _missing(request: RestoreRequest, chosen: Chosen, sources: Sequence[Source])
 
 def _lines(topic: TopicPlan) -> Iterator[PlanLine]:
     for mode in (OffsetsMode.EXACT, OffsetsMode.APPEND):
-        alike = [each for each in topic.partitions if each.offsets.mode is mode]
+        alike = [partition for partition in topic.partitions if partition.offsets.mode is mode]
         if not alike:
             continue
         exact = mode is OffsetsMode.EXACT

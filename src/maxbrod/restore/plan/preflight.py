@@ -62,11 +62,11 @@ def find_obstacles(
     """In no particular order. Names that the archive lacks are reported where topics are chosen."""
     yield from _names(subjects, state)
     yield from _provenance(request, subjects)
-    for each in subjects:
-        yield from _archive(request, each.sources)
-        yield from _target(request, each, state)
-        yield from _configuration(request, each, state)
-        yield from _retention(request, each, state, now_ms)
+    for subject in subjects:
+        yield from _archive(request, subject.sources)
+        yield from _target(request, subject, state)
+        yield from _configuration(request, subject, state)
+        yield from _retention(request, subject, state, now_ms)
 
 
 def why_left_out(topic: str) -> str:
@@ -119,7 +119,7 @@ def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle
     taken: dict[str, str] = {}
     # Two names that differ only in these characters collide in metrics, so Kafka refuses the second one.
     alike = {name.replace(".", "_"): name for name in state.names}
-    for target in (each.target for each in subjects):
+    for target in (subject.target for subject in subjects):
         why, hint = None, "give the topic another name"
         folded = target.name.replace(".", "_")
         if not is_topic_name(target.name):
@@ -138,7 +138,7 @@ def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle
 
 def _provenance(request: RestoreRequest, subjects: Sequence[Subject]) -> Iterator[Obstacle]:
     """Refuse rather than restore without the requested headers."""
-    for target in (each.target for each in subjects if request.provenance and each.target.repartitioned):
+    for target in (subject.target for subject in subjects if request.provenance and subject.target.repartitioned):
         what = "records that change their partition cannot get headers that name their source yet"
         hint = "restore without --provenance, or with the archived number of partitions"
         yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
@@ -180,7 +180,7 @@ def _holds_records(subject: Subject, state: TargetState) -> bool:
     target = subject.target
     written = {source.partition for source in subject.sources}
     partitions = range(target.partition_count) if target.repartitioned else written
-    extents = (state.extents.get(TopicPartition(topic=target.name, partition=each)) for each in partitions)
+    extents = (state.extents.get(TopicPartition(topic=target.name, partition=partition)) for partition in partitions)
     return any(extent is not None and not extent.empty for extent in extents)
 
 
@@ -272,13 +272,13 @@ def _retention(request: RestoreRequest, subject: Subject, state: TargetState, no
         return Obstacle(kind=ObstacleKind.RETENTION, where=target.name, what=why, hint=hint, fatal=request.strict)
 
     age_max_ms, bytes_max = retention_of(configs, RETENTION_MS), retention_of(configs, RETENTION_BYTES)
-    oldest = min((each.min_timestamp for each in subject.sources if each.min_timestamp is not None), default=None)
+    oldest = min((source.min_timestamp for source in subject.sources if source.min_timestamp is not None), default=None)
     if age_max_ms is not None and oldest is not None and now_ms - oldest > age_max_ms:
         age, keeps = _duration(now_ms - oldest), _duration(age_max_ms)
         yield warn(f"the oldest are {age} old, and {RETENTION_MS} is {age_max_ms} ({keeps})")
-    largest = max((each.raw_bytes for each in subject.sources), default=0)
+    largest = max((source.raw_bytes for source in subject.sources), default=0)
     if target.repartitioned:
-        largest = sum(each.raw_bytes for each in subject.sources) // target.partition_count
+        largest = sum(source.raw_bytes for source in subject.sources) // target.partition_count
     if bytes_max is not None and largest > bytes_max:
         yield warn(f"a partition has about {largest} bytes, and {RETENTION_BYTES} is {bytes_max}")
 
@@ -318,7 +318,7 @@ def find_missing_rights(
 
 
 def _needed(request: RestoreRequest, subjects: Sequence[Subject], access: AccessPlan) -> Mapping[Right, bool]:
-    exact = [each for subject in subjects for each in subject.offsets if each.mode is OffsetsMode.EXACT]
+    exact = [offset for subject in subjects for offset in subject.offsets if offset.mode is OffsetsMode.EXACT]
     return {
         Right.WRITE: bool(subjects),
         Right.READ: bool(subjects),

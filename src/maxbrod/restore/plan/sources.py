@@ -155,10 +155,10 @@ def measure_sources(
     for portion in [rows] if isinstance(rows, pa.Table) else rows:
         ordered = portion.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
         columns = read_columns(ordered)
-        measure(ordered, columns, [each for each in columns.spans if not as_of or each in ends])
+        measure(ordered, columns, [span for span in columns.spans if not as_of or span in ends])
         seen |= columns.spans.keys()
     nothing = SCHEMA.empty_table()
-    measure(nothing, read_columns(nothing), [each for each in ends if each not in seen])
+    measure(nothing, read_columns(nothing), [end for end in ends if end not in seen])
     sources = [replace(each, revision=(revisions or {}).get(each.id, 0)) for each in sources]
     return tuple(sorted(sources, key=lambda source: (source.topic, source.topic_id, source.partition)))
 
@@ -174,14 +174,14 @@ def _ask(
 ) -> dict[PartitionId, tuple[int, int]]:
     """The requested offsets of those of these partitions that are requested."""
     asked = {}
-    for each in partitions:
-        topic = chosen.topics.get(each.topic_id)
-        if topic is None or not _is_requested(request, topic, each.partition):
+    for partition in partitions:
+        topic = chosen.topics.get(partition.topic_id)
+        if topic is None or not _is_requested(request, topic, partition.partition):
             continue
-        extent = columns.extent(each)
-        end = ends[each] if extent is None or as_of else extent[1]
+        extent = columns.extent(partition)
+        end = ends[partition] if extent is None or as_of else extent[1]
         first = end if extent is None else min(extent[0], end)
-        asked[each] = _within_range(request, topic, each.partition, first, end)
+        asked[partition] = _within_range(request, topic, partition.partition, first, end)
     return asked
 
 
@@ -216,7 +216,7 @@ def _measure_portion(
 
 def revisions_of(sources: Iterable[Source]) -> dict[PartitionId, int]:
     """The revisions by which the catalog returns the rows that the sources were measured with."""
-    return {each.id: each.revision for each in sources}
+    return {source.id: source.revision for source in sources}
 
 
 def rows_to_read(rows: pa.Table, sources: Sequence[Source], request: RestoreRequest) -> pa.Table:

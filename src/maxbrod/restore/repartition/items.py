@@ -62,13 +62,13 @@ def shared_items(
     target, marks = topic.target, group_marks(topic, groups)
     sources = tuple(
         SharedSource(
-            partition=each.source.partition,
-            first_offset=each.source.first_offset,
-            end_offset=each.source.asked_end,
-            slices=tuple(slices.get(each.source.id, ())),
-            marks=marks.get(each.source.partition, ()),
+            partition=partition.source.partition,
+            first_offset=partition.source.first_offset,
+            end_offset=partition.source.asked_end,
+            slices=tuple(slices.get(partition.source.id, ())),
+            marks=marks.get(partition.source.partition, ()),
         )
-        for each in topic.partitions
+        for partition in topic.partitions
     )
     tasks = max(1, min(tasks, TASKS_MAX, target.partition_count))
     return [
@@ -92,9 +92,9 @@ def group_marks(topic: TopicPlan, groups: Iterable[Group]) -> dict[int, tuple[in
     """
     found: dict[int, set[int]] = {}
     for group in groups:
-        for each in group.offsets or ():
-            if each.topic == topic.target.source_topic and each.topic_id in {None, topic.target.topic_id}:
-                found.setdefault(each.partition, set()).add(each.offset)
+        for offset in group.offsets or ():
+            if offset.topic == topic.target.source_topic and offset.topic_id in {None, topic.target.topic_id}:
+                found.setdefault(offset.partition, set()).add(offset.offset)
     total = sum(map(len, found.values())) * topic.target.partition_count
     step = -(-total // SHARES_MAX) or 1
     return {partition: tuple(sorted(offsets)[::step]) for partition, offsets in found.items()}

@@ -50,13 +50,13 @@ def find_position(shares: Sequence[Share], committed: Mapping[int, int], *, base
     if place == len(shares):
         return SharePosition(offset=shares[-1].base + shares[-1].count if shares else base, seen_twice_max=0)
     return SharePosition(
-        offset=shares[place].base, seen_twice_max=sum(_processed(each, committed) for each in shares[place:])
+        offset=shares[place].base, seen_twice_max=sum(_processed(share, committed) for share in shares[place:])
     )
 
 
 def encode_shares(shares: Sequence[Share], *, base: int) -> dict[str, Any]:
     """The shares as plain JSON values. They are adjacent in the log from `base` on, so only counts are stored."""
-    rows = ((each.partition, each.first, each.end - each.first, each.count) for each in shares)
+    rows = ((share.partition, share.first, share.end - share.first, share.count) for share in shares)
     return {"base": base, "shares": list(chain.from_iterable(rows))}
 
 
@@ -69,7 +69,7 @@ def decode_shares(document: Mapping[str, Any]) -> tuple[int, tuple[Share, ...]]:
     rows = (partition, first, first + length, base + np.cumsum(count) - count, count)
     return base, tuple(
         Share(partition=partition, first=first, end=end, base=start, count=count)
-        for partition, first, end, start, count in zip(*(each.tolist() for each in rows), strict=True)
+        for partition, first, end, start, count in zip(*(row.tolist() for row in rows), strict=True)
     )
 
 

@@ -56,9 +56,9 @@ def read_in_order(
     several = len(sources) if len(sources) <= OPEN_SOURCES_MAX else 1
     request_bytes = min(REQUEST_BYTES, _OPEN_BYTES // several)
     readers = {}
-    for each in sources:
-        cut = Cut(first_offset=each.first_offset, end_offset=each.end_offset, since_ms=since_ms, until_ms=until_ms)
-        readers[each.partition] = _Reader(storage, each, cut, request_bytes=request_bytes, ahead=ahead)
+    for source in sources:
+        cut = Cut(first_offset=source.first_offset, end_offset=source.end_offset, since_ms=since_ms, until_ms=until_ms)
+        readers[source.partition] = _Reader(storage, source, cut, request_bytes=request_bytes, ahead=ahead)
     for extent in extents:
         yield from readers[extent.partition].read_until(extent.end)
 

@@ -72,7 +72,7 @@ class SharedTarget:
 
     def written_shares(self) -> list[Share]:
         """The shares that are in the log, without what was read and not acknowledged."""
-        counts = [min(each.count, self.reached - each.base) for each in self.shares]
+        counts = [min(share.count, self.reached - share.base) for share in self.shares]
         return [replace(each, count=count) for each, count in zip(self.shares, counts, strict=True) if count > 0]
 
     def skip(self, records: pa.RecordBatch, rows: NDArray[np.int64]) -> int:
@@ -104,7 +104,7 @@ class SharedTarget:
 
     def add(self, batches: Iterable[Batch]) -> None:
         """Queue batches. Each is copied, so that a slow partition keeps no batches of the others in memory."""
-        self.batches += [replace(each, data=each.data.copy()) for each in batches]
+        self.batches += [replace(batch, data=batch.data.copy()) for batch in batches]
 
     def stamp(
         self, data: NDArray[np.uint8], headers: BatchHeaders, identity: ProducerIdentity, offsets: Iterable[int]

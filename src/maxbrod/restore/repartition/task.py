@@ -71,8 +71,8 @@ class Feeding:
         self, records: Iterator[SourceRecords], splitter: Splitter, targets: Sequence[SharedTarget], pace: Pace
     ) -> None:
         self._records, self._splitter, self._pace = records, splitter, pace
-        self._targets = {each.where: each for each in targets}
-        self._sent: dict[TopicPartition, deque[int]] = {each.where: deque() for each in targets}
+        self._targets = {target.where: target for target in targets}
+        self._sent: dict[TopicPartition, deque[int]] = {target.where: deque() for target in targets}
         self._exhausted = False
         self.waiting_bytes = 0
         self.failure: MaxbrodError | None = None
@@ -134,7 +134,7 @@ class _Work:
         splitter = Splitter(
             self._targets,
             item.partition_count,
-            marks={each.partition: each.marks for each in item.sources},
+            marks={source.partition: source.marks for source in item.sources},
             identity=self._identity,
             batch_bytes_max=item.batch_bytes_max,
         )
@@ -144,12 +144,12 @@ class _Work:
         feeding = self._feeding = Feeding(records, splitter, self._targets, Pace(settings.rate_bytes_per_s))
         feeds = [
             Feed(
-                where=each.where,
+                where=target.where,
                 topic_id=self._topic_id,
-                first_offset=each.reached,
-                appends=feeding.appends(each.where),
+                first_offset=target.reached,
+                appends=feeding.appends(target.where),
             )
-            for each in self._targets
+            for target in self._targets
         ]
         for acknowledged in produce_all(client, feeds, patience_s=settings.patience_s):
             feeding.acknowledge(acknowledged)
@@ -158,7 +158,7 @@ class _Work:
         """`failure` is what stopped the task. It does not count against a partition that was complete by then."""
         if self._feeding is not None and self._feeding.failure is not None:
             failure = self._feeding.failure.as_dict()
-        met = {each.where: each for each in self._targets}
+        met = {target.where: target for target in self._targets}
         return [
             _restored(met[where], failure) if where in met else self._untouched(where, failure) for where in self._where
         ]
@@ -219,7 +219,7 @@ def _restored(target: SharedTarget, failure: dict[str, Any] | None) -> Restored:
     return Restored(
         where=target.where,
         end=target.reached,
-        records=sum(each.count for each in shares),
+        records=sum(share.count for share in shares),
         map=encode_shares(shares, base=target.base),
         failure=None if target.done else failure,
     )

@@ -169,7 +169,7 @@ def cluster_with(state: ClusterState | None, counts: Mapping[str, int], taken_at
             groups=(),
             gaps=(unknown,),
         )
-    topics = {each.name: each for each in state.topics}
+    topics = {topic.name: topic for topic in state.topics}
     for name, count in counts.items():
         topics[name] = _grown(topics.get(name), name, count)
     return replace(state, topics=tuple(topics.values()))

@@ -63,7 +63,7 @@ class Committer:
             return newest[0], finish(client, decisions, newest[0])
 
     def commit(self, messages: Iterable[Written | None], batch_id: int) -> None:
-        written = [each for each in messages if each is not None]
+        written = [message for message in messages if message is not None]
         filled = tuple(each.filled for each in written if each.filled is not None)
         query_id = next((each.query_id for each in written if each.query_id is not None), None)
         attempt = 0
@@ -91,9 +91,9 @@ class Committer:
             pending = newest[0].filled if newest is not None and newest[1] is Outcome.PENDING else ()
             keep = {each.transaction for each in pending}
             with KafkaClient(self._kafka) as client:
-                for each in messages:
-                    if each is not None and each.filled is not None and each.filled.transaction not in keep:
-                        _abort(client, each.filled)
+                for message in messages:
+                    if message is not None and message.filled is not None and message.filled.transaction not in keep:
+                        _abort(client, message.filled)
                 self._sweep(client, keep={each.transactional_id for each in keep})
         except MaxbrodError as error:
             _LOG.warning("transactions could not be aborted and will time out: %s", error)

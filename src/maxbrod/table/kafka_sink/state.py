@@ -111,7 +111,7 @@ class Decisions:
             document = _DOCUMENT.validate_json(data, strict=True)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptDataError("the decision cannot be read", object_name=name) from error
-        filled = tuple(each.filled() for each in document.transactions)
+        filled = tuple(transaction.filled() for transaction in document.transactions)
         return Decision(batch_id=batch_id, attempt=attempt, query_id=document.query_id, filled=filled)
 
 

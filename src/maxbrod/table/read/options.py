@@ -52,7 +52,7 @@ class TableOptions:
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """At least one. Everything in one of them is read."""
-        return tuple(both(self.scope, each) for each in self.parts) or (self.scope,)
+        return tuple(both(self.scope, part) for part in self.parts) or (self.scope,)
 
 
 def parse_options(options: Mapping[str, str]) -> TableOptions:
@@ -109,7 +109,7 @@ def known_options(
     known = {name.lower() for name in (*names, *hidden)}
     unknown = next((name for name in sorted(given) if name not in known and not name.startswith(prefixes)), None)
     if unknown is not None:
-        suggested = ", ".join([*names, *(f"{each}*" for each in prefixes)])
+        suggested = ", ".join([*names, *(f"{prefix}*" for prefix in prefixes)])
         raise UsageError(f"{what} has no option {unknown!r}", hint=f"choose one of {suggested}")
     return given
 

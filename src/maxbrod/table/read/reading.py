@@ -31,21 +31,21 @@ def read_split(
     storage: Storage, reads: Iterable[SliceRead], scopes: Sequence[Scope], names: Sequence[str], *, committed: bool
 ) -> Iterator[pa.RecordBatch]:
     """Batches of the columns `names`, none of them empty, in the order of offsets."""
-    for each in reads:
-        cut = each.cut(scopes)
-        count = known_records(each.stored, cut, committed=committed) if are_in_rows(names) else None
+    for read in reads:
+        cut = read.cut(scopes)
+        count = known_records(read.stored, cut, committed=committed) if are_in_rows(names) else None
         if count is not None:
-            yield from (convert(unread, each.source, names) for unread in _unread(count))
+            yield from (convert(unread, read.source, names) for unread in _unread(count))
             continue
         columns = _columns(names, cut)
-        if each.stored.details is not None:
-            found = read_records(storage, each.stored, columns=columns)
+        if read.stored.details is not None:
+            found = read_records(storage, read.stored, columns=columns)
         else:
-            found = _native(storage, each.stored, cut, columns, committed=committed)
+            found = _native(storage, read.stored, cut, columns, committed=committed)
         for records in found:
             kept = _kept(records, cut)
             if kept.num_rows:
-                yield from _small(convert(kept, each.source, names))
+                yield from _small(convert(kept, read.source, names))
 
 
 def _small(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

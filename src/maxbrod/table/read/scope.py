@@ -99,14 +99,14 @@ class SliceRead:
 
 def cut_of(scopes: Sequence[Scope], topic: str, partition: int, end_offset: int | None = None) -> Cut:
     """One range of offsets and one of times that contain everything of a partition in one of the scopes."""
-    touching = [each for each in scopes if each.has_topic(topic) and each.has_partition(partition)]
+    touching = [scope for scope in scopes if scope.has_topic(topic) and scope.has_partition(partition)]
     ends, untils = [each.end_offset for each in touching], [each.until_ms for each in touching]
     sinces = [each.since_ms for each in touching]
     return Cut(
         first_offset=min(each.first_offset for each in touching),
-        end_offset=_lower(None if None in ends else max(each for each in ends if each is not None), end_offset),
-        since_ms=None if None in sinces else min(each for each in sinces if each is not None),
-        until_ms=None if None in untils else max(each for each in untils if each is not None),
+        end_offset=_lower(None if None in ends else max(end for end in ends if end is not None), end_offset),
+        since_ms=None if None in sinces else min(since for since in sinces if since is not None),
+        until_ms=None if None in untils else max(until for until in untils if until is not None),
     )
 
 
@@ -206,7 +206,7 @@ def _holds(known: frozenset[Any] | None, wanted: frozenset[Any] | None) -> bool:
 
 
 def _all_start(topics: frozenset[str] | None, prefix: str) -> bool:
-    return topics is not None and all(each.startswith(prefix) for each in topics)
+    return topics is not None and all(topic.startswith(prefix) for topic in topics)
 
 
 def _reaches(end: int | None, wanted: int | None) -> bool:

@@ -63,13 +63,13 @@ def group(reads: Iterable[SliceRead], split_bytes: int) -> list[tuple[SliceRead,
     """Neighbours together until they have `split_bytes`. A slice is never divided."""
     splits: list[list[SliceRead]] = []
     filled = split_bytes
-    for each in reads:
+    for read in reads:
         if filled >= split_bytes:
             splits.append([])
             filled = 0
-        splits[-1].append(each)
-        filled += each.stored.bytes
-    return [tuple(each) for each in splits]
+        splits[-1].append(read)
+        filled += read.stored.bytes
+    return [tuple(split) for split in splits]
 
 
 def _topics(catalog: AnyCatalog, options: TableOptions, moment: Moment) -> dict[str, str]:

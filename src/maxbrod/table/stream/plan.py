@@ -190,7 +190,7 @@ def resume(view: View, number: int, mark: Mark | None, *, lossy: bool) -> int:
 
 def check_known(view: View, start: StreamPosition) -> None:
     """RefusedError: the archive does not have a topic that the stream has read."""
-    gone = next((each for each in start.marks if each.topic_id not in view.known), None)
+    gone = next((mark for mark in start.marks if mark.topic_id not in view.known), None)
     if gone is not None:
         raise RefusedError(
             f"the archive does not have a topic that the stream has read up to offset {start.marks[gone].end}",

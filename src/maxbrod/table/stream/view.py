@@ -86,7 +86,7 @@ def view_of(archive: Archive, options: TableOptions) -> View:
 def _arrays(rows: pa.Table, topics: Mapping[str, str], known: frozenset[str], *, native: bool) -> View:
     # Without threads, so that groups keep the order of the rows.
     groups = rows.group_by(["topic_id", "partition"], use_threads=False).aggregate([("kind", "count")]).to_pylist()
-    counts = [each["kind_count"] for each in groups]
+    counts = [group["kind_count"] for group in groups]
     open_reasons = sorted(MENDABLE if native else {*MENDABLE, GapReason.UNRECORDED})
     gap = pc.equal(rows["kind"], Kind.GAP)
 
@@ -95,7 +95,7 @@ def _arrays(rows: pa.Table, topics: Mapping[str, str], known: frozenset[str], *,
         return _truths(pc.and_(gap, wanted))
 
     return View(
-        partitions=tuple(PartitionId(topic_id=each["topic_id"], partition=each["partition"]) for each in groups),
+        partitions=tuple(PartitionId(topic_id=group["topic_id"], partition=group["partition"]) for group in groups),
         topics=topics,
         known=known,
         starts=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),

@@ -200,7 +200,7 @@ class _Compiler:
         for number, each in enumerate(members):
             each.name = f"member{number}"
         whole.children = members
-        whole.type = pa.struct([pa.field(each.name, each.type) for each in members])
+        whole.type = pa.struct([pa.field(member.name, member.type) for member in members])
         return whole
 
     def _finish(self, found: Node, members: dict[int, Node], branch: int) -> None:
@@ -238,8 +238,8 @@ def compile_avro(schema: str, references: Sequence[str] = ()) -> Program:
     """
     compiler = _Compiler()
     try:
-        for each in references:
-            compiler.walk(_parsed(each), "")
+        for reference in references:
+            compiler.walk(_parsed(reference), "")
         compiler.code.clear()
         compiler.nodes = 0
         root, _ = compiler.walk(_parsed(schema), "")

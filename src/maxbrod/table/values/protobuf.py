@@ -174,7 +174,7 @@ def message_places(descriptors: bytes, file: str) -> dict[int, str]:
 def _add_places(
     messages: Iterable[Any], space: str, found: dict[int, str], *, counted: bool, above: int = 0, level: int = 0
 ) -> None:
-    written = [each for each in messages if counted or not each.options.map_entry]
+    written = [message for message in messages if counted or not message.options.map_entry]
     for index, each in enumerate(written[: INDEX_MAX + 1]):
         if each.options.map_entry or level >= LEVELS_MAX:
             continue
@@ -200,8 +200,8 @@ def _files(descriptors: bytes) -> Any:  # noqa: ANN401 - descriptors
 def _declared(descriptors: bytes) -> tuple[dict[str, _Message], dict[str, dict[int, str]]]:
     messages: dict[str, _Message] = {}
     enums: dict[str, dict[int, str]] = {}
-    for each in _files(descriptors):
-        _declare(each, each.package, each.syntax == "proto3", messages, enums)
+    for file in _files(descriptors):
+        _declare(file, file.package, file.syntax == "proto3", messages, enums)
     return messages, enums
 
 
