@@ -77,18 +77,3 @@ def verdict_of(exit_code: int, *, nothing_selected: bool = False) -> str:
     if nothing_selected and exit_code == EXIT_DONE:
         return "nothing selected"
     return _VERDICTS.get(exit_code, "incomplete")
-
-
-def counted(count: int, noun: str, one: str = "", many: str = "") -> str:
-    """A number with its noun, and with the verb that follows: `1 hold is`, `2 holds are`."""
-    verb = one if count == 1 else many
-    return f"{count:,} {noun}{'' if count == 1 else 's'}{f' {verb}' if verb else ''}"
-
-
-def human_age(milliseconds: float) -> str:
-    """A duration in its largest unit of which there are two or more."""
-    seconds = milliseconds / 1000
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.catalog.log import LOG_FOLDER
 from maxbrod.errors import RefusedError, StorageFullError
 from maxbrod.model import CLOCKS_APART_MS, now_ms
-from maxbrod.notices import human_age
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_clock_ms
+from maxbrod.text import human_age
 
 if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from maxbrod.backup.summary import print_notice
-from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json_line
+from maxbrod.cli.output import err, out, print_error, print_json_line
 from maxbrod.errors import EXIT_DONE
-from maxbrod.notices import Notice, counted
+from maxbrod.text import counted, human_bytes, human_time
 
 if TYPE_CHECKING:
     from maxbrod.backup.follow import Interval
+    from maxbrod.notices import Notice
 
 
 class IntervalPrinter:

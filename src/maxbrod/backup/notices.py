@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS, ClusterState, MissingState
-from maxbrod.notices import Notice, counted
+from maxbrod.notices import Notice
+from maxbrod.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from maxbrod.cli.output import human_bytes, human_time, out, print_line, table
-from maxbrod.notices import Notice, counted
+from maxbrod.cli.output import out, print_line, table
+from maxbrod.text import counted, human_bytes, human_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from maxbrod.backup.report import BackupReport, TopicReport
+    from maxbrod.notices import Notice
 
 TOPICS_SHOWN_MAX: Final = 60
 NOTICES_SHOWN_MAX: Final = 10

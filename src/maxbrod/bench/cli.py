@@ -14,7 +14,8 @@ from maxbrod.bench.groups import (
     RestoreGroup,
     TableGroup,
 )
-from maxbrod.cli.output import JsonFlag, err, human_bytes, out, print_json, table
+from maxbrod.cli.output import JsonFlag, err, out, print_json, table
+from maxbrod.text import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,11 +15,11 @@ from maxbrod.check.options import CheckOptions
 from maxbrod.check.problems import Problem, Verdict
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.metrics import report_figures
-from maxbrod.cli.output import ending, human_bytes, human_time, print_json, print_json_with, print_line
+from maxbrod.cli.output import ending, print_json, print_json_with, print_line
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.model import now_ms
-from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption, SparkOptions
+from maxbrod.text import counted, human_bytes, human_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,8 +6,7 @@ import json
 import os
 import sys
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich import box
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help=declared(JsonOption)[0].option.help)]
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TIMES: Final = {"day": "%Y-%m-%d", "minute": "%Y-%m-%d %H:%M", "second": "%Y-%m-%d %H:%M:%SZ"}
 
 _FOLDED_WIDTH_MIN: Final = 12
 
@@ -208,34 +204,6 @@ def table(title: str, *headings: str) -> Table:
             overflow="fold" if folded else "ellipsis",
         )
     return made
-
-
-def stored_bytes(stored: int, raw: int) -> str:
-    """The size of an archive and of its log. Other layouts do not record the latter: both are the same there."""
-    return f"{human_bytes(stored)} stored" + ("" if raw == stored else f" of {human_bytes(raw)} of log")
-
-
-def human_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(count) < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError("unreachable")
-
-
-def human_count(count: int) -> str:
-    """The exact number, if it is short enough for a table."""
-    return f"{count:,}" if count < 10**10 else f"{count / 1e9:,.1f} G"
-
-
-def human_time(timestamp_ms: int | None, *, to: Literal["day", "minute", "second"] = "second") -> str:
-    """In UTC. The timestamp of a record can be any 64-bit number, also outside the calendar."""
-    if timestamp_ms is None:
-        return ""
-    try:
-        return (_EPOCH + timedelta(milliseconds=timestamp_ms)).strftime(_TIMES[to])
-    except OverflowError:
-        return "before 0001" if timestamp_ms < 0 else "after 9999"
 
 
 def ending(exit_code: int) -> str:

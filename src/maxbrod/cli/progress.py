@@ -12,7 +12,8 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColum
 from rich.progress import Progress as Bar
 
 from maxbrod.cli.log import log_step
-from maxbrod.cli.output import err, human_bytes
+from maxbrod.cli.output import err
+from maxbrod.text import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

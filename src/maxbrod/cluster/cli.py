@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from maxbrod.cli.output import JsonFlag, human_bytes, print_json, print_line
-from maxbrod.notices import counted
+from maxbrod.cli.output import JsonFlag, print_json, print_line
+from maxbrod.text import counted, human_bytes
 
 app = typer.Typer(no_args_is_help=True, help="Prepare a Spark cluster for maxbrod.")
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import human_bytes, out, print_json, print_line, table
+from maxbrod.cli.output import out, print_json, print_line, table
 from maxbrod.compact.options import CompactOptions
-from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption, QuietOption, SparkOptions
+from maxbrod.text import counted, human_bytes
 
 if TYPE_CHECKING:
     from maxbrod.compact.report import CompactFault, CompactReport

@@ -56,8 +56,8 @@ from maxbrod.compare.report import CompareReport, PartitionComparison
 from maxbrod.errors import UsageError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms
-from maxbrod.notices import counted
 from maxbrod.restore.plan.mapping import encode_map
+from maxbrod.text import counted
 from maxbrod.work.preflight import needs_of
 from maxbrod.work.progress import OnProgress, Progress, silent
 from maxbrod.work.session import Session, open_configured, parallelism_of

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from maxbrod.cli.output import human_count, out, print_line, table
+from maxbrod.cli.output import out, print_line, table
 from maxbrod.compare.report import CompareReport, PartitionComparison, name_of
 from maxbrod.errors import error_of
+from maxbrod.text import human_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

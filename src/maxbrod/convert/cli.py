@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import human_bytes, out, print_json, print_line, table
+from maxbrod.cli.output import out, print_json, print_line, table
 from maxbrod.convert.options import ConvertOptions
 from maxbrod.errors import UsageError
 from maxbrod.options import JsonOption, QuietOption, SparkOptions, StorageOptions
+from maxbrod.text import human_bytes
 from maxbrod.transform.summary import print_changes
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from maxbrod.convert.transforming import as_transferred, refuse_layout, settings
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
-from maxbrod.notices import Notice, counted
+from maxbrod.notices import Notice
+from maxbrod.text import counted
 from maxbrod.transfer.job import run_transfer_job
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
 from maxbrod.transform.frame import check_transform

@@ -14,10 +14,11 @@ import typer
 from rich.text import Text
 
 from maxbrod.backup.summary import print_notices
-from maxbrod.cli.output import JsonFlag, err, human_bytes, out, print_json, table
+from maxbrod.cli.output import JsonFlag, err, out, print_json, table
 from maxbrod.demo import story
 from maxbrod.demo.recording import Recording, check_writable
 from maxbrod.errors import IncompleteError
+from maxbrod.text import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

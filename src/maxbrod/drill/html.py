@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.drill.trend import trend_section
 from maxbrod.errors import EXIT_DONE
-from maxbrod.notices import counted
+from maxbrod.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from maxbrod.cli.output import human_count, out, print_line
-from maxbrod.notices import counted
+from maxbrod.cli.output import out, print_line
+from maxbrod.text import counted, human_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

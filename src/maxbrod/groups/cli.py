@@ -11,8 +11,8 @@ from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import print_json, print_line
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED
 from maxbrod.groups.options import GroupsOptions
-from maxbrod.notices import counted
 from maxbrod.options import PLACE, ClusterOptions, JsonOption
+from maxbrod.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import human_time, out, print_json, print_line, table
+from maxbrod.cli.output import out, print_json, print_line, table
 from maxbrod.errors import UsageError
 from maxbrod.hold.options import HoldOptions
-from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption
+from maxbrod.text import counted, human_time
 
 if TYPE_CHECKING:
     from maxbrod.archive.holds import Hold

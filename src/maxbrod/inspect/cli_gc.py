@@ -9,10 +9,10 @@ import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.durations import parse_duration_s
-from maxbrod.cli.output import human_bytes, human_time, out, print_json, print_line, table
+from maxbrod.cli.output import out, print_json, print_line, table
 from maxbrod.inspect.options import GcOptions
-from maxbrod.notices import counted
 from maxbrod.options import ArchiveOptions, JsonOption, StorageOptions
+from maxbrod.text import counted, human_bytes, human_time
 
 if TYPE_CHECKING:
     from maxbrod.inspect.garbage import GarbageReport

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maxbrod.cli.output import human_time
-from maxbrod.notices import counted
+from maxbrod.text import counted, human_time
 
 if TYPE_CHECKING:
     from maxbrod.inspect.generations import GenerationSummary

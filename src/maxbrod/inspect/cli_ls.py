@@ -6,23 +6,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import (
-    ending,
-    human_bytes,
-    human_count,
-    human_time,
-    out,
-    print_json,
-    print_line,
-    stored_bytes,
-    table,
-)
+from maxbrod.cli.output import ending, out, print_json, print_line, table
 from maxbrod.errors import UsageError
 from maxbrod.inspect.cli_generations import describe_generation
 from maxbrod.inspect.options import LsOptions
 from maxbrod.layouts.registry import NATIVE
-from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption
+from maxbrod.text import counted, human_bytes, human_count, human_time, stored_bytes
 
 _GONE_SHOWN: Final = 10
 NO_LONGER_WHOLE: Final = (

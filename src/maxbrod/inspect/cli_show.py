@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import (
-    human_bytes,
-    human_count,
-    human_time,
-    out,
-    print_json,
-    print_line,
-    stored_bytes,
-    table,
-)
+from maxbrod.cli.output import out, print_json, print_line, table
 from maxbrod.errors import UsageError
 from maxbrod.inspect.cli_generations import describe_generation
 from maxbrod.inspect.cli_ls import NO_LONGER_WHOLE
 from maxbrod.inspect.options import ShowOptions
-from maxbrod.notices import counted
 from maxbrod.options import PLACE, JsonOption
+from maxbrod.text import counted, human_bytes, human_count, human_time, stored_bytes
 
 if TYPE_CHECKING:
     from maxbrod.archive.runs import RunReport

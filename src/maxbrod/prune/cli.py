@@ -10,11 +10,11 @@ import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.durations import parse_duration_s
-from maxbrod.cli.output import human_bytes, human_time, out, print_json, print_json_with, print_line, table
+from maxbrod.cli.output import out, print_json, print_json_with, print_line, table
 from maxbrod.errors import EXIT_INCOMPLETE, UsageError
-from maxbrod.notices import counted, human_age
 from maxbrod.options import PLACE, JsonOption
 from maxbrod.prune.options import PruneOptions
+from maxbrod.text import counted, human_age, human_bytes, human_time
 
 if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive

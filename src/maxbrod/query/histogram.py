@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.words import parse_time_ms
-from maxbrod.cli.output import human_count, out, print_line, table
+from maxbrod.cli.output import out, print_line, table
+from maxbrod.text import human_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Final, TextIO
 import typer
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import human_bytes, print_json_with, print_line
-from maxbrod.notices import Notice, counted
+from maxbrod.cli.output import print_json_with, print_line
 from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, SparkOptions, StorageOptions
 from maxbrod.repair.options import RepairOptions
+from maxbrod.text import counted, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maxbrod.notices import Notice
     from maxbrod.repair.report import RepairReport
 
 _NOTICES_SHOWN: Final = 50

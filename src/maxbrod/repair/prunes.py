@@ -17,8 +17,9 @@ from maxbrod.catalog.rows import Gap, Run
 from maxbrod.catalog.schema import Kind
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError
 from maxbrod.model import GapReason, PartitionId, now_ms
-from maxbrod.notices import Notice, counted
+from maxbrod.notices import Notice
 from maxbrod.repair.plan.found import PrunedRange
+from maxbrod.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -23,12 +23,13 @@ from maxbrod.catalog.tiling import TILING_COLUMNS, Overlap, UncoveredRange, find
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, RefusedError, UsageError
 from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
-from maxbrod.notices import Notice, counted
+from maxbrod.notices import Notice
 from maxbrod.repair.rebuilding import rebuild_catalog
 from maxbrod.repair.report import Action, RepairReport
 from maxbrod.repair.taking_out import Notices, SliceSums, take_out
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_conditional_puts
+from maxbrod.text import counted
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress, silent
 from maxbrod.work.session import Session, open_configured, parallelism_of

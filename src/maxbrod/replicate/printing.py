@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from maxbrod.cli.output import err, human_bytes, human_time, out, print_error, print_json_line, print_line
+from maxbrod.cli.output import err, out, print_error, print_json_line, print_line
 from maxbrod.cli.output import table as new_table
 from maxbrod.compare.summary import print_difference
-from maxbrod.notices import counted
 from maxbrod.replicate.report import PartitionStatus, unmatched_line
+from maxbrod.text import counted, human_bytes, human_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_REFUSED
 from maxbrod.model import GapReason, TopicPartition, now_ms
-from maxbrod.notices import counted
 from maxbrod.restore.plan.obstacles import GAPS, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode
+from maxbrod.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

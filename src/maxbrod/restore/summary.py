@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from maxbrod.cli.output import human_bytes, human_count, human_time, out, print_line, table
+from maxbrod.cli.output import out, print_line, table
 from maxbrod.errors import EXIT_DONE, MaxbrodError, error_of
-from maxbrod.notices import counted
 from maxbrod.restore.plan.access import AccessPlan, describe_acl, describe_quota
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.plan import LeftOut, PlanLine, RestorePlan, describe
 from maxbrod.restore.report import AGAIN, PartitionReport, RestoreReport, pruned_in
+from maxbrod.text import counted, human_bytes, human_count, human_time
 from maxbrod.transform.summary import print_transform
 
 if TYPE_CHECKING:

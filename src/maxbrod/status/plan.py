@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.cli.output import human_bytes
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
-from maxbrod.notices import counted, human_age
+from maxbrod.text import counted, human_age, human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

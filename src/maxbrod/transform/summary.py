@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.cli.output import out, print_line, table
-from maxbrod.notices import counted
+from maxbrod.text import counted
 from maxbrod.transform.plan import FIELDS, Changes, TransformPlan
 
 if TYPE_CHECKING:

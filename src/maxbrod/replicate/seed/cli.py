@@ -10,9 +10,9 @@ import typer
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import out, print_json, print_line, table
 from maxbrod.cli.signals import stopping_by_signals
-from maxbrod.notices import counted
 from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, QuietOption, SparkOptions, StorageOptions
 from maxbrod.replicate.seed.options import EgressTreeOptions, IngressTreeOptions
+from maxbrod.text import counted
 
 if TYPE_CHECKING:
     from maxbrod.replicate.seed.report import IngressReport, PartitionStatus

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from maxbrod.cli.log import showing_log
-from maxbrod.cli.output import err, human_bytes, out, print_json, print_line
+from maxbrod.cli.output import err, out, print_json, print_line
 from maxbrod.cli.progress import progress_bar
 from maxbrod.cli.signals import stopping_by_signals
 from maxbrod.errors import EXIT_DONE
-from maxbrod.notices import counted
 from maxbrod.restore.cli_deciding import decide
 from maxbrod.restore.cold.plan import parse_leader_epochs
 from maxbrod.restore.cold.run import ColdRestore
@@ -25,6 +24,7 @@ from maxbrod.restore.summary import (
     print_retention,
     print_topics,
 )
+from maxbrod.text import counted, human_bytes
 
 if TYPE_CHECKING:
     from maxbrod.config import Config

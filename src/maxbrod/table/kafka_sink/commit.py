@@ -17,8 +17,8 @@ from maxbrod.errors import MaxbrodError, ObjectExistsError, RefusedError, Unavai
 from maxbrod.kafka.produce.producer_ids import transactional_producer_id
 from maxbrod.kafka.produce.transactions import Standing, end, ongoing, standings
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.notices import counted
 from maxbrod.table.kafka_sink.state import Decision, Decisions, Filled, Outcome
+from maxbrod.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from maxbrod.notices import counted
+from maxbrod.text import counted
 
 
 def test_numbers_agree_with_their_nouns_and_verbs() -> None:
