@@ -10,7 +10,7 @@ from native_logs import data_batch
 
 from catalog.examples import gap
 from maxbrod.archive.opening import open_for_writing
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import SegmentLimits
 from table.archives import write
 
 if TYPE_CHECKING:

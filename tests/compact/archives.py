@@ -20,10 +20,10 @@ from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.compact import job, run, tree_run
 from maxbrod.compact.run import compact_archive
 from maxbrod.config import Config, StorageConfig
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.reading import read_log
-from maxbrod.layouts.kafka.verifying import verify_slice
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import Compression
+from maxbrod.layouts.kafka.reader import read_log
+from maxbrod.layouts.kafka.slices import verify_slice
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import GapReason
 from maxbrod.storage.memory import directory_of
 from maxbrod.storage.urls import parse_url

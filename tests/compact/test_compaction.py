@@ -35,7 +35,7 @@ from maxbrod.compact import cli, job, run, task
 from maxbrod.compact.plan.groups import plan_groups
 from maxbrod.compact.plan.joining import Written, join
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import AbortedTransaction, Codec, PartitionId
 from maxbrod.storage.local import LocalStorage
 

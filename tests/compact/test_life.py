@@ -17,7 +17,7 @@ from maxbrod.cli.main import run as command
 from maxbrod.compact.functions import compact as compact_function
 from maxbrod.errors import EXIT_DONE
 from maxbrod.inspect import garbage
-from maxbrod.layouts.kafka.reading import read_log
+from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.model import now_ms
 from support.clocks import set_clocks
 

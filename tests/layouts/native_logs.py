@@ -16,10 +16,9 @@ from test_legacy import message, messages, wrapper
 
 from maxbrod.batch.compression import compress
 from maxbrod.batch.headers import walk
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.partition import PartitionName
-from maxbrod.layouts.kafka.reading import read_log
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import Compression
+from maxbrod.layouts.kafka.reader import read_log
+from maxbrod.layouts.kafka.writer import ArchiveWriter, PartitionName
 from maxbrod.model import Codec
 from maxbrod.storage.memory import directory_of
 from maxbrod.storage.opening import open_storage
@@ -27,7 +26,7 @@ from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:
     from maxbrod.batch.looking import Look
-    from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
+    from maxbrod.layouts.kafka.format import SegmentLimits, Slice
     from maxbrod.storage.interface import Storage
 
 NAME = PartitionName(topic="orders", topic_id="0123456789abcdefghijkl", partition=3)

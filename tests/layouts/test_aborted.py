@@ -4,8 +4,8 @@ from native_logs import ABORT, COMMIT, NAME, archive, data_batch, logs, marker, 
 
 from maxbrod.batch.headers import walk
 from maxbrod.batch.transactions import committed_batches
-from maxbrod.layouts.kafka.cut import cut_slice
-from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
+from maxbrod.layouts.kafka.format import SegmentLimits, Slice
+from maxbrod.layouts.kafka.slices import cut_slice
 
 
 def sent(offset: int, producer_id: int) -> bytes:

@@ -12,7 +12,7 @@ from native_logs import NAME, Batch, archive, batches, data_batch, marker, new_s
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.contents import CONTROL_TYPE, read_contents
-from maxbrod.layouts.kafka.names import is_framed, parse_segment_path, run_of_pack
+from maxbrod.layouts.kafka.format import is_framed, parse_segment_path, run_of_pack
 
 
 @settings(max_examples=50)

@@ -8,9 +8,8 @@ from test_writing import check_rows
 
 from maxbrod.batch.decode import decode
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.kafka.cut import cut_slice
-from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.layouts.kafka.verifying import verify_slice
+from maxbrod.layouts.kafka.format import SegmentLimits
+from maxbrod.layouts.kafka.slices import cut_slice, verify_slice
 from maxbrod.model import Codec
 
 WHOLE = SegmentLimits(hole_offsets_min=1 << 60)

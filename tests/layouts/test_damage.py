@@ -17,15 +17,14 @@ from reference import Record
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts import reading
-from maxbrod.layouts.kafka import reading as native
-from maxbrod.layouts.kafka.digest import Digest
-from maxbrod.layouts.kafka.frames import FRAME_BYTES, FrameDecoder, FrameEncoder, encode_frame
-from maxbrod.layouts.kafka.reading import read_log, read_logs
-from maxbrod.layouts.kafka.verifying import verify_slice
+from maxbrod.layouts.kafka import reader as native
+from maxbrod.layouts.kafka.frames import FRAME_BYTES, Digest, FrameDecoder, FrameEncoder, encode_frame
+from maxbrod.layouts.kafka.reader import read_log, read_logs
+from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.storage.interface import Storage
 
 LOG = [data_batch(i, 3, codec=Codec(i // 3 % 5), value=b"some value %d" % i) for i in range(0, 15, 3)]

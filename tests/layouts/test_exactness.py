@@ -11,8 +11,8 @@ from native_logs import Batch, archive, batches, data_batch, new_storage, pack
 from reference import Record
 
 from maxbrod.batch.looking import Look
-from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.layouts.kafka.verifying import verify_slice
+from maxbrod.layouts.kafka.format import SegmentLimits
+from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import Codec
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from maxbrod.errors import UsageError
-from maxbrod.layouts.kafka.compression import Compression, CompressionMode
-from maxbrod.layouts.kafka.names import is_framed, new_nonce, pack_path, segment_path
+from maxbrod.layouts.kafka.format import Compression, CompressionMode, is_framed, new_nonce, pack_path, segment_path
 
 SEGMENT: dict[str, Any] = {"topic": "orders", "topic_id": "aBc_-1", "partition": 7, "base_offset": 42, "framed": False}
 

@@ -19,18 +19,17 @@ from native_logs import archive, data_batch, logs, marker, new_storage
 from maxbrod.batch.headers import walk
 from maxbrod.errors import MaxbrodError, StorageFullError
 from maxbrod.layouts.kafka.contents import read_contents
-from maxbrod.layouts.kafka.names import is_framed
-from maxbrod.layouts.kafka.reading import read_logs
-from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.layouts.kafka.verifying import verify_slice
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import SegmentLimits, is_framed
+from maxbrod.layouts.kafka.reader import read_logs
+from maxbrod.layouts.kafka.slices import verify_slice
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.storage.local import Draft
 from maxbrod.storage.opening import open_storage
 
 if TYPE_CHECKING:
-    from maxbrod.layouts.kafka.partition import PartitionWriter
+    from maxbrod.layouts.kafka.writer import PartitionWriter
     from maxbrod.storage.interface import Storage, Writer
 
 pytestmark = pytest.mark.full
@@ -123,8 +122,8 @@ import os, signal, sys
 import numpy as np
 from native_logs import data_batch
 from maxbrod.batch.headers import walk
-from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import SegmentLimits
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.storage.local import Draft
 from maxbrod.storage.opening import open_storage
 with ArchiveWriter(open_storage(sys.argv[1]), run_id="r", limits=SegmentLimits(records_max=3)) as writer:
@@ -191,9 +190,9 @@ LIGHT = """
 import os, sys
 import numpy as np
 from maxbrod.batch.headers import walk
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.reading import read_log, read_logs
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import Compression
+from maxbrod.layouts.kafka.reader import read_log, read_logs
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.storage.local import Draft
 from maxbrod.storage.opening import open_storage
 storage = open_storage(sys.argv[1])

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from maxbrod.batch.headers import walk
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.kafka import records as records_module
-from maxbrod.layouts.kafka.reading import read_log
+from maxbrod.layouts.kafka.format import SegmentLimits
+from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.layouts.kafka.records import append_records
-from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.layouts.kafka.verifying import verify_slice
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.slices import verify_slice
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.layouts.reading import read_records
 from maxbrod.model import Codec
 

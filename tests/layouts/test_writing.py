@@ -12,13 +12,11 @@ from reference import Record, write_batch
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.kafka import partition as partition_module
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.names import is_framed
-from maxbrod.layouts.kafka.reading import read_log, read_logs
-from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
-from maxbrod.layouts.kafka.verifying import verify_slice
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka import writer as partition_module
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice, is_framed
+from maxbrod.layouts.kafka.reader import read_log, read_logs
+from maxbrod.layouts.kafka.slices import verify_slice
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 
 LIMITS = st.builds(
@@ -215,7 +213,7 @@ def test_a_compressed_control_batch_stays_as_it_came() -> None:
 
 
 def test_a_batch_that_unpacks_without_end_stays_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maxbrod.layouts.kafka.unpacking.BATCH_BYTES_MAX", 10_000)
+    monkeypatch.setattr("maxbrod.layouts.kafka.frames.BATCH_BYTES_MAX", 10_000)
     bomb = data_batch(0, value=bytes(1 << 20), codec=Codec.ZSTD)
     storage = new_storage()
 

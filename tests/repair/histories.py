@@ -18,10 +18,9 @@ from maxbrod.catalog.replaced import after_replacing
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Run, Segment, decode_rows, slice_of
 from maxbrod.config import Config
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState, encode_state
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.reading import read_log
-from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits
+from maxbrod.layouts.kafka.reader import read_log
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.repair import job as jobs
 from maxbrod.repair import run as runs

@@ -13,8 +13,8 @@ from maxbrod.batch import sharing
 from maxbrod.batch.encode import encode
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.kafka.digest import Digest
-from maxbrod.layouts.kafka.slices import Slice
+from maxbrod.layouts.kafka.format import Slice
+from maxbrod.layouts.kafka.frames import Digest
 from maxbrod.model import Codec
 from maxbrod.restore.repartition.extents import SourceExtent
 from maxbrod.restore.repartition.items import SharedSource

@@ -14,8 +14,8 @@ from maxbrod.batch.headers import walk
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.wire.pacing import Pace
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import Compression
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import TopicPartition
 from maxbrod.restore import task
 from maxbrod.restore.plan.request import BatchesMode
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.storage.interface import Storage
 
 FIRST = 1_000

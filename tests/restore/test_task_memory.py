@@ -14,8 +14,8 @@ from maxbrod.batch.headers import walk
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.kafka.produce.appends import Append
 from maxbrod.kafka.wire.pacing import Pace
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import Compression
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import TopicPartition
 from maxbrod.restore import task
 from maxbrod.restore.task import RestoreItem, RestoreSettings
@@ -24,7 +24,7 @@ from maxbrod.storage.opening import open_storage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.storage.interface import Storage
 
 RECORDS = 48_000

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from maxbrod.batch.looking import Look
-    from maxbrod.layouts.kafka.slices import SegmentLimits
+    from maxbrod.layouts.kafka.format import SegmentLimits
 
 HOLDING = "maxbrod.table.held._LOCAL_SLICES_MAX"
 """With -1 here no table is small, so that tasks read it, as they read large ones."""

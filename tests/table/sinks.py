@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from maxbrod.archive.opening import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.tiling import find_tiling_faults
-from maxbrod.layouts.kafka.verifying import verify_slice
+from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.table.source import ArchiveSource
 from table.archives import query
 

@@ -9,7 +9,7 @@ from native_logs import ABORT, COMMIT, NAME, data_batch, marker
 
 import maxbrod
 from maxbrod.config import Config
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.table.read.counting import Count, count_records, count_whole

@@ -14,7 +14,7 @@ import maxbrod
 from archive.examples import fill
 from maxbrod.config import Config
 from maxbrod.errors import UsageError
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.table.narrowing import named_in

@@ -12,7 +12,7 @@ from reference import Record
 
 from maxbrod.batch.looking import Look
 from maxbrod.errors import BatchLimitError, CorruptDataError, MaxbrodError, UsageError
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.model import Codec
 from maxbrod.table.source import ArchiveSource
 from table.archives import Reads, query, write

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader
 import maxbrod
 from maxbrod.config import Config
 from maxbrod.errors import UsageError
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.table import narrowing

@@ -17,7 +17,7 @@ from backup.plain import Record
 from backup.test_runs import KEEP, key_of, transact
 from convert.engine import convert
 from maxbrod.bench.loads import write_load
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.sandbox.events import FIRST_TIMESTAMP_MS
 from maxbrod.sandbox.topics import create_topic

@@ -14,7 +14,7 @@ from native_logs import data_batch
 
 from backup.ledger import Ledger
 from backup.oracle import read_archive
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.sandbox.topics import create_topic
 from support.spark_cluster import folders_of_tests
 from table.archives import write

@@ -12,7 +12,7 @@ from convert.engine import convert
 from maxbrod.archive.opening import open_for_writing
 from maxbrod.backup.truncation import cut_back
 from maxbrod.errors import LogTruncatedError, MaxbrodError, RefusedError, UsageError
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.registry import FOREIGN
 from table.archives import PLACE, compact, query, write
 from table.streams import Stream

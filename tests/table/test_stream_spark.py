@@ -16,7 +16,7 @@ from native_logs import data_batch
 from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.test_runs import KEEP
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.sandbox.topics import create_topic
 from table import drivers
 from table.archives import compact, write

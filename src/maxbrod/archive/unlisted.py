@@ -19,10 +19,10 @@ from maxbrod.catalog.replaced import Intervals, meets, merge
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.contents import read_contents
 from maxbrod.layouts.kafka.described_batches import describe
-from maxbrod.layouts.kafka.digest import Digest
-from maxbrod.layouts.kafka.names import parse_segment_path
-from maxbrod.layouts.kafka.reading import log_bytes_max, read_object
-from maxbrod.layouts.kafka.verifying import verify_slice
+from maxbrod.layouts.kafka.format import parse_segment_path
+from maxbrod.layouts.kafka.frames import Digest
+from maxbrod.layouts.kafka.reader import log_bytes_max, read_object
+from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import MENDABLE, PartitionId, now_ms
 
 if TYPE_CHECKING:

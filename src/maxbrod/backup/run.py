@@ -51,8 +51,7 @@ from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import ClusterState, encode_state
 from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.model import MENDABLE, PartitionId, now_ms
 from maxbrod.notices import Notice, worst_exit_code
 from maxbrod.work.jobs import ON_SPARK

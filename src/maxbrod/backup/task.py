@@ -25,8 +25,8 @@ from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
 from maxbrod.kafka.fetch.small_ranges import SmallRange, read_small_ranges
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.pacing import Pace
-from maxbrod.layouts.kafka.names import SEGMENTS
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import SEGMENTS
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import topic_id_of
 from maxbrod.storage.opening import open_storage
 
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.kafka.fetch.chunks import Chunk
-    from maxbrod.layouts.kafka.compression import Compression
-    from maxbrod.layouts.kafka.partition import PartitionWriter
-    from maxbrod.layouts.kafka.slices import SegmentLimits
+    from maxbrod.layouts.kafka.format import Compression, SegmentLimits
+    from maxbrod.layouts.kafka.writer import PartitionWriter
 
 _FAILURE_KINDS: Final[tuple[tuple[type[MaxbrodError], FailureKind], ...]] = (
     (TopicGoneError, FailureKind.DELETED),

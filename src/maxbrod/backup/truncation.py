@@ -27,8 +27,8 @@ from maxbrod.backup.plan.items import Outcome, outcomes_by_partition
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Row, Segment, decode_rows, slice_of
 from maxbrod.kafka.fetch.offsets import EpochEnd, epoch_ends
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.kafka.cut import cut_slice
-from maxbrod.layouts.kafka.partition import PartitionName
+from maxbrod.layouts.kafka.slices import cut_slice
+from maxbrod.layouts.kafka.writer import PartitionName
 from maxbrod.model import PartitionId, TopicPartition, now_ms
 
 if TYPE_CHECKING:

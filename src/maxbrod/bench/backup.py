@@ -32,8 +32,7 @@ from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.model import topic_id_text
 from maxbrod.sandbox.cluster import Cluster
 

@@ -30,8 +30,8 @@ from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.request import RecordsTo, produce_body
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.kafka.reading import read_log
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.reader import read_log
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import TopicPartition
 from maxbrod.storage.opening import open_storage
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from maxbrod.bench.loads import Load
     from maxbrod.kafka.wire.sending import Piece
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
 
 PROCESSES: Final = 2
 _IN_FLIGHT: Final = 5

@@ -31,7 +31,7 @@ from maxbrod.compact.options import CompactOptions
 from maxbrod.compact.run import compact_archive
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
 from maxbrod.storage.memory import directory_of

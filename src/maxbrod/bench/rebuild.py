@@ -17,11 +17,10 @@ from maxbrod.bench.figures import Figure, speed
 from maxbrod.bench.race import race_laps
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.reading import REQUEST_BYTES
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits
+from maxbrod.layouts.kafka.reader import REQUEST_BYTES
 from maxbrod.layouts.kafka.records import append_records
-from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.repair.run import repair_archive
 from maxbrod.storage.opening import open_storage

@@ -17,8 +17,8 @@ from maxbrod.compact.run import item_of, merges_of
 from maxbrod.compact.task import merge_group
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.compaction_limits import CompactionLimits
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import Compression
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import PartitionId
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.opening import open_storage

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from maxbrod import strict_json
 from maxbrod.catalog.schema import SCHEMA, Kind, fields_of
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.kafka.slices import Slice
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import AbortedTransaction, GapReason
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.config import SparkConfig
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
 
 WAVE_BYTES: Final = 8 << 30
 _TASK_BYTES: Final = 256 << 20

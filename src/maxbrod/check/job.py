@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import BatchLimitError, MaxbrodError
 from maxbrod.layouts.foreign import BatchLayout, Fault, ForeignSegment
-from maxbrod.layouts.kafka.slices import Slice
-from maxbrod.layouts.kafka.verifying import verify_slice
+from maxbrod.layouts.kafka.format import Slice
+from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import segment_of
 from maxbrod.storage.opening import open_storage

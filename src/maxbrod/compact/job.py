@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from maxbrod.config import StorageConfig
-    from maxbrod.layouts.kafka.compression import Compression
+    from maxbrod.layouts.kafka.format import Compression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

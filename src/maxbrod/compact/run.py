@@ -30,7 +30,7 @@ from maxbrod.compact.settings import TopicSettings, settings_of, tasks_of
 from maxbrod.compact.task import MergeItem, MergeOutcome, Source
 from maxbrod.compact.tree_run import compact_tree
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.layouts.kafka.compression import Compression
+from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.work.preflight import needs_storage

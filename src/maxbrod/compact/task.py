@@ -24,16 +24,18 @@ from maxbrod.errors import (
     TruncatedDataError,
     UnsupportedFormatError,
 )
-from maxbrod.layouts.kafka.compression import Compression, CompressionMode
 from maxbrod.layouts.kafka.contents import Entry
-from maxbrod.layouts.kafka.digest import Digest
-from maxbrod.layouts.kafka.frames import FRAME_BYTES, FrameEncoder, encode_frame
-from maxbrod.layouts.kafka.names import is_framed, segment_path
+from maxbrod.layouts.kafka.format import (
+    Compression,
+    CompressionMode,
+    Slice,
+    is_framed,
+    segment_path,
+)
+from maxbrod.layouts.kafka.frames import FRAME_BYTES, Digest, FrameEncoder, Unpacker, encode_frame
 from maxbrod.layouts.kafka.objects import OpenObject
-from maxbrod.layouts.kafka.partition import SAMPLE_BYTES, SAMPLE_LEVEL
-from maxbrod.layouts.kafka.reading import HINT, read_log, read_logs
-from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of what travels to a worker
-from maxbrod.layouts.kafka.unpacking import Unpacker
+from maxbrod.layouts.kafka.reader import HINT, read_log, read_logs
+from maxbrod.layouts.kafka.writer import SAMPLE_BYTES, SAMPLE_LEVEL
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from maxbrod.compact.report import CompactFault, CompactReport, Figures
 from maxbrod.compact.settings import settings_of, tasks_of
 from maxbrod.compact.tree import TreeItem, TreeOutcome, merge_folder
 from maxbrod.errors import UnavailableError
-from maxbrod.layouts.kafka.compression import Compression, CompressionMode
+from maxbrod.layouts.kafka.format import Compression, CompressionMode
 from maxbrod.layouts.parquet.compaction import partition_folders
 from maxbrod.model import now_ms
 from maxbrod.storage.opening import open_storage

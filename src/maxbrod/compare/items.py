@@ -10,7 +10,7 @@ from maxbrod.compare.plan.differences import Difference  # noqa: TC001 - as abov
 from maxbrod.compare.plan.pairs import Brought, Extent  # noqa: TC001 - as above
 from maxbrod.compare.plan.parts import Side  # noqa: TC001 - as above
 from maxbrod.kafka.wire.client import PATIENCE_S
-from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - as above
+from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - as above
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:

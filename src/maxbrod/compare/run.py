@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from maxbrod.compare.plan.differences import Difference
     from maxbrod.config import Config, KafkaConfig
     from maxbrod.kafka.state.cluster_state import TopicState
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.work.reach import Needs
 
 _SHARE_OFFSETS: Final = 4_000_000

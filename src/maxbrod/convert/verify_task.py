@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.digest import Digest, Field
 from maxbrod.errors import MaxbrodError, naming
-from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reading import read_records
 from maxbrod.model import TopicPartition  # noqa: TC001 - as above
 from maxbrod.storage.opening import open_storage

@@ -151,7 +151,7 @@ def look(cluster: Cluster, archive: Path, acknowledged: Mapping[str, int]) -> li
 def _archived_logs(archive: Archive, topic: str, partitions: int) -> tuple[int, list[bytes]]:
     """The stored size of a topic, and the log of each partition."""
     from maxbrod.catalog.rows import Segment, decode_rows  # noqa: PLC0415
-    from maxbrod.layouts.kafka.reading import read_log  # noqa: PLC0415
+    from maxbrod.layouts.kafka.reader import read_log  # noqa: PLC0415
 
     rows = [row for row in decode_rows(archive.catalog.rows(topic=topic)) if isinstance(row, Segment)]
     logs = [

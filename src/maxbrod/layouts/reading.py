@@ -13,7 +13,7 @@ from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
 from maxbrod.layouts.decoding import Skipped, decode_committed
 from maxbrod.layouts.foreign import UNCOMMITTED, BatchLayout
-from maxbrod.layouts.kafka import reading as native
+from maxbrod.layouts.kafka import reader as native
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import segment_of
 from maxbrod.model import Codec
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.storage.interface import Storage
 
     Batches = tuple[NDArray[np.uint8], BatchHeaders]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from maxbrod import strict_json
 from maxbrod.layouts.foreign import ForeignSegment, Survey
-from maxbrod.layouts.kafka.slices import Slice
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import AbortedTransaction, TopicPartition
 
 if TYPE_CHECKING:

@@ -15,13 +15,11 @@ from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
 from maxbrod.batch.transactions import transaction_events
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.contents import read_contents
-from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe
-from maxbrod.layouts.kafka.digest import Digest
-from maxbrod.layouts.kafka.names import SegmentName, is_framed, parse_segment_path, run_of_pack
-from maxbrod.layouts.kafka.partition import at_holes
-from maxbrod.layouts.kafka.reading import REQUEST_BYTES, log_bytes_max, read_logs, read_object
-from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
-from maxbrod.layouts.kafka.tally import Tally
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, Tally, describe
+from maxbrod.layouts.kafka.format import SegmentLimits, SegmentName, Slice, is_framed, parse_segment_path, run_of_pack
+from maxbrod.layouts.kafka.frames import Digest
+from maxbrod.layouts.kafka.reader import REQUEST_BYTES, log_bytes_max, read_logs, read_object
+from maxbrod.layouts.kafka.writer import at_holes
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange, SliceTransactions
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
-from maxbrod.layouts.kafka.cut import salvage_slice
-from maxbrod.layouts.kafka.partition import PartitionName
-from maxbrod.layouts.kafka.slices import Slice
+from maxbrod.layouts.kafka.format import Slice
+from maxbrod.layouts.kafka.slices import salvage_slice
+from maxbrod.layouts.kafka.writer import PartitionName
 from maxbrod.repair.examine import ObjectToExamine, examine, scan_transactions
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange, SliceTransactions
 from maxbrod.storage.opening import open_storage

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.config import StorageConfig
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.notices import Notice
     from maxbrod.storage.interface import Storage
     from maxbrod.work.session import Session

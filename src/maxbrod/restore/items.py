@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.opening import Archive
     from maxbrod.config import StorageConfig
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.restore.target import TargetTopics
 
     Slices = dict[PartitionId, list[Slice]]

@@ -35,7 +35,7 @@ from maxbrod.kafka.produce.producing import produce_all, prove_topic
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.pacing import Pace
-from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
 from maxbrod.restore.plan.mapping import build_map, encode_map

@@ -18,9 +18,8 @@ from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.layouts.decoding import Skipped, decode_committed
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.layouts.reading import read_logs, read_records
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import decode_survey, encode_segment
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import KafkaConfig, StorageConfig
     from maxbrod.layouts.foreign import WriteOptions
-    from maxbrod.layouts.kafka.partition import PartitionWriter
+    from maxbrod.layouts.kafka.writer import PartitionWriter
     from maxbrod.storage.interface import Storage
 
 _PACKED_BYTES: Final = 4 << 20

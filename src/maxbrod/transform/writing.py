@@ -19,10 +19,9 @@ from maxbrod.batch.columns import headers_array, number_array, number_column
 from maxbrod.batch.fillers import emptied
 from maxbrod.batch.headers import walk
 from maxbrod.errors import MaxbrodError, RefusedError, UsageError, naming
-from maxbrod.layouts.kafka.compression import Compression
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.layouts.kafka.records import append_records
-from maxbrod.layouts.kafka.slices import SegmentLimits
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.storage.opening import open_storage
 from maxbrod.transfer.items import decode_item

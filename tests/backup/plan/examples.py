@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from maxbrod.backup.plan.items import Damage, Failure, FailureKind, Outcome, RangeItem
-from maxbrod.layouts.kafka.slices import Slice
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:

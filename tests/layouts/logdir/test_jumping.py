@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from maxbrod.convert.report import ConvertReport
     from maxbrod.layouts.foreign import Survey
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.storage.interface import Storage
 
 FAST = {"check_crc": "false"}

@@ -13,7 +13,7 @@ from maxbrod.model import GapReason, PartitionId
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
 
 DefaultReason: TypeAlias = Literal[GapReason.COMPACTED, GapReason.UNEXPLAINED]
 """The reason for offsets that neither retention nor a mark explains."""

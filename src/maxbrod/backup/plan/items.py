@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of what travels to a worker
+from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of what travels to a worker
 from maxbrod.model import PartitionId, TopicPartition
 
 if TYPE_CHECKING:

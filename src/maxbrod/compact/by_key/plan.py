@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
-from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
+from maxbrod.layouts.kafka.format import SegmentLimits, Slice
 from maxbrod.model import MENDABLE, GapReason
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from maxbrod.compact.by_key.task import ByKeySettings, GroupItem, GroupOutcome
 from maxbrod.compact.plan.joining import IDENTITY_COLUMNS
 from maxbrod.compact.report import CompactedTopic, CompactFault, CompactReport, why_larger
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
-from maxbrod.layouts.kafka.compression import Compression
+from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.work.preflight import needs_storage

@@ -27,10 +27,9 @@ from maxbrod.errors import (
     MaxbrodError,
 )
 from maxbrod.layouts.decoding import decode_portions
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.reading import read_logs
-from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
+from maxbrod.layouts.kafka.reader import read_logs
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.storage.opening import open_storage
 

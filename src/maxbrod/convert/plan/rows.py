@@ -10,7 +10,7 @@ from maxbrod.model import GapReason
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
 
 
 def convert_rows(

@@ -24,13 +24,15 @@ from maxbrod.batch.compression import unpack_document
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import CRC_START, HEADER_BYTES, walk
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.kafka.names import is_framed
-from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of entries
+from maxbrod.layouts.kafka.format import (
+    Slice,
+    is_framed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.layouts.kafka.partition import PartitionName
+    from maxbrod.layouts.kafka.writer import PartitionName
     from maxbrod.storage.interface import Storage
 
 VERSION: Final = 1

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from maxbrod.layouts.kafka.contents import Contents, Entry, encode_contents, has_contents
-from maxbrod.layouts.kafka.names import is_framed, pack_path
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, Tally
+from maxbrod.layouts.kafka.format import Slice, is_framed, pack_path
+from maxbrod.layouts.kafka.frames import Digest, FrameEncoder
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from maxbrod.model import AbortedTransaction
     from maxbrod.storage.interface import Storage, Writer
 
 PACK_BYTES_MAX: Final = 1 << 30
@@ -115,3 +120,42 @@ class _Commit(threading.Thread):
         self.join()
         if self._error is not None:
             raise self._error
+
+
+class SliceWriter:
+    """Appends one slice to `out`, and collects its digest and what the catalog records of it.
+
+    While the slice is open, nothing else may be written to `out`.
+    """
+
+    def __init__(self, out: OpenObject, level: int | None) -> None:
+        """`level` is the zstd level of a log in frames; None: no frames."""
+        self.out = out
+        self._position = out.writer.size
+        self._frames = None if level is None else FrameEncoder(level)
+        self._digest = Digest()
+        self.tally = Tally()
+
+    def add(self, batches: DescribedBatches) -> None:
+        self.tally.add(batches)
+        if self._frames is None:
+            self._write(batches.log)
+            return
+        for frame in self._frames.encode(batches.log):
+            self._write(frame)
+
+    def finish(self, aborted: tuple[AbortedTransaction, ...]) -> Slice:
+        if self._frames is not None:
+            for frame in self._frames.finish():
+                self._write(frame)
+        return self.tally.as_slice(
+            path=self.out.path,
+            position=self._position,
+            size=self.out.writer.size - self._position,
+            aborted=aborted,
+            digest=str(self._digest),
+        )
+
+    def _write(self, data: NDArray[np.uint8]) -> None:
+        self.out.writer.write(data)
+        self._digest.add(data)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.kafka.partition import PartitionWriter
+    from maxbrod.layouts.kafka.writer import PartitionWriter
 
 _PART_BYTES: Final = 8 << 20
 """The size of columns that are encoded at once: their batches are in memory at the same time."""

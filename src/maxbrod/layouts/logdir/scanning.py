@@ -25,8 +25,7 @@ from maxbrod.batch.headers import (
 )
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe, header_facts
-from maxbrod.layouts.kafka.tally import Tally
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, Tally, describe, header_facts
 from maxbrod.layouts.logdir.reading import CHUNK_BYTES, batches
 from maxbrod.model import Codec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of what travels
+from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of what travels
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:

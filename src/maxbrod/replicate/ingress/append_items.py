@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.kafka.wire.client import PATIENCE_S
-from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.model import TopicPartition  # noqa: TC001 - as above
 from maxbrod.replicate.link import Mark  # noqa: TC001 - as above
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.replicate.ingress.append_items import AppendItem, AppendSettings
     from maxbrod.storage.interface import Storage
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.kafka.state.cluster_state import TopicState
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.replicate.link import Mark
     from maxbrod.restore.plan.rename import Rename
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.archive.opening import Archive
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.restore.plan.request import RestoreRequest
 
     Done = Mapping[tuple[Path, TopicPartition], WrittenLog]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.restore.plan.choosing import Chosen
     from maxbrod.restore.plan.request import RestoreRequest
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.layouts.kafka.slices import Slice  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.restore.repartition.extents import SHARES_MAX, SourceExtent
 
 if TYPE_CHECKING:

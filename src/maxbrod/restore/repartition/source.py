@@ -15,7 +15,7 @@ from maxbrod.batch.columns import number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.sharing import DecodedRecords, kept_records
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.kafka.reading import REQUEST_BYTES
+from maxbrod.layouts.kafka.reader import REQUEST_BYTES
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec
 from maxbrod.restore.repartition.extents import OPEN_SOURCES_MAX, SourceExtent
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.restore.repartition.items import SharedSource
     from maxbrod.storage.interface import Storage
 

@@ -30,8 +30,8 @@ from maxbrod.errors import (
     UnsupportedFormatError,
 )
 from maxbrod.kafka.state.cluster_state import ClusterState, decode_state, encode_state
-from maxbrod.layouts.kafka.reading import read_logs
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.reader import read_logs
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.table.archive_sink.plan import Appended, WrittenRange, cluster_with, number, refuse_other_topics, rows_of
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.catalog.commits import StreamBatch
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.layouts.kafka.partition import PartitionWriter
+    from maxbrod.layouts.kafka.writer import PartitionWriter
     from maxbrod.storage.interface import Storage
     from maxbrod.table.archive_sink.options import SinkOptions
 

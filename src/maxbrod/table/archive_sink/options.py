@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.config import StorageConfig
 from maxbrod.errors import UsageError
-from maxbrod.layouts.kafka.compression import Compression
-from maxbrod.layouts.kafka.slices import SegmentLimits
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.model import Codec
 from maxbrod.table.read.options import choice, known_options, size_of, storage_of, switch
 

@@ -19,7 +19,7 @@ from maxbrod.model import GapReason, PartitionId, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
 
 IN_ORDER: Final = (
     'write with maxbrod.write(df, url), or df.repartition("topic", "partition").sortWithinPartitions("topic", '

@@ -18,9 +18,9 @@ from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.catalog.run_ids import new_run_id
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.kafka.names import check_topic
+from maxbrod.layouts.kafka.format import check_topic
 from maxbrod.layouts.kafka.records import append_records
-from maxbrod.layouts.kafka.writing import ArchiveWriter
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.storage.opening import open_storage
 from maxbrod.table.archive_sink.options import PARTITIONS_MAX, SinkOptions
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.kafka.partition import PartitionWriter
+    from maxbrod.layouts.kafka.writer import PartitionWriter
 
 HELD_BYTES: Final = 32 << 20
 """How much of the rows is collected, as columns, before it is written."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.batch.cuts import Cut
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.table.read.options import TableOptions
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.batch.cuts import Cut
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.storage.interface import Storage
     from maxbrod.table.read.scope import Scope, SliceRead
 

@@ -19,7 +19,7 @@ from maxbrod.batch.cuts import Cut
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from maxbrod.layouts.kafka.slices import Slice
+    from maxbrod.layouts.kafka.format import Slice
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US_PER_MS: Final = 1000

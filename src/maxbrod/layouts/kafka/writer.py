@@ -1,39 +1,93 @@
-"""Writes the batches of one partition: cuts them into segments and slices, and decides how each is stored."""
+"""Writes a native archive in a task: segments of single partitions, and packs that small partitions share.
+
+Readers of the catalog see nothing before its rows are committed, and nothing is committed here. If the `with` block
+ends without an error, everything is durable. If it ends in an error, open objects never become visible, and objects
+that were complete before are garbage that no row names.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.kafka.compression import Compression, CompressionMode
 from maxbrod.layouts.kafka.contents import entry_of
 from maxbrod.layouts.kafka.described_batches import DescribedBatches, describe
-from maxbrod.layouts.kafka.frames import encode_frame
-from maxbrod.layouts.kafka.names import segment_path
-from maxbrod.layouts.kafka.slicing import SliceWriter
+from maxbrod.layouts.kafka.format import Compression, CompressionMode, SegmentLimits, Slice, segment_path
+from maxbrod.layouts.kafka.frames import Unpacker, encode_frame
+from maxbrod.layouts.kafka.objects import Objects, OpenObject, SliceWriter
 from maxbrod.model import AbortedTransaction, Codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import TracebackType
 
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.batch.looking import Look
-    from maxbrod.layouts.kafka.objects import Objects, OpenObject
-    from maxbrod.layouts.kafka.slices import SegmentLimits, Slice
-    from maxbrod.layouts.kafka.unpacking import Unpacker
-
+    from maxbrod.storage.interface import Storage
 
 SAMPLE_BYTES: Final = 1 << 20
 """How much of a segment is compressed on trial."""
 SAMPLE_LEVEL: Final = 1
+
+
+class ArchiveWriter:
+    """The writer of one task. Uses a few megabytes of memory for any amount of data."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        run_id: str,
+        compression: Compression | None = None,
+        limits: SegmentLimits | None = None,
+        exact_timestamps: bool = False,
+        look: Look | None = None,
+    ) -> None:
+        """`exact_timestamps` reads every record for the lowest timestamp, as `zstd` does; `look` for a limited time."""
+        self._objects = Objects(storage, run_id)
+        self._how = How(
+            compression=compression or Compression(),
+            limits=limits or SegmentLimits(),
+            exact_timestamps=exact_timestamps,
+            look=look,
+            unpacker=Unpacker(),
+        )
+        self._partitions: list[PartitionWriter] = []
+
+    def partition(
+        self, *, topic: str, topic_id: str, partition: int, packed: bool, every_hole: bool = False
+    ) -> PartitionWriter:
+        """`packed`: its slices go into packs that it shares with the other partitions of the task.
+
+        `every_hole`: a hole of any width ends a slice. If no hole is expected, each one needs a row of its own.
+        """
+        name = PartitionName(topic=topic, topic_id=topic_id, partition=partition)
+        limits = replace(self._how.limits, hole_offsets_min=1) if every_hole else self._how.limits
+        writer = PartitionWriter(name, self._objects, replace(self._how, limits=limits), packed=packed)
+        self._partitions.append(writer)
+        return writer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                for partition in self._partitions:
+                    partition.close()
+                self._objects.commit_all()
+        finally:
+            self._objects.abort_all()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +112,10 @@ class How:
 
 
 class PartitionWriter:
-    """Writes whole, checked batches in order of offsets. Nothing is visible before the archive's block has ended."""
+    """Cuts whole, checked batches, in order of offsets, into segments and slices, and decides how each is stored.
+
+    Nothing is visible before the archive's block has ended.
+    """
 
     def __init__(self, name: PartitionName, objects: Objects, how: How, *, packed: bool) -> None:
         self._name = name
@@ -166,18 +223,16 @@ class PartitionWriter:
         if self._packed:
             return SliceWriter(self._objects.pack(framed=framed, owner=self), level)
         if self._object is None:
-            self._object = self._objects.create(self._segment_path(base_offset, framed=framed))
+            self._object = self._objects.create(
+                segment_path(
+                    topic=self._name.topic,
+                    topic_id=self._name.topic_id,
+                    partition=self._name.partition,
+                    base_offset=base_offset,
+                    framed=framed,
+                )
+            )
         return SliceWriter(self._object, level)
-
-    def _segment_path(self, base_offset: int, *, framed: bool) -> str:
-        name = self._name
-        return segment_path(
-            topic=name.topic,
-            topic_id=name.topic_id,
-            partition=name.partition,
-            base_offset=base_offset,
-            framed=framed,
-        )
 
     def _end_slice(self) -> None:
         if self._slice is not None:

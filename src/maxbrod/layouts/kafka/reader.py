@@ -24,9 +24,8 @@ from maxbrod.errors import (
     UnsupportedFormatError,
     naming,
 )
-from maxbrod.layouts.kafka.digest import ALGORITHM, Digest
-from maxbrod.layouts.kafka.frames import CONTENT_BYTES_MAX, FrameDecoder
-from maxbrod.layouts.kafka.names import is_framed
+from maxbrod.layouts.kafka.format import is_framed
+from maxbrod.layouts.kafka.frames import ALGORITHM, CONTENT_BYTES_MAX, Digest, FrameDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
