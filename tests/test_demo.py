@@ -18,7 +18,7 @@ from maxbrod.demo import cli as demo
 from maxbrod.demo.recording import Recording
 from maxbrod.demo.story import Archived, Resumed
 from maxbrod.errors import EXIT_USAGE, IncompleteError
-from maxbrod.sandbox.inventory import TopicInventory
+from maxbrod.sandbox.records import TopicInventory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from backup.plain import Record
 from maxbrod.model import Codec, topic_id_text
-from maxbrod.sandbox.bulk import encoded_batches, produce_batches
+from maxbrod.sandbox.records import encoded_batches, produce_batches
 from maxbrod.sandbox.topics import topic_id
 from maxbrod.sandbox.traffic import Message, produce, produce_transaction
 

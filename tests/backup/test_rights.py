@@ -18,11 +18,11 @@ from kafka.admin import (
 from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.cli.main import run
-from maxbrod.sandbox.description import write_client_files
+from maxbrod.sandbox.cli import write_client_files
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import CLIENTS_DIR
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, open_transaction, produce
-from maxbrod.sandbox.waiting import wait_for
 from support.clusters import start_cluster
 
 if TYPE_CHECKING:

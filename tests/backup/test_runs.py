@@ -17,9 +17,9 @@ from maxbrod.backup import run as engine
 from maxbrod.backup.plan.items import Task
 from maxbrod.backup.plan.tasks import plan_tasks
 from maxbrod.model import topic_id_text
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, topic_id
 from maxbrod.sandbox.traffic import Message, open_transaction, produce_transaction
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,9 +16,9 @@ import pytest
 
 from backup.engine import back_up, config_of
 from maxbrod.archive.opening import open_archive
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

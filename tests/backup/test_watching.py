@@ -10,7 +10,7 @@ from maxbrod.backup.watching import BrokerWatch
 from maxbrod.config import KafkaConfig
 from maxbrod.kafka.state.cluster_state import Broker
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.sandbox.ports import free_ports
+from maxbrod.sandbox.spec import free_ports
 
 if TYPE_CHECKING:
     import pytest

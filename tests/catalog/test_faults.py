@@ -20,8 +20,8 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, MaxbrodError, UnsupportedFormatError, UsageError
-from maxbrod.sandbox.certificates import CA_FILE, write_certificates
 from maxbrod.sandbox.proxy import AnswerError, Fault, FaultProxy, HttpMatch, LoseAnswer, Refuse, Stall, TruncateAnswer
+from maxbrod.sandbox.security import CA_FILE, write_certificates
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.opening import open_storage
 from maxbrod.storage.remote import RemoteStorage

@@ -19,8 +19,8 @@ from catalog.writers import ROWS_PER_COMMIT
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import FencedError, RefusedError
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.proxy import AnswerError, FaultProxy, HttpMatch, Latency, LoseAnswer
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from maxbrod.cli import health as module
 from maxbrod.cli.health import Health, serving, watched_by_systemd
-from maxbrod.sandbox.waiting import wait_for
+from maxbrod.sandbox.process import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -44,10 +44,10 @@ from maxbrod.layouts.logdir.metadata_records import (
 from maxbrod.layouts.logdir.reading import MIDDLE_UNREAD
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition, topic_id_text
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic, offsets, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from maxbrod.sandbox.waiting import wait_for
 from maxbrod.storage.opening import open_storage
 from restore.engine import Command, read_all, stand, without_spark
 from support.clusters import start_cluster

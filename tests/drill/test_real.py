@@ -15,9 +15,9 @@ import pytest
 from backup.engine import back_up, config_of
 from drill.engine import remembered, scratch_topics, without_spark
 from maxbrod.cli.main import run
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.sandbox.waiting import wait_for
 from restore.engine import Command
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from kafka import TopicPartition as LibraryPartition
 from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.tools import CONSOLE_CONSUMER, run_tool
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

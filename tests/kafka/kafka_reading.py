@@ -12,8 +12,8 @@ from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.sandbox.bulk import produce_records
 from maxbrod.sandbox.events import orders
+from maxbrod.sandbox.records import produce_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -37,10 +37,10 @@ from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.versions import ApiVersions
 from maxbrod.model import topic_id_text
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, replicas
 from maxbrod.sandbox.topics import topic_id as topic_id_in
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster

@@ -19,9 +19,9 @@ from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.kafka.state.sizes import partition_sizes
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, open_transaction, produce
-from maxbrod.sandbox.waiting import wait_for
 from support.clusters import start_cluster
 
 if TYPE_CHECKING:

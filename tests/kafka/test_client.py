@@ -20,9 +20,9 @@ from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, reaction
 from maxbrod.kafka.wire.metadata import metadata_request
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, replicas
 from maxbrod.sandbox.traffic import Message, produce
-from maxbrod.sandbox.waiting import wait_for
 from support.s3 import loopback_server
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, epoch_ends, list_offse
 from maxbrod.kafka.fetch.ranges import _RangeReader, read_range
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.sandbox.ports import free_ports
+from maxbrod.sandbox.spec import free_ports
 from maxbrod.sandbox.surgery import lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered, produce

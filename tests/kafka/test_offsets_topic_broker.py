@@ -15,9 +15,9 @@ from maxbrod.kafka.state.groups import ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.last_records import COLUMNS
 from maxbrod.layouts.offsets_topic import TOPIC, OffsetsTopic, read_offsets_topic
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -20,10 +20,10 @@ from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.versions import ApiVersions
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic, set_topic_config
 from maxbrod.sandbox.traffic import Message, numbered
 from maxbrod.sandbox.traffic import produce as produce_messages
-from maxbrod.sandbox.waiting import wait_for
 from oracle.conversion import RECORDS, at_offsets, to_arrow
 
 if TYPE_CHECKING:

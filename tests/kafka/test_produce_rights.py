@@ -27,9 +27,9 @@ from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.sandbox.events import orders
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import SASL_PLAINTEXT, SASL_SSL
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.sandbox.waiting import wait_for
 from support.clusters import start_cluster
 from table.kafka_writes import released, rows, write
 

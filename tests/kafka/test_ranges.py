@@ -20,8 +20,8 @@ from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
 from maxbrod.kafka.fetch.request import PartitionFetch, fetch_request, read_answer
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec
-from maxbrod.sandbox.bulk import produce_records
 from maxbrod.sandbox.events import orders
+from maxbrod.sandbox.records import produce_records
 from maxbrod.sandbox.surgery import compact, delete_records, expire
 from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction

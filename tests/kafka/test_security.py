@@ -22,10 +22,10 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.security import find_protocol
-from maxbrod.sandbox.clients import UnsecuredToken
+from maxbrod.sandbox.process import wait_for
+from maxbrod.sandbox.security import UnsecuredToken
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.sandbox.waiting import wait_for
 from support.clusters import start_cluster
 
 if TYPE_CHECKING:

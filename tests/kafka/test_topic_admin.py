@@ -25,10 +25,10 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.sandbox.events import orders
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, LoseAnswer
 from maxbrod.sandbox.spec import PLAINTEXT
 from maxbrod.sandbox.topics import create_topic, replicas, wait_until_known
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,9 +20,9 @@ from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
 from maxbrod.kafka.produce.transactions import Standing, Transaction, add_partitions, begin, end, ongoing, standings
 from maxbrod.sandbox.events import orders
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from maxbrod.kafka.wire.client import KafkaClient

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.protocol.consumer import FetchRequest, FetchResponse, IsolationLevel
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from maxbrod.sandbox import wire
+from maxbrod.sandbox import probe
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def ask(cluster: Cluster, request: Any, response_class: Any) -> Any:
     host, _, port = cluster.bootstrap.partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        return wire.ask(connection, request, response_class)
+        return probe.ask(connection, request, response_class)
 
 
 def produce(cluster: Cluster, topic: str, batch: bytes, *, partition: int = 0) -> tuple[int, str | None]:

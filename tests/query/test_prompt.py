@@ -18,7 +18,7 @@ from maxbrod.query import run as query_run
 from maxbrod.query.output import Output
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
-from maxbrod.sandbox.waiting import wait_for
+from maxbrod.sandbox.process import wait_for
 from maxbrod.work.jobs import tasks_running
 from table.test_query import make
 

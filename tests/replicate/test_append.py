@@ -27,9 +27,9 @@ from maxbrod.replicate.lease import Lease
 from maxbrod.replicate.link import Link, Mark, State
 from maxbrod.replicate.promote import promote
 from maxbrod.replicate.shares import Shares
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
-from maxbrod.sandbox.waiting import wait_for
 from replicate.engine import SUFFIX, archive, carry, link_config, only, take_in
 from replicate.processes import ingress_program, produce_small_batches, tell, told, wait_until_stopped
 from replicate.test_operating import LinkCommand

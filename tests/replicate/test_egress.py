@@ -23,9 +23,9 @@ from maxbrod.replicate.members import ArchiveMembers
 from maxbrod.replicate.printing import _ranges, print_status
 from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.status import LinkStatus, egress_instances
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.sandbox.waiting import wait_for
 from maxbrod.storage.opening import open_storage
 from replicate.engine import assert_mirrored, link_config, take_in
 from replicate.processes import egress_program, wait_until_stopped

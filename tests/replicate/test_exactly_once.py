@@ -20,9 +20,9 @@ from maxbrod.replicate.promote import promote
 from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.status import link_status
 from maxbrod.restore.task import Restored, RestoreItem
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from maxbrod.sandbox.waiting import wait_for
 from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only, take_in
 from replicate.processes import ingress_program, produce_small_batches, tell, told, wait_until_stopped
 from restore.oracle import log_of

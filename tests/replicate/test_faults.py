@@ -18,9 +18,9 @@ from maxbrod.kafka.wire.connection import Connection
 from maxbrod.replicate.ingress.follow import Interval, follow_archive
 from maxbrod.replicate.link import State
 from maxbrod.replicate.status import link_status
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, wait_for_in_sync
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
-from maxbrod.sandbox.waiting import wait_for
 from replicate.engine import SUFFIX, archive, link_config, only, take_in
 from restore.oracle import log_of
 

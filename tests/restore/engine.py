@@ -22,12 +22,11 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.restore import loss
 from maxbrod.restore import run as engine
 from maxbrod.restore.job import decode_answer, encode_task, work
-from maxbrod.sandbox.classes import archive_options
-from maxbrod.sandbox.jars import kafka_release
-from maxbrod.sandbox.jvm import QUICK_OPTIONS, QUIET_OPTIONS, java_command
+from maxbrod.sandbox.jars import QUICK_OPTIONS, QUIET_OPTIONS, java_command, kafka_release
+from maxbrod.sandbox.node import archive_options
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import CLIENTS_DIR, SASL_PLAINTEXT
 from maxbrod.sandbox.tools import CONSOLE_CONSUMER
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     import threading

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from backup.plain import Record, read_log
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import offsets
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster

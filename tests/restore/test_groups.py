@@ -17,9 +17,9 @@ from maxbrod.kafka.state.groups import ListedGroup, read_offsets
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.sandbox.waiting import wait_for
 from restore.engine import Command, joined, joined_by_the_newer_protocol, put, read_all, stand, without_spark
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from maxbrod.kafka.state.access import read_acls
 from maxbrod.kafka.state.cluster_state import Acl, CommittedOffset
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from maxbrod.sandbox.waiting import wait_for
 from restore.engine import Command, read_all, stand, without_spark
 
 if TYPE_CHECKING:

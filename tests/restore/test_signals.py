@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from backup.engine import back_up, config_of
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.sandbox.waiting import wait_for
 from restore.engine import Command, read_all, without_spark
 
 if TYPE_CHECKING:

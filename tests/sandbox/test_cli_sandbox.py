@@ -16,10 +16,9 @@ from obstore.store import S3Store
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.sandbox.process import Process
+from maxbrod.sandbox.process import Process, wait_for
 from maxbrod.sandbox.spec import STATE_FILE
 from maxbrod.sandbox.tools import run_tool
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

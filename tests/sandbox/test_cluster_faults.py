@@ -12,9 +12,9 @@ import pytest
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.sandbox import topics, traffic
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.sandbox.ports import free_ports
 from maxbrod.sandbox.probe import known_brokers
-from maxbrod.sandbox.waiting import wait_for
+from maxbrod.sandbox.process import wait_for
+from maxbrod.sandbox.spec import free_ports
 from support.clusters import start_cluster
 from support.java_oracle import JavaOracle, JavaRecord
 
@@ -128,7 +128,7 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path, monkeypatch
         stolen = [thief.getsockname()[1], *free_ports(1)]
         answers = iter([stolen])
         monkeypatch.setattr(
-            "maxbrod.sandbox.assembly.free_ports", lambda count: next(answers, None) or free_ports(count)
+            "maxbrod.sandbox.cluster.free_ports", lambda count: next(answers, None) or free_ports(count)
         )
         with start_cluster(tmp_path / "c") as cluster:
             assert port_of(cluster, 1) not in stolen

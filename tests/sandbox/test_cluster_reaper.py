@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from maxbrod.sandbox import reaper
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.sandbox.process import CLOSING, Process, launch
-from maxbrod.sandbox.reaper import Reaper, reap
+from maxbrod.sandbox.process import CLOSING, Process, Reaper, launch, reap, wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +65,7 @@ def test_a_removal_that_takes_longer_than_the_limit_has_not_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is about what comes back again and again, and not about a slow disk."""
-    monkeypatch.setattr(reaper, "_REMOVE_TIMEOUT_S", 0)
+    monkeypatch.setattr("maxbrod.sandbox.process._REMOVE_TIMEOUT_S", 0)
     folder = tmp_path / "cluster"
     (folder / "broker-1").mkdir(parents=True)
     (folder / "state.json").touch()

@@ -13,6 +13,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.proxy import (
     AnswerError,
     Blackhole,
@@ -31,7 +32,6 @@ from maxbrod.sandbox.proxy import (
     TruncateAnswer,
     Watch,
 )
-from maxbrod.sandbox.waiting import wait_for
 from support.s3 import no_retries
 
 if TYPE_CHECKING:

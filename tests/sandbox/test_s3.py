@@ -17,8 +17,8 @@ from obstore.store import S3Store
 
 from maxbrod.errors import EnvironmentMissingError, RefusedError, UsageError
 from maxbrod.sandbox import programs
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.s3 import LyingS3Server, S3Server
-from maxbrod.sandbox.waiting import wait_for
 from support.s3 import no_retries
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from obstore.exceptions import GenericError
 
 from maxbrod.config import StorageConfig
 from maxbrod.errors import AccessDeniedError, MaxbrodError, StorageFullError, UnavailableError, UsageError
-from maxbrod.sandbox.certificates import CA_FILE, write_certificates
+from maxbrod.sandbox.security import CA_FILE, write_certificates
 from maxbrod.storage.failures import translate
 from maxbrod.storage.opening import open_storage
 from support.s3 import loopback_server

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.errors import UnavailableError
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.proxy import (
     AnswerError,
     CutRequest,
@@ -23,7 +24,6 @@ from maxbrod.sandbox.proxy import (
     Stall,
     Throttle,
 )
-from maxbrod.sandbox.waiting import wait_for
 from maxbrod.storage.remote import PART_BYTES
 
 if TYPE_CHECKING:

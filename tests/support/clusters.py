@@ -31,7 +31,7 @@ _RETRY_MS: Final = 10
 def start_cluster(folder: Path | str, **options: Any) -> Cluster:
     """A cluster of brokers that live for minutes: the full compiler would take longer than what it makes faster."""
     from maxbrod.sandbox.cluster import DEFAULT_JVM_OPTIONS, Cluster
-    from maxbrod.sandbox.jvm import QUICK_OPTIONS
+    from maxbrod.sandbox.jars import QUICK_OPTIONS
 
     _hurry_clients()
     return Cluster.start(folder, jvm_options=(*DEFAULT_JVM_OPTIONS, *QUICK_OPTIONS), **options)
@@ -85,7 +85,7 @@ def cluster3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One broker with ACLs: by `bootstrap` all is allowed, by SASL alice and carol may do what tests allow them."""
-    from maxbrod.sandbox.description import write_client_files
+    from maxbrod.sandbox.cli import write_client_files
     from maxbrod.sandbox.spec import SASL_PLAINTEXT
 
     users = {name: f"{name}-secret" for name in ("admin", "alice", "carol", "dave")}

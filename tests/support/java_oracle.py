@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
-from maxbrod.sandbox.jars import kafka_release, spark_jar
-from maxbrod.sandbox.jvm import QUICK_OPTIONS, QUIET_OPTIONS, java_command
+from maxbrod.sandbox.jars import QUICK_OPTIONS, QUIET_OPTIONS, java_command, kafka_release, spark_jar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maxbrod.java import find_java
-from maxbrod.sandbox.waiting import wait_for
+from maxbrod.sandbox.process import wait_for
 from maxbrod.work.gateway import FOREIGN_VARIABLES, spark_home
 
 if TYPE_CHECKING:

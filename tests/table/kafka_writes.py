@@ -13,7 +13,7 @@ from maxbrod.config import KafkaConfig
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
-from maxbrod.sandbox.waiting import wait_for
+from maxbrod.sandbox.process import wait_for
 from maxbrod.table.source import ArchiveSource
 
 if TYPE_CHECKING:

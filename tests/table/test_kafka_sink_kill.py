@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 import psutil
 import pytest
 
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, Stall
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.sandbox.waiting import wait_for
 from maxbrod.table.kafka_sink import rows as kafka_sink_rows
 from support.clusters import proxied_broker
 from table import kafka_stream

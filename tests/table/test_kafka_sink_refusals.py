@@ -13,9 +13,9 @@ from maxbrod.kafka.state.access import read_acls
 from maxbrod.kafka.state.cluster_state import Acl
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import SASL_PLAINTEXT
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.sandbox.waiting import wait_for
 from table.kafka_writes import KEEP, Query, released, rows, values, write
 
 if TYPE_CHECKING:

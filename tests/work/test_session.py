@@ -15,7 +15,7 @@ import pytest
 
 from maxbrod.errors import UsageError
 from maxbrod.java import find_java
-from maxbrod.sandbox.waiting import wait_for
+from maxbrod.sandbox.process import wait_for
 from maxbrod.work.class_sharing import find_archive
 from maxbrod.work.session import _CLASSIC_CONF, _EVERY_CONF, _collector, _local_master, _sockets_in, open_session
 

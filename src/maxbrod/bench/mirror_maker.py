@@ -31,8 +31,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.sandbox.jars import mirror_maker_jars
-from maxbrod.sandbox.jvm import java_command
+from maxbrod.sandbox.jars import java_command, mirror_maker_jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.opening import Archive
     from maxbrod.compare.report import CompareReport
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.inventory import TopicInventory
+    from maxbrod.sandbox.records import TopicInventory
     from maxbrod.work.session import Session
 
 PARTITIONS: Final = {"orders": 4, "clicks": 2, "customers": 1, "payments": 1}
@@ -64,7 +64,7 @@ def fill(cluster: Cluster, records: int) -> dict[str, int]:
     """Fill the topics; returns the number of committed records that the brokers acknowledged, by topic."""
     from maxbrod.model import Codec  # noqa: PLC0415
     from maxbrod.sandbox import events  # noqa: PLC0415
-    from maxbrod.sandbox.bulk import produce_records  # noqa: PLC0415
+    from maxbrod.sandbox.records import produce_records  # noqa: PLC0415
     from maxbrod.sandbox.topics import create_topic  # noqa: PLC0415
 
     for topic, partitions in PARTITIONS.items():
@@ -131,7 +131,7 @@ def read_on(cluster: Cluster, before: Mapping[str, list[int]], acknowledged: Map
 def look(cluster: Cluster, archive: Path, acknowledged: Mapping[str, int]) -> list[Archived]:
     """The content of the archive, beside the brokers' own logs."""
     from maxbrod.archive.opening import open_archive  # noqa: PLC0415
-    from maxbrod.sandbox.inventory import broker_logs, take_inventory  # noqa: PLC0415
+    from maxbrod.sandbox.records import broker_logs, take_inventory  # noqa: PLC0415
 
     opened = open_archive(str(archive))
     found = []

@@ -11,15 +11,16 @@ from rich.table import Table
 
 from maxbrod.cli.output import JsonFlag, out, print_json
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.sandbox.description import describe, write_client_files
 from maxbrod.sandbox.jars import KAFKA_VERSION
+from maxbrod.sandbox.node import NodeHome, write_private
 from maxbrod.sandbox.s3 import S3Server
-from maxbrod.sandbox.spec import S3_DIR, STATE_FILE
+from maxbrod.sandbox.spec import CLIENTS_DIR, OPTIONAL_LISTENERS, S3_DIR, STATE_FILE, render_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maxbrod.sandbox.cluster import Cluster
+
 
 app = typer.Typer(
     help="A real Kafka cluster on loopback. The first start downloads Kafka (40 MB) into the user's cache.",
@@ -204,3 +205,71 @@ def _print(document: dict[str, Any]) -> None:
         out.print("S3: {url} at {endpoint}, {state}".format(**document["s3"]), markup=False, highlight=False)
     for path in document["client_files"]:
         out.print(f"client settings: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def describe(cluster: Cluster) -> dict[str, Any]:
+    """Return processes, ports and client files, as JSON. No secret is among them."""
+    nodes = [_describe_node(NodeHome(cluster.directory, node)) for node in cluster.spec.nodes]
+    states = {node["state"] for node in nodes}
+    return {
+        "directory": str(cluster.directory),
+        "kafka_version": cluster.spec.kafka_version,
+        "cluster_id": cluster.spec.cluster_id,
+        "state": states.pop() if len(states) == 1 else "degraded",
+        "bootstrap": cluster.bootstrap,
+        "listeners": {listener: cluster.bootstrap_for(listener) for listener in cluster.spec.listeners},
+        "nodes": nodes,
+        "client_files": sorted(map(str, (cluster.directory / CLIENTS_DIR).glob("*"))),
+        "s3": _describe_s3(cluster),
+    }
+
+
+def _attached_s3(cluster: Cluster) -> S3Server | None:
+    """The S3 server of the sandbox, if it has one."""
+    folder = cluster.directory / S3_DIR
+    return S3Server.attach(folder) if folder.is_dir() else None
+
+
+def _describe_s3(cluster: Cluster) -> dict[str, Any] | None:
+    server = _attached_s3(cluster)
+    if server is None:
+        return None
+    state = "running" if server.alive else "stopped"
+    return {"state": state, "url": server.url, "endpoint": server.endpoint, "region": server.region}
+
+
+def _describe_node(home: NodeHome) -> dict[str, Any]:
+    pid = home.process.pid
+    state = "stopped" if pid is None else "paused" if home.process.suspended else "running"
+    node = home.node
+    return {"name": node.name, "id": node.node_id, "state": state, "pid": pid, "ports": dict(node.ports)}
+
+
+def write_client_files(cluster: Cluster) -> None:
+    """Write what clients need to log in, into files that only their owner can read.
+
+    Java client properties for each secure listener and user; the variables of the AWS tools for the S3 server.
+    """
+    secure = [listener for listener in cluster.spec.listeners if listener in OPTIONAL_LISTENERS]
+    server = _attached_s3(cluster)
+    if not secure and server is None:
+        return
+    folder = cluster.directory / CLIENTS_DIR
+    folder.mkdir(mode=0o700)
+    if server is not None:
+        write_private(folder / "s3.env", _aws_variables(server))
+    for listener in secure:
+        for user in cluster.spec.users:
+            text = render_properties(cluster.java_properties(listener, user))
+            write_private(folder / f"{listener.lower()}-{user}.properties", text)
+
+
+def _aws_variables(server: S3Server) -> str:
+    variables = {
+        "AWS_ACCESS_KEY_ID": server.access_key,
+        "AWS_SECRET_ACCESS_KEY": server.secret_key,
+        "AWS_ENDPOINT_URL": server.endpoint,
+        "AWS_REGION": server.region,
+        "AWS_ALLOW_HTTP": "true",
+    }
+    return "".join(f"export {name}={value}\n" for name, value in variables.items())

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from maxbrod.cache import filled
 from maxbrod.errors import EnvironmentMissingError, UsageError
 from maxbrod.java import find_java
-from maxbrod.sandbox.jvm import java_command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
 
 KAFKA_VERSION: Final = "4.3.1"
 Module: TypeAlias = tuple[str, str, str]
@@ -47,6 +47,16 @@ _HINT: Final = (
     "an Ivy settings file by MAXBROD_IVY_SETTINGS (or in Maven's settings.xml, with 'mvn' on PATH), "
     "or copy the maxbrod cache folder of a connected machine and name it by MAXBROD_CACHE"
 )
+
+# Time stamps in the brokers' logs: a fault is read from the order of lines in several files.
+LOGGING_OPTIONS: Final = (
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+# Kafka's tools print their answer to stdout, and their clients' chatter at INFO would bury it.
+QUIET_OPTIONS: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
+# The simple compiler only: a third off the start of a program that runs for a second.
+QUICK_OPTIONS: Final = ("-XX:TieredStopAtLevel=1",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,3 +241,10 @@ def _format(home: Path, version: str) -> None:
         raise EnvironmentMissingError(f"Apache Kafka {version} does not run here: {error}") from error
     shutil.copy(work / "data" / _CHECKPOINT, home)
     shutil.rmtree(work)
+
+
+def java_command(
+    jars: Iterable[Path], main_class: str, *arguments: str, options: Sequence[str] = (*QUIET_OPTIONS, *QUICK_OPTIONS)
+) -> list[str]:
+    classpath = os.pathsep.join(map(str, jars))
+    return [str(find_java().executable), "-XX:-UsePerfData", *options, "-cp", classpath, main_class, *arguments]

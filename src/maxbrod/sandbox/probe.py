@@ -20,10 +20,10 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from maxbrod.sandbox.spec import HOST
-from maxbrod.sandbox.wire import ask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
 
 _TIMEOUT_S: Final = 5
 _DESCRIBE_CONFIGS_VERSION: Final = 4
@@ -98,3 +98,13 @@ def _ask(port: int, request: Any, response_class: Any) -> Any | None:  # noqa: A
             return ask(connection, request, response_class)
     except (OSError, struct.error):
         return None
+
+
+def ask(connection: socket.socket, request: Any, response_class: Any) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    """Send a kafka-python request and wait for its response. OSError or struct.error: there is none."""
+    request.with_header(correlation_id=1, client_id="maxbrod-sandbox")
+    connection.sendall(request.encode(header=True, framed=True))
+    with connection.makefile("rb") as stream:
+        (size,) = struct.unpack(">i", stream.read(4))
+        answer = stream.read(size)
+    return response_class.decode(answer, version=request.API_VERSION, header=True)

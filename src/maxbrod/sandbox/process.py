@@ -2,24 +2,34 @@
 
 A process writes its own pid file before it executes the program, so that it never runs without one. The file also has
 the start time: a pid that the system has given to another process since is never signalled.
+
+`Reaper` ends everything in a sandbox's folder when its owner has ended, in whatever way: `python
+-m maxbrod.sandbox.process FOLDER` waits for the end of its standard input, a pipe whose other end only it holds. The
+kernel closes it even after `kill -9`. Then it kills every process with a pid file in the folder and removes the folder.
+It knows only the folder, because an owner that was killed while it started brokers could pass nothing else. This module
+imports little, because the reaper must run before the first broker.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from maxbrod.sandbox.waiting import wait_for
+import maxbrod
+from maxbrod.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
 
 CLOSING: Final = "closing"
 """The file in a sandbox's folder that forbids further starts."""
@@ -36,6 +46,13 @@ _KILL_TIMEOUT_S: Final = 30
 
 # A child stays a zombie until its parent has waited for it.
 _children: dict[int, subprocess.Popen[bytes]] = {}
+
+T = TypeVar("T")
+_FIRST_PAUSE_S: Final = 0.005
+_PAUSE_S: Final = 0.05
+
+_KEEP: Final = "--keep"
+_REMOVE_TIMEOUT_S: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +179,91 @@ def _look_by_ps(pid: int) -> tuple[str, str]:
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     state, _, stamp = ran.stdout.strip().partition(" ")
     return state[:1], stamp.strip()
+
+
+def wait_for(what: str, condition: Callable[[], T | None], *, timeout_s: float) -> T:
+    """Return the first value of `condition` that is true; UnavailableError when time is up."""
+    deadline = time.monotonic() + timeout_s
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise UnavailableError(f"{what}: not within {timeout_s:g} s", operation="wait")
+        time.sleep(pause_s)
+        # Most things take a few milliseconds; what takes long is not asked more often for it.
+        pause_s = min(2 * pause_s, _PAUSE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Reaper:
+    """The owner's end of the pipe, which stays open as long as the owner lives."""
+
+    _watcher: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, folder: Path, *, keep: bool = False) -> Reaper:
+        root = str(Path(maxbrod.__file__).parents[1])
+        # -P and our own path: no file in the current folder can be imported instead.
+        command = [sys.executable, "-P", "-m", __name__, str(folder), *((_KEEP,) if keep else ())]
+        watcher = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # Otherwise a reader of a killed owner's output would wait for us.
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))},
+        )
+        return cls(watcher)
+
+    def close(self) -> None:
+        """Start the reaper's work, and wait for it."""
+        assert self._watcher.stdin is not None  # noqa: S101 - asked for above
+        self._watcher.stdin.close()
+        self._watcher.wait()
+
+
+def reap(folder: Path, *, keep: bool = False) -> None:
+    """Kill every process of the folder, then remove the folder unless `keep`."""
+    if not folder.is_dir():
+        return
+    # From here on nothing new can start: a launched process checks for this file after it wrote its pid file.
+    (folder / CLOSING).touch()
+    for pid_file in sorted(folder.glob("*/pid")):
+        Process(pid_file).kill()
+    if keep:
+        return
+    wait_for(f"removal of {folder}", lambda: _emptied(folder), timeout_s=_REMOVE_TIMEOUT_S)
+    (folder / CLOSING).unlink()
+    folder.rmdir()
+
+
+def _emptied(folder: Path) -> bool:
+    """Remove all but CLOSING; False if a process that started too late has written a pid file meanwhile.
+
+    Many files take long to remove, so what counts is what is left afterwards.
+    """
+    for path in _rest(folder):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+    return not _rest(folder)
+
+
+def _rest(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name != CLOSING]
+
+
+def main() -> None:
+    # Signals of the terminal and the session manager are for the owner, whose end we wait for.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    folder, *options = sys.argv[1:]
+    sys.stdin.buffer.read()
+    reap(Path(folder), keep=_KEEP in options)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,11 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.sandbox import programs
 from maxbrod.sandbox.node import PortTakenError, claim, write_private
-from maxbrod.sandbox.ports import free_ports
-from maxbrod.sandbox.process import Process, launch
-from maxbrod.sandbox.reaper import Reaper, reap
-from maxbrod.sandbox.spec import HOST
-from maxbrod.sandbox.waiting import wait_for
+from maxbrod.sandbox.process import Process, Reaper, launch, reap, wait_for
+from maxbrod.sandbox.spec import HOST, free_ports
 
 if TYPE_CHECKING:
     from types import TracebackType

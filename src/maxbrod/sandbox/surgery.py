@@ -13,9 +13,9 @@ from kafka import TopicPartition
 from kafka.protocol.admin import ElectionType
 
 from maxbrod.errors import UsageError
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import offsets, replicas, set_topic_config, wait_for_in_sync
 from maxbrod.sandbox.traffic import Message, produce
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

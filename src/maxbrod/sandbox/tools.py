@@ -6,9 +6,8 @@ import subprocess
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError
-from maxbrod.sandbox.classes import archive_options
-from maxbrod.sandbox.jars import kafka_release
-from maxbrod.sandbox.jvm import QUICK_OPTIONS, QUIET_OPTIONS, java_command
+from maxbrod.sandbox.jars import QUICK_OPTIONS, QUIET_OPTIONS, java_command, kafka_release
+from maxbrod.sandbox.node import archive_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from kafka.errors import UnknownTopicOrPartitionError
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.sandbox.probe import known_config, known_offsets, known_topic
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import PLAINTEXT
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

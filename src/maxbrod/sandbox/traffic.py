@@ -1,6 +1,6 @@
 """Clients of a sandbox: writes plain records and transactions that end in every way, and reads as a consumer group.
 
-The producer is for hundreds of records; for more see `bulk`, or PRODUCER_PERFORMANCE of `tools`.
+The producer is for hundreds of records; for more see `records`, or PRODUCER_PERFORMANCE of `tools`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata
 
 from maxbrod.errors import UnavailableError
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import offsets
-from maxbrod.sandbox.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -13,10 +13,9 @@ import pytest
 from maxbrod.cache import filled
 from maxbrod.errors import UsageError
 from maxbrod.replicate.notify.queue import Message, QueueCounts, pump
-from maxbrod.sandbox.jars import resolve_jars
-from maxbrod.sandbox.jvm import java_command
-from maxbrod.sandbox.ports import free_ports
-from maxbrod.sandbox.waiting import wait_for
+from maxbrod.sandbox.jars import java_command, resolve_jars
+from maxbrod.sandbox.process import wait_for
+from maxbrod.sandbox.spec import free_ports
 from replicate.notify.servers import Aws
 from replicate.notify.test_s3_events import body, record
 

@@ -38,9 +38,9 @@ from maxbrod.replicate.seed.egress import TreeEgress
 from maxbrod.replicate.seed.egress_group import EgressGroup
 from maxbrod.replicate.seed.metrics import EgressCollector, serving
 from maxbrod.replicate.seed.options import EgressTreeOptions
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from maxbrod.sandbox.waiting import wait_for
 from maxbrod.storage.opening import open_storage
 from maxbrod.transfer import task
 from replicate.seed.egresses import committed, egress_config, interval, ranges, write_segments

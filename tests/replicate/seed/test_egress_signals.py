@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.errors import EXIT_DONE
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from maxbrod.sandbox.waiting import wait_for
 from replicate.seed.egresses import egress_config, ranges, write_segments
 from replicate.seed.trees import KEPT, REGION, Link
 

@@ -17,7 +17,7 @@ from maxbrod.errors import UnavailableError
 from maxbrod.kafka.produce import transactions
 from maxbrod.replicate.seed import destination as module
 from maxbrod.replicate.seed.run import TreeIngress
-from maxbrod.sandbox.waiting import wait_for
+from maxbrod.sandbox.process import wait_for
 from replicate.seed.trees import REGION, Link
 
 if TYPE_CHECKING:

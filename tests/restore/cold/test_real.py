@@ -27,11 +27,11 @@ from maxbrod.restore.cold.plan import LeaderEpochs
 from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, replicas, wait_for_in_sync
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
-from maxbrod.sandbox.waiting import wait_for
 from restore.cold.engine import log_of, without_spark
 from restore.engine import Command, put, read_all, stand
 from support.clusters import start_cluster

@@ -5,9 +5,9 @@
         ...                                      # a client that connects to proxy.address
         assert proxy.fired[lost] == 1            # the fault really happened
 
-`faults` has the values that say what to break, `book` counts them, `stream` moves bytes, `connection` owns
-the two sockets of one connection, `tcp`, `http` and `kafka` know where a message begins and ends, and
-`server` listens. Only loopback addresses are accepted as upstream.
+`faults` has the values that say what to break and counts them, `stream` moves bytes, `connection` owns the two
+sockets of one connection, `http` and `kafka` know where a message begins and ends, and `server` listens.
+Only loopback addresses are accepted as upstream.
 """
 
 from maxbrod.sandbox.proxy.faults import (

@@ -1,7 +1,7 @@
 """One connection of a client and its connection to upstream: two threads, one for each direction.
 
-A subclass finds the bounds of messages (`tcp`, `http`, `kafka`); this class owns the sockets. A thread never closes a
-socket that the other one may still use: it shuts it down, and the last thread closes both.
+A subclass finds the bounds of messages (`TcpConnection`, `http`, `kafka`); this class owns the sockets. A thread
+never closes a socket that the other one may still use: it shuts it down, and the last thread closes both.
 """
 
 from __future__ import annotations
@@ -16,13 +16,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.sandbox.proxy.faults import CutAnswer, CutRequest, FlipRequestBit, Latency, Stall, Throttle
+from maxbrod.sandbox.proxy.faults import (
+    CutAnswer,
+    CutRequest,
+    FlipAnswerBit,
+    FlipRequestBit,
+    Latency,
+    Request,
+    Stall,
+    Throttle,
+)
 from maxbrod.sandbox.proxy.stream import Body, Break, CutError, Flow, Gate, Inlet, ReceiverGoneError, SenderGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from maxbrod.sandbox.proxy.book import Claim, Claims, FaultBook
+    from maxbrod.sandbox.proxy.faults import Claim, Claims, FaultBook
+
 
 _CONNECT_S: Final = 10.0
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -267,3 +277,30 @@ def _rate(claims: Claims, which: str) -> int | None:
 def _shut(sock: socket.socket, how: int) -> None:
     with contextlib.suppress(OSError):
         sock.shutdown(how)
+
+
+class TcpConnection(Connection):
+    """Any protocol, TLS included: a connection is one request, its two streams are request and answer."""
+
+    def _carry_requests(self) -> None:
+        claims = self._around.book.claim(Request(protocol="tcp", name="connection"))
+        self._hold_request(claims)
+        self._expect_answer(Exchange(claims))
+        flow = self._request_flow(claims)
+        for piece in flip_request(claims, Body(self._client_inlet.pieces(), None)).pieces:
+            flow.send(piece)
+        claims.finish("request")
+
+    def _carry_answers(self, inlet: Inlet) -> None:
+        exchange = self._oldest()
+        if exchange is None or not inlet.wait():
+            return
+        # A stream has no complete answer to wait for: its first byte is enough to know that upstream answers.
+        self._stall_answer(exchange.claims, Body(iter(()), 0))
+        body = Body(inlet.pieces(), None)
+        flow = self._answer_flow(exchange.claims)
+        for flip in exchange.claims.of(FlipAnswerBit):
+            body = body.flipped(flip.fault.at, flip.fault.bit, flip.fire)
+        for piece in body.pieces:
+            flow.send(piece)
+        self._answered(exchange)

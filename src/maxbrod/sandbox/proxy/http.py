@@ -21,7 +21,7 @@ from maxbrod.sandbox.proxy.stream import Body, CutError, Flow, Inlet, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.sandbox.proxy.book import Claim, Claims
+    from maxbrod.sandbox.proxy.faults import Claim, Claims
 
 _HEAD_BYTES_MAX: Final = 1024 * 1024
 _LINE_BYTES_MAX: Final = 64 * 1024

@@ -21,7 +21,7 @@ from maxbrod.sandbox.proxy.stream import Body, CutError, Flow, Inlet, shortened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.sandbox.proxy.book import Claims
+    from maxbrod.sandbox.proxy.faults import Claims
 
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST_HEADER: Final = struct.Struct(">hhi")

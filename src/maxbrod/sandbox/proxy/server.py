@@ -10,15 +10,12 @@ import threading
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
-from maxbrod.sandbox.ports import free_ports
-from maxbrod.sandbox.proxy.book import FaultBook
-from maxbrod.sandbox.proxy.connection import Connection, Surroundings
-from maxbrod.sandbox.proxy.faults import Blackhole, Fault, FlipAnswerBit, FlipRequestBit, Protocol, Refuse
+from maxbrod.sandbox.proxy.connection import Connection, Surroundings, TcpConnection
+from maxbrod.sandbox.proxy.faults import Blackhole, Fault, FaultBook, FlipAnswerBit, FlipRequestBit, Protocol, Refuse
 from maxbrod.sandbox.proxy.http import HttpConnection
 from maxbrod.sandbox.proxy.kafka import KafkaConnection
 from maxbrod.sandbox.proxy.stream import Gate
-from maxbrod.sandbox.proxy.tcp import TcpConnection
-from maxbrod.sandbox.spec import HOST
+from maxbrod.sandbox.spec import HOST, free_ports
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -252,7 +249,7 @@ class _Door:
 
 
 def _bound_to_any() -> socket.socket:
-    """Not port 0, which picks from the range of outgoing connections: see `maxbrod.sandbox.ports`."""
+    """Not port 0, which picks from the range of outgoing connections: see `maxbrod.sandbox.spec`."""
     for port in free_ports(_PORT_TRIES):
         with contextlib.suppress(OSError):
             return _bound(port)
