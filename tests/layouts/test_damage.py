@@ -329,7 +329,7 @@ def test_a_batch_that_unpacks_beyond_the_limit_is_a_limit_and_no_damage(monkeypa
     large = data_batch(1, 2, value=bytes(1 << 20), codec=Codec.ZSTD)
     (row,) = archive(storage, [data_batch(0, codec=Codec.ZSTD), large], exact=False)
     assert verify_slice(storage, row) == []
-    for module in ("batch.timestamps", "layouts.kafka.verifying"):
+    for module in ("batch.timestamps", "layouts.kafka.slices"):
         monkeypatch.setattr(f"maxbrod.{module}.DECOMPRESSED_BYTES_MAX", 1 << 20)
     (problem,) = verify_slice(storage, row)
     assert (problem.offset, problem.limit) == (1, True)
