@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import BatchLimitError, MaxbrodError
-from maxbrod.layouts.foreign import BatchLayout, Fault, ForeignSegment
+from maxbrod.layouts.foreign import Fault, ForeignSegment
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.registry import layout_of
@@ -105,7 +105,7 @@ def _check_segment(storage: Storage, layout: str, segment: ForeignSegment) -> Fa
         fatal = not isinstance(error, BatchLimitError)
         return Fault(path=segment.path, message=error.message, offset=error.offset, fatal=fatal)
     # Batches also count control records, which readers do not return; their own checksums cover them.
-    counted = not isinstance(layout_of(layout), BatchLayout)
+    counted = layout_of(layout).read_batches is None
     if counted and segment.records is not None and records != segment.records:
         message = f"it has {records} records, its metadata says {segment.records}"
         return Fault(path=segment.path, message=message, offset=segment.base_offset)

@@ -8,10 +8,12 @@ make a tree that the tool itself can read. Everything above uses this interface 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
     import pyarrow as pa
@@ -185,41 +187,109 @@ class ClusterFacts:
     taken_at_ms: int = 0
 
 
-class Layout(Protocol):
+class Publish(Protocol):
+    def __call__(
+        self,
+        storage: Storage,
+        survey: Survey,
+        written: Sequence[ForeignSegment],
+        options: WriteOptions,
+        facts: ClusterFacts,
+        /,
+    ) -> None:
+        """Make everything that was written part of the archive. There is one writer.
+
+        May be repeated after a crash. Ends with the metadata files that the tool itself relies on.
+        """
+
+
+class Prune(Protocol):
+    def __call__(self, storage: Storage, survey: Survey, going: Collection[str], /) -> None:
+        """Delete or empty the objects `going`, by their paths; of each partition they are the oldest, and never all.
+
+        The layout's own metadata changes first: after a crash it names no deleted object, and the next call finishes.
+        """
+
+
+class Check(Protocol):
+    def __call__(self, storage: Storage, survey: Survey, /, *, deep: bool) -> Iterator[Fault]: ...
+
+
+class ReadBatches(Protocol):
+    def __call__(
+        self, storage: Storage, segment: ForeignSegment, /, *, check_crc: bool = True
+    ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+        """Yield the batches of a segment in pieces, each with its headers. Errors as those of `Layout.read`."""
+
+
+class RecordAccess(NamedTuple):
+    """The functions of a layout that touch records. See the methods of `Layout` that call them."""
+
+    read: Callable[[Storage, ForeignSegment, Sequence[str] | None], Iterator[pa.RecordBatch]]
+    write: Callable[
+        [Storage, TopicPartition, Iterable[pa.RecordBatch], WriteOptions, Survey],
+        list[ForeignSegment],
+    ]
+    check: Check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
     """The way in which one tool keeps an archive. Has no state: everything is in the storage."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def losses(self) -> Sequence[Loss]:
-        """What is lost when records are written in this layout."""
+    name: str
+    losses: Sequence[Loss]
+    """What is lost when records are written in this layout."""
+    detect: Callable[[Storage], bool]
+    """True if the storage holds such an archive. Cheap: lists names, and reads a few bytes at most."""
+    look: Callable[..., Survey]
+    """The survey of a storage. Its keyword parameters are `choices`, and `seen` if it `remembers`."""
+    publish: Publish
+    records: Callable[[], RecordAccess]
+    """Called when records are read or written: that loads numba, which takes a second, and a survey must not."""
+    prune: Prune | None = None
+    """None: the layout is read, and never changed."""
+    repair: Callable[[Storage], list[Fault]] | None = None
+    """Rebuilds the metadata, and returns what was wrong. None: it cannot be rebuilt from the segments."""
+    choices: tuple[str, ...] = ()
+    """The options by which `survey` selects one of several archives in one place."""
+    remembers: bool = False
+    """True if `survey` uses what earlier ones have seen."""
+    losses_by: Callable[[WriteOptions], Sequence[Loss]] | None = None
+    """Returns what options lose in addition to `losses`."""
+    read_batches: ReadBatches | None = None
+    """Only in a layout that keeps record batches as brokers store them, so that records need not be encoded again."""
 
     def losses_with(self, options: WriteOptions) -> Sequence[Loss]:
-        """The same, if they are written with these options."""
-
-    def detect(self, storage: Storage) -> bool:
-        """Whether the storage holds such an archive. Cheap: lists names, and reads a few bytes at most."""
+        """Return what is lost when records are written with these options."""
+        return (*self.losses, *(self.losses_by(options) if self.losses_by else ()))
 
     def survey(
         self, storage: Storage, options: Mapping[str, str] | None = None, *, seen: dict[str, Any] | None = None
     ) -> Survey:
-        """The contents of the archive. Damage is reported in `faults`, not raised, if anything can still be read.
+        """Return the contents of the archive. Damage is in `faults`, not raised, if anything can still be read.
 
         `seen` is what earlier surveys of the same storage have read of its objects. A layout that must open every
         object reads only new and changed ones, and adds them; others ignore it.
         `options`, such as `backup_id` or `region`, select one of several archives in the same place.
         UsageError: there are several and none is selected, or the layout has no such option.
         """
+        unknown = sorted(set(options or {}) - set(self.choices))
+        if unknown:
+            known = f"it has {', '.join(self.choices)}" if self.choices else "leave it out"
+            raise UsageError(f"reading the layout {self.name} has no option {', '.join(unknown)}", hint=known)
+        memory = {"seen": seen} if self.remembers else {}
+        return self.look(storage, **(options or {}), **memory)
 
     def read(
         self, storage: Storage, segment: ForeignSegment, *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The records of a segment as batches of RECORD_SCHEMA, or of some of its columns, in bounded memory.
+        """Yield the records of a segment as batches of RECORD_SCHEMA, or of some of its columns, in bounded memory.
 
         Fields that the layout does not hold have Kafka's default. CorruptDataError, TruncatedDataError name the object
         and the offset; records before the damage have been yielded by then.
         """
+        return self.records().read(storage, segment, columns)
 
     def write(
         self,
@@ -230,37 +300,16 @@ class Layout(Protocol):
         *,
         survey: Survey,
     ) -> list[ForeignSegment]:
-        """Writes records of one partition after those that `survey` has, and returns the new segments.
+        """Write records of one partition after those that `survey` has, and return the new segments.
 
         Runs anywhere, also twice at once, for any number of partitions at a time. Nothing counts as archived before it
         is published. What an earlier run wrote and did not publish is overwritten, or stays without being read.
         """
-
-    def publish(
-        self,
-        storage: Storage,
-        survey: Survey,
-        written: Sequence[ForeignSegment],
-        options: WriteOptions,
-        facts: ClusterFacts,
-    ) -> None:
-        """Makes everything that was written part of the archive. There is one writer.
-
-        May be repeated after a crash. Ends with the metadata files that the tool itself relies on.
-        """
+        return self.records().write(storage, where, records, options, survey)
 
     def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
-        """All deviations from the layout, including the faults of the survey.
+        """Yield all deviations from the layout, including the faults of the survey.
 
         Quick: compares objects, names and metadata. Deep: also reads every record, and verifies every checksum.
         """
-
-
-@runtime_checkable
-class BatchLayout(Protocol):
-    """A layout that keeps record batches as brokers store them, so that records need not be encoded again."""
-
-    def read_batches(
-        self, storage: Storage, segment: ForeignSegment, *, check_crc: bool = True
-    ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-        """The batches of a segment in pieces, each with its headers. Errors as those of `read`."""
+        return self.records().check(storage, survey, deep=deep)

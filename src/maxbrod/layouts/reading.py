@@ -12,7 +12,7 @@ from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
 from maxbrod.layouts.decoding import Skipped, decode_committed
-from maxbrod.layouts.foreign import UNCOMMITTED, BatchLayout
+from maxbrod.layouts.foreign import UNCOMMITTED
 from maxbrod.layouts.kafka import reader as native
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import segment_of
@@ -59,9 +59,9 @@ def _read_logs(
         pieces = native.read_logs(storage, stored, check_crc=check_crc, request_bytes=request_bytes, ahead=ahead)
         yield from _in_place(stored, pieces)
         return
-    layout, segment = segment_of(stored.details)
-    if isinstance(found := layout_of(layout), BatchLayout):
-        yield from found.read_batches(storage, segment, check_crc=check_crc)
+    name, segment = segment_of(stored.details)
+    if (read_batches := layout_of(name).read_batches) is not None:
+        yield from read_batches(storage, segment, check_crc=check_crc)
         return
     # Loads numba: only here are records encoded.
     from maxbrod.batch.encode import encode  # noqa: PLC0415

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
 from maxbrod.storage.overlay import without_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
-    from maxbrod.layouts.foreign import Fault, Layout, Survey
+    from maxbrod.layouts.foreign import Fault, Layout, Prune
     from maxbrod.storage.interface import Storage
 
 NATIVE: Final = "kafka"
@@ -19,45 +18,50 @@ FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
 """Those with the most distinctive names first."""
 READ_ONLY: Final = ("logdir",)
 """Layouts that can be read, and are never written."""
-_REPAIRABLE: Final = ("binlog",)
-_PRUNABLE: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
-
-
-class Prune(Protocol):
-    def __call__(self, storage: Storage, survey: Survey, going: Collection[str]) -> None:
-        """Delete or empty the objects `going`, by their paths; of each partition they are the oldest, and never all.
-
-        The layout's own metadata changes first: after a crash it names no deleted object, and the next call finishes.
-        """
 
 
 def layout_of(name: str) -> Layout:
-    """Another tool's layout by its name."""
-    if name not in (*FOREIGN, *READ_ONLY):
-        raise UsageError(
-            f"there is no layout {name!r}", hint=f"choose one of {', '.join((NATIVE, *FOREIGN, *READ_ONLY))}"
-        )
-    return cast("Layout", import_module(f"maxbrod.layouts.{name}.layout").LAYOUT)
+    """Return another tool's layout by its name. Each is loaded when it is asked for."""
+    match name:
+        case "kbak":
+            from maxbrod.layouts.kbak.layout import LAYOUT  # noqa: PLC0415
+        case "kbs":
+            from maxbrod.layouts.kbs.layout import LAYOUT  # noqa: PLC0415
+        case "parquet":
+            from maxbrod.layouts.parquet.layout import LAYOUT  # noqa: PLC0415
+        case "avro":
+            from maxbrod.layouts.avro.layout import LAYOUT  # noqa: PLC0415
+        case "binlog":
+            from maxbrod.layouts.binlog.layout import LAYOUT  # noqa: PLC0415
+        case "logdir":
+            from maxbrod.layouts.logdir.layout import LAYOUT  # noqa: PLC0415
+        case _:
+            raise UsageError(
+                f"there is no layout {name!r}", hint=f"choose one of {', '.join((NATIVE, *FOREIGN, *READ_ONLY))}"
+            )
+    return LAYOUT
 
 
 def repair_of(name: str) -> Callable[[Storage], list[Fault]]:
-    """The function that repairs the metadata of a layout, and reports what was wrong."""
-    if name not in _REPAIRABLE:
+    """Return the function that repairs the metadata of a layout, and reports what was wrong."""
+    repair = layout_of(name).repair
+    if repair is None:
         raise UsageError(
             f"nothing can be repaired in the layout {name}",
             hint="its metadata cannot be rebuilt from its segments; replace damaged objects by a copy",
         )
-    return cast("Callable[[Storage], list[Fault]]", import_module(f"maxbrod.layouts.{name}.repairing").repair)
+    return repair
 
 
 def prune_of(name: str) -> Prune:
-    """The function that deletes the oldest segments of a layout."""
-    if name not in _PRUNABLE:
+    """Return the function that deletes the oldest segments of a layout."""
+    prune = layout_of(name).prune
+    if prune is None:
         raise UsageError(
             f"the layout {name} is only read, and never changed: nothing can be pruned of it",
             hint="'maxbrod convert' makes an archive of it that can be pruned",
         )
-    return cast("Prune", import_module(f"maxbrod.layouts.{name}.pruning").prune)
+    return prune
 
 
 def detect_layout(storage: Storage) -> str | None:

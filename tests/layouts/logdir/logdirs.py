@@ -8,6 +8,7 @@ from native_logs import data_batch
 
 from maxbrod.batch.columns import number_column
 from maxbrod.layouts.logdir.layout import LAYOUT
+from maxbrod.layouts.logdir.reading import read_batches
 from maxbrod.layouts.registry import layout_of
 from maxbrod.storage.opening import open_storage
 
@@ -48,7 +49,7 @@ def survey(root: Path, **extra: str) -> Survey:
 def raw(root: Path, found: Survey) -> bytes:
     """All batches in the survey."""
     storage = open_storage(str(root))
-    pieces = (piece for each in found.segments for piece in LAYOUT.read_batches(storage, each))
+    pieces = (piece for each in found.segments for piece in read_batches(storage, each))
     return b"".join(data.tobytes() for data, _ in pieces)
 
 

@@ -14,7 +14,7 @@ from maxbrod.archive.opening import open_archive
 from maxbrod.batch.headers import BatchHeaders
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
-from maxbrod.layouts.logdir.layout import LAYOUT
+from maxbrod.layouts.logdir.reading import read_batches
 from maxbrod.layouts.registry import detect_layout, layout_of
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.storage.opening import open_storage
@@ -207,7 +207,7 @@ def test_a_log_directory_is_never_written_to(tmp_path: Path) -> None:
 def test_batches_travel_with_their_headers(tmp_path: Path) -> None:
     put_log(tmp_path, run(0, 2))
     (segment,) = survey(tmp_path).segments
-    ((_, headers),) = LAYOUT.read_batches(open_storage(str(tmp_path)), segment)
+    ((_, headers),) = read_batches(open_storage(str(tmp_path)), segment)
     assert isinstance(headers, BatchHeaders)
     assert headers["base_offset"].tolist() == [0, 10]
 

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from maxbrod.layouts.foreign import Loss
-from maxbrod.layouts.modular import ModularLayout
+from maxbrod.layouts.foreign import Layout, Loss, RecordAccess
+from maxbrod.layouts.kbs import pruning, publishing, survey
 
-LAYOUT: Final = ModularLayout(
+
+def _records() -> RecordAccess:
+    from maxbrod.layouts.kbs import checking, reading, writing  # noqa: PLC0415 - loads numba, which takes a second
+
+    return RecordAccess(read=reading.read, write=writing.write, check=checking.check)
+
+
+LAYOUT: Final = Layout(
     name="kbs",
+    detect=survey.detect,
+    look=survey.survey,
+    publish=publishing.publish,
+    prune=pruning.prune,
+    records=_records,
     choices=("backup_id",),
     losses=(
         Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),

@@ -12,7 +12,6 @@ from maxbrod.errors import RefusedError
 from maxbrod.layouts.backups import MANIFEST, Backup, list_segments, refuse_rebuilt
 from maxbrod.layouts.coverage import by_partition
 from maxbrod.layouts.documents import by_topic, read_document, write_document
-from maxbrod.layouts.kbs.crc64 import crc64
 from maxbrod.layouts.kbs.manifest import EMPTIED, OURS
 from maxbrod.layouts.kbs.schema import EMPTY_BYTES, SEGMENT, Header, SegmentCodec, encode_footer, encode_header
 
@@ -45,6 +44,8 @@ def prune(storage: Storage, survey: Survey, going: Collection[str]) -> None:
 
 
 def _empty(first_offset: int) -> bytes:
+    from maxbrod.layouts.kbs.crc64 import crc64  # noqa: PLC0415 - loads numba, which a survey must not
+
     header = encode_header(Header(codec=SegmentCodec.NONE, first_offset=first_offset, records=0, checksum=crc64(b"")))
     return header + encode_footer(0, crc64(header))
 

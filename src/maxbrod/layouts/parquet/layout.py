@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from maxbrod.layouts.foreign import Loss
-from maxbrod.layouts.modular import ModularLayout
+from maxbrod.layouts.foreign import Layout, Loss, RecordAccess
+from maxbrod.layouts.parquet import checking, pruning, publishing, reading, survey, writing
 
-LAYOUT: Final = ModularLayout(
+
+def _records() -> RecordAccess:
+    return RecordAccess(read=reading.read, write=writing.write, check=checking.check)
+
+
+LAYOUT: Final = Layout(
     name="parquet",
+    detect=survey.detect,
+    look=survey.survey,
+    publish=publishing.publish,
+    prune=pruning.prune,
+    records=_records,
     choices=("region",),
     remembers=True,
     losses=(
