@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    Words = NDArray[np.uint64]
-
+Words: TypeAlias = "NDArray[np.uint64]"
 COLUMNS: Final = ("offset", "timestamp_ms", "timestamp_type", "key", "value", "headers")
 """The columns of the record schema that a digest covers."""
 

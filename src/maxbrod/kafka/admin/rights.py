@@ -6,7 +6,7 @@ do not exist yet, to users that may Describe those. A user without Describe has 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from kafka.protocol.admin import DescribeClusterRequest, DescribeGroupsRequest
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
-    Operations = frozenset[str]
-
+Operations: TypeAlias = "frozenset[str]"
 NOTHING: Final[Operations] = frozenset()
 _CLUSTER_ACTION: Final = "CLUSTER_ACTION"
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Piece: TypeAlias = bytes | memoryview | NDArray[np.uint8]
-
+Piece: TypeAlias = "bytes | memoryview | NDArray[np.uint8]"
 # The kernel accepts 1,024 at once.
 _PIECES_MAX: Final = 512
 

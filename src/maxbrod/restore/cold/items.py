@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.errors import RefusedError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.format import Slice
     from maxbrod.restore.plan.request import RestoreRequest
 
-    Done = Mapping[tuple[Path, TopicPartition], WrittenLog]
+Done: TypeAlias = "Mapping[tuple[Path, TopicPartition], WrittenLog]"
 
 
 def cold_items(
