@@ -21,7 +21,7 @@ from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, layout_of
 from maxbrod.model import PartitionId, TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

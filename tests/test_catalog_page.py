@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from native_logs import data_batch
 
 from catalog.examples import gap
-from maxbrod.archive.opening import open_for_writing
+from maxbrod.archive.archive import open_for_writing
 from maxbrod.layouts.kafka.format import SegmentLimits
 from table.archives import write
 

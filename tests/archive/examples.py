@@ -10,7 +10,7 @@ from maxbrod.model import AbortedTransaction, GapReason, PartitionId
 from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
 
 OLD_ID: Final = "OLDOLDOLDOLDOLDOLDOLDA"
 EMPTY_ID: Final = "EMPTYEMPTYEMPTYEMPTYEA"

@@ -27,7 +27,7 @@ from support.clocks import set_clocks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from support.archives import Place
 
 HOUR_MS: Final = 3600 * 1000

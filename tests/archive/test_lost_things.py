@@ -28,7 +28,7 @@ from support.archives import Place, commit_run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.kafka.state.cluster_state import ClusterState
 
 ENDS = {part(0, "A"): 10, part(0, "B"): 10}

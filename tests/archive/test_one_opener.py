@@ -8,7 +8,7 @@ import pytest
 from native_logs import NAME, data_batch
 
 from convert.engine import convert
-from maxbrod.archive.opening import Archive, open_archive
+from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.errors import CorruptDataError
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.archive.opening import open_archive, open_for_writing
+from maxbrod.archive.archive import open_archive, open_for_writing
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.errors import CorruptDataError, RefusedError, UsageError
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from support.storages import s3_options
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest
-from maxbrod.archive.opening import open_archive
 from maxbrod.config import StorageConfig
 from maxbrod.drill.state import forget, own_drill, remember
 from maxbrod.layouts.binlog.schema import MAGIC

@@ -14,7 +14,7 @@ import google_crc32c
 
 from backup.plain import Batch, Record, read_log, unframe
 from maxbrod.config import StorageConfig
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from support.storages import delta_table
 
 if TYPE_CHECKING:

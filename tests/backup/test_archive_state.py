@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from archive.examples import EMPTY_ID, NAMES, cluster, fill, part
 from backup.engine import back_up, config_of
 from catalog.examples import TOPIC_ID, segment
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.backup import archive_state
 from maxbrod.backup.archive_state import ArchiveState, read_archive_state

@@ -13,7 +13,7 @@ from backup.engine import back_up, back_up_while, config_of, kinds, settles
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from compare.engine import without_spark as comparing_without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.check.run import check_archive
 from maxbrod.compare.plan.pairs import CompareRequest
 from maxbrod.compare.run import Comparison

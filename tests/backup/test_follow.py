@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.backup import follow as following
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.plan.rolling import RollLimits, Waiting

@@ -11,7 +11,7 @@ import pytest
 
 from backup.engine import back_up, config_of
 from backup.oracle import Holding, read_archive
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.catalog.generations import Generation, Stage

@@ -9,7 +9,7 @@ import pytest
 from backup.drivers import driver, s3_section
 from backup.ledger import Ledger
 from backup.oracle import Holding, read_archive
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.inspect.listing import list_topics
 from maxbrod.sandbox.topics import create_topic
 from support.storages import s3_options

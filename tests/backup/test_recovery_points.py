@@ -16,7 +16,7 @@ import pytest
 
 from backup.engine import back_up, config_of, kinds, run_job_here, settles, without_spark
 from backup.test_runs import wait_for_marker
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.metrics import BackupMetrics
 from maxbrod.backup.run import Backup

@@ -15,7 +15,7 @@ from kafka.admin import (
     ResourceType,
 )
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.cli.main import run
 from maxbrod.sandbox.cli import write_client_files

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from backup.engine import back_up, config_of
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce

@@ -9,7 +9,7 @@ import pytest
 from backup.engine import back_up, config_of, kinds, without_spark
 from backup.ledger import Ledger
 from backup.oracle import read_archive
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import run as engine
 from maxbrod.backup import truncation

@@ -9,7 +9,7 @@ import pytest
 from backup.engine import config_of
 from backup.test_generations import COMPACTED, write
 from convert.engine import without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.backup.choosing import open_backup
 from maxbrod.backup.coordinating import CoordinationTopic
 from maxbrod.backup.plan.turns import Mailbox
@@ -25,7 +25,7 @@ from maxbrod.layouts.registry import layout_of
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, produce
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from restore.engine import read_all
 
 if TYPE_CHECKING:

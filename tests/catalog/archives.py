@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import StorageConfig
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from support.storages import delta_table
 
 if TYPE_CHECKING:

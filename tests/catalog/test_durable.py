@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from catalog.archives import Archive
 from catalog.examples import segment
-from maxbrod.catalog.opening import open_writable
+from maxbrod.catalog.catalog import open_writable
 from maxbrod.config import StorageConfig
 
 if TYPE_CHECKING:

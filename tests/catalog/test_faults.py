@@ -15,7 +15,7 @@ import pytest
 
 from catalog.archives import Archive, s3_archive
 from catalog.examples import run, segment
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.config import StorageConfig
@@ -23,8 +23,8 @@ from maxbrod.errors import CorruptDataError, MaxbrodError, UnsupportedFormatErro
 from maxbrod.sandbox.proxy import AnswerError, Fault, FaultProxy, HttpMatch, LoseAnswer, Refuse, Stall, TruncateAnswer
 from maxbrod.sandbox.security import CA_FILE, write_certificates
 from maxbrod.storage.local import LocalStorage
-from maxbrod.storage.opening import open_storage
 from maxbrod.storage.remote import RemoteStorage
+from maxbrod.storage.stores import open_storage
 from support.s3 import loopback_server
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def patient(s3: S3Server, proxy: FaultProxy) -> Archive:
 def test_a_fault_that_passes_is_not_noticed_by_those_who_look(
     s3: S3Server, s3_proxy: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maxbrod.storage.retrying.time.sleep", lambda _: None)
+    monkeypatch.setattr("maxbrod.storage.remote.time.sleep", lambda _: None)
     filled(s3_archive(s3))
     archive = patient(s3, s3_proxy)
     s3_proxy.add(fault)
@@ -125,7 +125,7 @@ def test_a_first_commit_whose_answer_is_late_or_lost_makes_the_archive(
 def test_a_commit_is_carried_out_once_whatever_happens_to_its_answers(
     s3: S3Server, s3_proxy: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maxbrod.storage.retrying.time.sleep", lambda _: None)
+    monkeypatch.setattr("maxbrod.storage.remote.time.sleep", lambda _: None)
     filled(s3_archive(s3))
     s3_proxy.add(fault)
     assert patient(s3, s3_proxy).open().commit([segment(11, 12), run("late")]) == COMMITS + 1

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.examples import gap, many_segments, rows, run, segment
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Row, Run, decode_rows, encode_rows
@@ -23,7 +23,7 @@ from maxbrod.catalog.validity import find_fault
 from maxbrod.cli.main import run as maxbrod
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.model import GapReason
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.splits import open_table
 

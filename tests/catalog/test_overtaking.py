@@ -11,8 +11,7 @@ import pytest
 from catalog.examples import run, segment
 from maxbrod.catalog import catalog as module
 from maxbrod.catalog import commits
-from maxbrod.catalog.commits import FAN_IN
-from maxbrod.catalog.retrying import commit_with_retries
+from maxbrod.catalog.commits import FAN_IN, commit_with_retries
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.errors import FencedError, OvertakenError, RefusedError
 
@@ -137,7 +136,7 @@ def test_a_writer_that_was_taken_for_lost_follows_nobody(folder: Archive, monkey
 def test_a_change_is_tried_as_long_as_others_commit_and_not_if_it_is_refused_for_another_reason(
     folder: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maxbrod.catalog.retrying._PAUSE_S", 0)
+    monkeypatch.setattr("maxbrod.catalog.commits._PAUSE_S", 0)
     slow = folder.create()
     other, attempts = folder.open(), []
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backup.engine import back_up, config_of
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows
 from maxbrod.check.deep import DeepCheckReport, deep_check
 from maxbrod.check.problems import ProblemKind

@@ -21,7 +21,7 @@ from support.archives import Place, commit_run, put_snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.storage.interface import ObjectInfo
 

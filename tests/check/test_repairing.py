@@ -14,7 +14,7 @@ from prune.archives import data, gaps, points, segments, years
 if TYPE_CHECKING:
     import pytest
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from support.archives import Place
 
 LOST = [data("orders", base, base + 10, age_days=0).path for base in (0, 10)]

@@ -11,7 +11,7 @@ import pytest
 from catalog.examples import segment
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_USAGE
-from maxbrod.storage import retrying
+from maxbrod.storage import remote
 from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_a_url_with_a_slip_is_bad_usage_and_no_folder(
 def test_whoever_looks_is_told_that_the_store_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(retrying, "WARN_FIRST_S", 0.0)
+    monkeypatch.setattr(remote, "WARN_FIRST_S", 0.0)
     keys = {"access_key_id": "a", "secret_access_key": "b", "region": "r"}
     storage = {"s3": {"endpoint": "http://127.0.0.1:1", **keys}, "deadline_s": 0.5}
     config = tmp_path / "maxbrod.yaml"

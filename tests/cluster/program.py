@@ -18,8 +18,8 @@ from unittest.mock import patch
 import maxbrod
 from backup.spark_program import LOOPBACK, fateful_job
 from cluster.upkeep import upkeep
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import TargetRequest
-from maxbrod.archive.opening import open_archive
 from maxbrod.backup import run as engine
 from maxbrod.check.deep import deep_check
 from maxbrod.cli.main import run

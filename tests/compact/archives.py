@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from native_logs import data_batch
 
-from maxbrod.archive.opening import Archive, open_archive, open_for_writing
+from maxbrod.archive.archive import Archive, open_archive, open_for_writing
 from maxbrod.batch.headers import walk
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Row, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.tiling import find_tiling_faults
@@ -25,7 +25,7 @@ from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import GapReason
-from maxbrod.storage.memory import directory_of
+from maxbrod.storage.stores import directory_of
 from maxbrod.storage.urls import parse_url
 from support.sparkless import no_session, run_tasks_here
 

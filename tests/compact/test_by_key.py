@@ -27,8 +27,8 @@ from compact.keyed_archives import (
     transaction,
     without_spark,
 )
+from maxbrod.archive.archive import open_archive, open_for_writing
 from maxbrod.archive.holds import add_hold, release_hold
-from maxbrod.archive.opening import open_archive, open_for_writing
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.compact.by_key import plan, run, task
 from maxbrod.compact.by_key.plan import plan_partition, policy_of

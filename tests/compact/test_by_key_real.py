@@ -11,7 +11,7 @@ from backup.engine import back_up, config_of
 from compact.keyed_archives import compact_keys
 from compact.keyed_archives import without_spark as without_spark_by_key
 from compare.engine import without_spark as comparing_without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.cli.main import run
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.sandbox.topics import create_topic, offsets

@@ -25,9 +25,9 @@ from compact.archives import (
     segments,
     without_spark,
 )
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.batch.headers import walk
-from maxbrod.catalog import commits, retrying
+from maxbrod.catalog import commits
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import overtaken as overtaken_by
 from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
@@ -484,7 +484,7 @@ def test_a_compaction_beside_a_backup_that_never_ends_commits_what_it_has_merged
 
     monkeypatch.setattr(run, "merge_groups", merged)
     monkeypatch.setattr(commits, "_put_entry", overtaken)
-    monkeypatch.setattr(retrying, "_PAUSE_S", 0)
+    monkeypatch.setattr(commits, "_PAUSE_S", 0)
     report = compact(making.url, topics=[TOPIC])
     assert (len(merges), report.total("merges"), report.overtaken, report.exit_code) == (1, 2, 0, EXIT_DONE)
     found = segments(making.url)
@@ -503,7 +503,7 @@ def test_a_commit_that_is_always_overtaken_gives_up_and_changes_nothing(
 
     monkeypatch.setattr(Catalog, "commit", refuse)
     monkeypatch.setattr(Catalog, "is_newest", lambda _: False)
-    monkeypatch.setattr(retrying, "_PAUSE_S", 0)
+    monkeypatch.setattr(commits, "_PAUSE_S", 0)
     with pytest.raises(RefusedError):
         compact(making.url)
     assert len(segments(making.url)) == 3

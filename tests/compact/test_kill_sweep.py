@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from parquet.archives import local, read, rows, write
 
 from compact.archives import Making, compact, look, segments, without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.layouts.parquet.layout import LAYOUT

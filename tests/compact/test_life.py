@@ -9,7 +9,7 @@ import pytest
 from native_logs import data_batch
 
 from compact.archives import LATER_MS, Making, compact, in_memory, look, segments, without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.runs import list_runs
 from maxbrod.archive.snapshots import last_snapshot_run
 from maxbrod.check.run import check_archive

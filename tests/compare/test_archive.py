@@ -12,7 +12,7 @@ from backup.engine import back_up, config_of
 from backup.ledger import NOW_MS as LEDGER_NOW_MS
 from backup.ledger import Ledger
 from compare.engine import without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.errors import UsageError
 from maxbrod.inspect.showing import show_topic
 from maxbrod.sandbox.surgery import compact, delete_records

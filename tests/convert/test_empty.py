@@ -9,7 +9,7 @@ import pytest
 from given_records import Given, batch
 
 from convert.engine import convert
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.check.foreign import check_foreign
 from maxbrod.errors import EXIT_REFUSED, CorruptDataError
@@ -18,7 +18,7 @@ from maxbrod.inspect.showing import show_topic
 from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, NATIVE, layout_of
 from maxbrod.model import TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP
 from convert.engine import back_up_as, convert, run_job_here, without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import foreign as backing_up
 from maxbrod.backup.choosing import target_request

@@ -14,8 +14,8 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP, transact
 from convert.engine import back_up_as, convert, without_spark
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import ForeignTarget
-from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.backup.follow import Interval, follow

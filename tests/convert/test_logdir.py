@@ -23,7 +23,7 @@ from backup.oracle import read_archive
 from compare.engine import without_spark as compare_here
 from convert import acknowledged
 from convert.engine import convert
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.batch.headers import walk
 from maxbrod.errors import EXIT_REFUSED
 from maxbrod.kafka.admin.access import create_acls, set_quotas
@@ -48,7 +48,7 @@ from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic, offsets, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from restore.engine import Command, read_all, stand, without_spark
 from support.clusters import start_cluster
 

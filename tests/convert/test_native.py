@@ -11,7 +11,7 @@ from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP, transact
 from convert.engine import convert
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.check.run import check_archive
 from maxbrod.errors import RefusedError
 from maxbrod.sandbox.surgery import delete_records

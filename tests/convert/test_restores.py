@@ -12,7 +12,7 @@ from backup.engine import config_of
 from backup.ledger import NOW_MS, Ledger
 from backup.test_runs import KEEP, transact
 from convert.engine import back_up_as, convert
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.check.foreign import check_foreign
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, IncompleteError, RefusedError
 from maxbrod.layouts.registry import FOREIGN

@@ -8,8 +8,8 @@ from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import TargetRequest
-from maxbrod.archive.opening import open_archive
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.backup.choosing import open_backup
 from maxbrod.check.foreign import check_foreign

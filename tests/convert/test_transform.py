@@ -9,8 +9,8 @@ from native_logs import data_batch, pack
 from reference import Record
 
 from backup.engine import back_up, config_of
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import TargetRequest
-from maxbrod.archive.opening import open_archive
 from maxbrod.check.run import check_archive
 from maxbrod.config import SparkConfig, StorageConfig
 from maxbrod.convert.run import Convert, ConvertRequest

@@ -11,7 +11,7 @@ import pytest
 
 from backup.engine import back_up, config_of
 from drill.engine import partitions_of, remembered, scratch_topics, without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.cli.main import run
 from maxbrod.drill.run import Drill

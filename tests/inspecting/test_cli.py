@@ -16,7 +16,7 @@ from maxbrod.cli.main import run
 from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from support.archives import Place, commit_run
 
 if TYPE_CHECKING:

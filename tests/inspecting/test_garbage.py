@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from archive.examples import fill
 from catalog.examples import gap, run, segment
-from maxbrod.archive.opening import Archive, open_for_writing, open_native
+from maxbrod.archive.archive import Archive, open_for_writing, open_native
 from maxbrod.catalog.catalog import LATE_MS, Catalog
 from maxbrod.check.run import check_archive
 from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, StorageFullError, UsageError

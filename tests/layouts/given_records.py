@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from maxbrod.batch.conform import conform
 from maxbrod.batch.schema import HEADERS_TYPE
-from maxbrod.storage.memory import directory_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.layouts.kafka.writer import ArchiveWriter, PartitionName
 from maxbrod.model import Codec
-from maxbrod.storage.memory import directory_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:

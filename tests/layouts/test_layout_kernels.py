@@ -11,7 +11,7 @@ import pytest
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.prepare import WHERE, specimen
 from maxbrod.layouts.registry import layout_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 pytestmark = pytest.mark.full
 
@@ -27,7 +27,7 @@ from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.prepare import prepare_layout
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.prepare import WHERE
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 name = sys.argv[1]
 layout = layout_of(name)
 prepare_layout(name)
@@ -79,7 +79,7 @@ def test_reading_and_writing_load_no_pandas(tmp_path: Path) -> None:
         "from maxbrod.layouts.registry import layout_of\n"
         "from maxbrod.layouts.prepare import WHERE\n"
         "from maxbrod.layouts.foreign import ClusterFacts, WriteOptions\n"
-        "from maxbrod.storage.opening import open_storage\n"
+        "from maxbrod.storage.stores import open_storage\n"
         "record = Record(offset=5, timestamp=0, key=b'k', value=None, headers=[(b'h', None)])\n"
         "records = decode(write_batch([record]))\n"
         "for name in sys.argv[3:]:\n"
@@ -105,7 +105,7 @@ def test_looking_at_an_archive_of_ours_loads_neither_numba_nor_pandas(tmp_path: 
     code = (
         "import sys\n"
         "from maxbrod.layouts.registry import layout_of\n"
-        "from maxbrod.storage.opening import open_storage\n"
+        "from maxbrod.storage.stores import open_storage\n"
         "for name in sys.argv[2:]:\n"
         "    layout, storage = layout_of(name), open_storage(f'{sys.argv[1]}/{name}')\n"
         "    assert layout.detect(storage) and len(layout.survey(storage).segments) == 1\n"

@@ -26,7 +26,7 @@ from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.storage.local import Draft
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from maxbrod.layouts.kafka.writer import PartitionWriter
@@ -125,7 +125,7 @@ from maxbrod.batch.headers import walk
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.storage.local import Draft
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 with ArchiveWriter(open_storage(sys.argv[1]), run_id="r", limits=SegmentLimits(records_max=3)) as writer:
     for packed in (True, False):
         part = writer.partition(topic="t", topic_id="id", partition=int(packed), packed=packed)
@@ -194,7 +194,7 @@ from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.kafka.reader import read_log, read_logs
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.storage.local import Draft
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 storage = open_storage(sys.argv[1])
 batch = np.frombuffer(bytes.fromhex(sys.argv[2]), np.uint8)
 for mode in ("auto", "source"):

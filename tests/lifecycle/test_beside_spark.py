@@ -12,7 +12,7 @@ import pytest
 from compact.archives import Making, compact, without_spark
 from compact.keyed_archives import CUT_MS, Keyed, batch, compact_keys, live_rows
 from compact.keyed_archives import without_spark as by_key_without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.inspect import garbage
 from maxbrod.model import now_ms
 from prune.test_native import prune

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.bench.large_archive import write_archive
 from maxbrod.catalog import files
 from maxbrod.catalog.queries import Queries

@@ -29,7 +29,7 @@ from maxbrod.errors import (
     UsageError,
 )
 from maxbrod.sandbox.proxy import AnswerError, FaultProxy, HttpMatch, Latency
-from maxbrod.storage.memory import directory_of
+from maxbrod.storage.stores import directory_of
 from maxbrod.storage.urls import parse_url
 from repair.histories import History, sparkless
 from support.failing_stores import Store, full, gone

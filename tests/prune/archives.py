@@ -16,7 +16,7 @@ from support.archives import Place, commit_run, put_snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
 
 DAY_MS: Final = 24 * 3600 * 1000
 IDS: Final = {name: (name.upper() * 22)[:22] for name in ("orders", "users", "gone")}

@@ -26,7 +26,7 @@ from support.clocks import set_clocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from support.archives import Place
 
 POINTS_MAX = 60

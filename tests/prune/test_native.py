@@ -17,8 +17,7 @@ from maxbrod.archive.undo import undo_prune
 from maxbrod.catalog import commits
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.queries import Queries
-from maxbrod.catalog.rows import Gap, Segment, decode_rows
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.rows import Gap, Segment, decode_rows, new_run_id
 from maxbrod.check.run import check_archive
 from maxbrod.cli.main import run as main
 from maxbrod.errors import UsageError
@@ -48,7 +47,7 @@ from support.archives import Place, commit_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
 
 
 def prune(

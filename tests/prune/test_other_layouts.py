@@ -17,7 +17,7 @@ from maxbrod.layouts.kbs.schema import EMPTY_BYTES
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from prune.test_kill_sweep import Killed
 from support.clocks import set_clocks
 from support.storages import s3_options

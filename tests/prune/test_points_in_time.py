@@ -35,7 +35,7 @@ from restore.plan.examples import target
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from support.archives import Place
 
 

@@ -21,7 +21,7 @@ from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOpt
 from maxbrod.layouts.registry import NATIVE, layout_of
 from maxbrod.query.histogram import sparkline
 from maxbrod.query.output import draw
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from support.archives import damage
 from table.test_query import make
 

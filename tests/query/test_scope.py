@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from archive.examples import fill
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.config import S3Config, StorageConfig
 from maxbrod.errors import UsageError
 from maxbrod.query.histogram import step_of

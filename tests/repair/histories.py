@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 from native_logs import data_batch, marker
 
-from maxbrod.archive.opening import Archive, open_archive, open_for_writing
+from maxbrod.archive.archive import Archive, open_archive, open_for_writing
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
 from maxbrod.backup.truncation import cut_back
 from maxbrod.batch.headers import walk

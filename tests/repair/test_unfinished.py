@@ -28,7 +28,7 @@ from maxbrod.repair.report import Action
 from repair.histories import IDS, History, records, repaired
 
 if TYPE_CHECKING:
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
 
 ID = IDS["state"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backup.engine import without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.config import Config, StorageConfig
@@ -26,7 +26,7 @@ from maxbrod.replicate.status import LinkStatus, egress_instances
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from replicate.engine import assert_mirrored, link_config, take_in
 from replicate.processes import egress_program, wait_until_stopped
 

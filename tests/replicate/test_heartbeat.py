@@ -19,7 +19,7 @@ from maxbrod.replicate.heartbeat import (
     thinned,
     write_heartbeat,
 )
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

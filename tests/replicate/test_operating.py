@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from compare.engine import without_spark as comparing_without_spark
-from maxbrod.archive.opening import open_for_writing
+from maxbrod.archive.archive import open_for_writing
 from maxbrod.cli.main import run
 from maxbrod.compare import job
 from maxbrod.config import Config, KafkaConfig

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from native_logs import data_batch
 
 from convert.engine import convert
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.model import TopicPartition
 from maxbrod.restore.loss import _added, listed_losses
 from maxbrod.restore.plan.mapping import build_map, encode_map

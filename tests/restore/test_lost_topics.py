@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from backup.engine import back_up, config_of
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.backup import archive_state
 from maxbrod.backup import run as backup
 from maxbrod.backup import run_state as backup_run

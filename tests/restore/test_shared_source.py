@@ -19,7 +19,7 @@ from maxbrod.model import Codec
 from maxbrod.restore.repartition.extents import SourceExtent
 from maxbrod.restore.repartition.items import SharedSource
 from maxbrod.restore.repartition.source import read_in_order
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from restore.shared_logs import piece
 
 if TYPE_CHECKING:

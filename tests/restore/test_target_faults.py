@@ -18,7 +18,7 @@ from maxbrod.restore import run as engine
 from maxbrod.restore.state import store_plan
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from restore.engine import without_spark
 from restore.faults import CrashError, Wire, archive, failure_of, renamed, restore, when_acknowledged
 from restore.oracle import assert_restored, log_of

@@ -20,7 +20,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.restore import task
 from maxbrod.restore.plan.request import BatchesMode
 from maxbrod.restore.task import RestoreItem, RestoreSettings
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import TopicPartition
 from maxbrod.restore import task
 from maxbrod.restore.task import RestoreItem, RestoreSettings
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

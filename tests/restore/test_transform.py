@@ -15,7 +15,7 @@ from kafka.partitioner.default import murmur2
 
 from backup.engine import back_up
 from backup.ledger import NOW_MS
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.check.run import check_archive
 from maxbrod.restore import run as engine
 from maxbrod.sandbox.topics import offsets

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from archive.examples import fill
 from catalog.examples import segment
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.proofs import KEPT, Proof, ProofKind, last_proof, read_proofs, record_proof
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.cli.main import run

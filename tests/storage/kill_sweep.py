@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from maxbrod.storage import writeback
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage import local
+from maxbrod.storage.stores import open_storage
 
 CALLS = ("open", "write", "fsync", "link", "unlink", "close", "mkdir")
 DATA = os.urandom(300_000)
@@ -35,8 +35,8 @@ def write_and_die(root: Path, call: int) -> None:
 
     for name in CALLS:
         setattr(os, name, dying(getattr(os, name)))
-    writeback.WRITEBACK_BYTES = PIECE  # type: ignore[misc] # so that every piece is on its way before the next
-    writeback.start_writing = dying(writeback.start_writing)
+    local.WRITEBACK_BYTES = PIECE  # type: ignore[misc] # so that every piece is on its way before the next
+    local.start_writing = dying(local.start_writing)
     with open_storage(str(root)).create("dir/x") as writer:
         for start in range(0, len(DATA), PIECE):
             writer.write(DATA[start : start + PIECE])

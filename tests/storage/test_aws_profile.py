@@ -9,7 +9,7 @@ import pytest
 from maxbrod.config import S3Config, StorageConfig
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.storage.aws_profile import Ambient, ambient_s3
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from maxbrod.config import StorageConfig
 from maxbrod.errors import AccessDeniedError, MaxbrodError, StorageFullError, UnavailableError, UsageError
 from maxbrod.sandbox.security import CA_FILE, write_certificates
 from maxbrod.storage.failures import translate
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from support.s3 import loopback_server
 
 if TYPE_CHECKING:

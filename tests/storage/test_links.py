@@ -12,7 +12,7 @@ from maxbrod.errors import ObjectNotFoundError, RefusedError
 from maxbrod.storage import beneath
 from maxbrod.storage.beneath import Root
 from maxbrod.storage.joined import joined_url
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

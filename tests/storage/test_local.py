@@ -19,8 +19,8 @@ from maxbrod.config import StorageConfig
 from maxbrod.errors import AccessDeniedError, ObjectExistsError, StorageFullError, UsageError
 from maxbrod.storage import local
 from maxbrod.storage.beneath import Root
-from maxbrod.storage.names import RESERVED
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
+from maxbrod.storage.urls import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,7 +199,7 @@ def test_a_directory_that_may_not_be_written_to_is_said_with_a_hint(disk: Path) 
 
 def test_a_process_that_ends_leaves_no_empty_folder_of_drafts(tmp_path: Path) -> None:
     """Another one that finds it gone makes it again."""
-    code = f"from maxbrod.storage.opening import open_storage; open_storage({str(tmp_path)!r}).put('a', b'1')"
+    code = f"from maxbrod.storage.stores import open_storage; open_storage({str(tmp_path)!r}).put('a', b'1')"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert files(tmp_path) == ["a"]
     assert [each.name for each in tmp_path.iterdir()] == ["a"]

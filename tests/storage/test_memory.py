@@ -12,9 +12,8 @@ import pytest
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import StorageConfig
 from maxbrod.errors import RefusedError
-from maxbrod.storage import memory
-from maxbrod.storage.memory import directory_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage import stores
+from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 from support.storages import delta_table
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 READ = (
-    "import sys; from maxbrod.storage.opening import open_storage; print(open_storage(sys.argv[1]).get('x').tobytes())"
+    "import sys; from maxbrod.storage.stores import open_storage; print(open_storage(sys.argv[1]).get('x').tobytes())"
 )
 
 
@@ -53,7 +52,7 @@ def test_nobody_else_may_look_into_it(memory_url: str) -> None:
 def test_a_folder_that_others_could_reach_is_refused(
     trap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_MEMORY_FILE_SYSTEM", tmp_path)
+    monkeypatch.setattr(stores, "_MEMORY_FILE_SYSTEM", tmp_path)
     folder = directory_of(parse_url("memory://x")).parent
     folder.rmdir()
     if trap == "open folder":
@@ -71,7 +70,7 @@ def test_a_folder_that_others_could_reach_is_refused(
 def test_without_a_memory_file_system_the_temporary_folder_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_MEMORY_FILE_SYSTEM", tmp_path / "none")
+    monkeypatch.setattr(stores, "_MEMORY_FILE_SYSTEM", tmp_path / "none")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     open_storage("memory://x").put("y", b"y")
     assert [path.name for path in tmp_path.glob("maxbrod-memory-*/x/*") if path.is_file()] == ["y"]

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from maxbrod.errors import UnavailableError
-from maxbrod.storage import retrying
-from maxbrod.storage.retrying import RetryPolicy
+from maxbrod.storage import remote
+from maxbrod.storage.remote import RetryPolicy
 
 if TYPE_CHECKING:
     import pytest
@@ -31,7 +31,7 @@ def test_a_store_that_is_waited_for_is_told_now_and_then_and_not_at_once(
         return "done"
 
     assert RetryPolicy(deadline_s=180).run(attempt) == "done"
-    expected = 1 + int((40 - retrying.WARN_FIRST_S) // retrying.WARN_EVERY_S)
+    expected = 1 + int((40 - remote.WARN_FIRST_S) // remote.WARN_EVERY_S)
     assert expected - 1 <= len(caplog.messages) <= expected
     assert caplog.messages[0].startswith("waiting for the store: 503; giving up in 17")
     assert len(caplog.messages) < tries

@@ -33,8 +33,8 @@ from maxbrod.sandbox.proxy import (
     TruncateAnswer,
     Watch,
 )
-from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_conditional_puts
+from maxbrod.storage.stores import open_storage
 from support.storages import s3_options
 
 if TYPE_CHECKING:

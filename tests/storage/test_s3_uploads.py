@@ -38,7 +38,7 @@ COMPLETE = HttpMatch("POST", r"uploadId=")
 PROGRAM = """
 import os, resource, sys, time
 from maxbrod.config import StorageConfig
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 def memory_kib():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

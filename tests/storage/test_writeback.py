@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.errors import StorageFullError
-from maxbrod.storage import writeback
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage import local
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,14 +23,14 @@ DATA = os.urandom(10 * PIECE + 1)
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writeback, "WRITEBACK_BYTES", PIECE)
+    monkeypatch.setattr(local, "WRITEBACK_BYTES", PIECE)
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """What is asked of the kernel, in order: where write-back starts, syncs, links."""
     found: list[tuple[str, int, int]] = []
-    start_writing, fsync, link = writeback.start_writing, os.fsync, os.link
+    start_writing, fsync, link = local.start_writing, os.fsync, os.link
 
     def started(descriptor: int, start: int, size: int) -> bool:
         found.append(("start", start, size))
@@ -45,7 +45,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         found.append(("link", 0, 0))
         link(source, target, **where)  # type: ignore[arg-type] # flags are passed on
 
-    monkeypatch.setattr(writeback, "start_writing", started)
+    monkeypatch.setattr(local, "start_writing", started)
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "link", linked)
     return found
@@ -101,7 +101,7 @@ def test_short_writes_leave_nothing_out(
 def test_a_disk_that_fills_up_while_it_is_written_fails_the_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setattr(writeback, "_sync_file_range", lambda: failing_with(code))
+    monkeypatch.setattr(local, "_sync_file_range", lambda: failing_with(code))
     with pytest.raises(StorageFullError):
         write(tmp_path, PIECE)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -127,7 +127,7 @@ def test_a_file_system_that_cannot_start_early_is_asked_once_and_synced_at_the_e
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[tuple[str, int, int]], code: int
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(writeback, "_sync_file_range", lambda: failing_with(code, asked))
+    monkeypatch.setattr(local, "_sync_file_range", lambda: failing_with(code, asked))
     write(tmp_path, PIECE)
 
     assert asked == [0]
@@ -138,7 +138,7 @@ def test_a_file_system_that_cannot_start_early_is_asked_once_and_synced_at_the_e
 def test_a_system_without_the_call_syncs_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[tuple[str, int, int]]
 ) -> None:
-    monkeypatch.setattr(writeback, "_sync_file_range", lambda: None)
+    monkeypatch.setattr(local, "_sync_file_range", lambda: None)
     write(tmp_path, PIECE)
 
     assert ("sync", 0, len(DATA)) in calls

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.catalog.rows import Row
     from maxbrod.config import StorageConfig
     from maxbrod.kafka.state.cluster_state import ClusterState
@@ -34,12 +34,12 @@ class Place:
     arguments: list[str] = field(default_factory=list)
 
     def open(self) -> Archive:
-        from maxbrod.archive.opening import open_archive
+        from maxbrod.archive.archive import open_archive
 
         return open_archive(self.url, self.options)
 
     def create(self) -> Archive:
-        from maxbrod.archive.opening import open_for_writing
+        from maxbrod.archive.archive import open_for_writing
 
         return open_for_writing(self.url, self.options)
 
@@ -60,7 +60,7 @@ def local_place(tmp_path: Path) -> Place:
 
 def _place(url: str) -> Place:
     from maxbrod.config import StorageConfig
-    from maxbrod.storage.memory import directory_of
+    from maxbrod.storage.stores import directory_of
     from maxbrod.storage.urls import parse_url
 
     return Place(url, StorageConfig(), directory_of(parse_url(url)), ["--archive", url])

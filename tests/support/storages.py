@@ -34,7 +34,7 @@ def delta_table(url: str, options: StorageConfig) -> DeltaTable:
     """The catalog as any other program opens it, with delta-rs's own client."""
     from deltalake import DeltaTable
 
-    from maxbrod.storage.memory import directory_of
+    from maxbrod.storage.stores import directory_of
     from maxbrod.storage.urls import parse_url
 
     location = parse_url(url)
@@ -49,7 +49,7 @@ def delta_table(url: str, options: StorageConfig) -> DeltaTable:
 @pytest.fixture
 def memory_url() -> Iterator[str]:
     """A memory of its own for each test, gone afterwards: it would outlive the process."""
-    from maxbrod.storage.memory import directory_of
+    from maxbrod.storage.stores import directory_of
     from maxbrod.storage.urls import parse_url
 
     url = f"memory://test-{uuid.uuid4().hex}"
@@ -60,7 +60,7 @@ def memory_url() -> Iterator[str]:
 @pytest.fixture(params=["local", "memory", "s3"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """An empty storage of each kind, below a prefix where there is such a thing."""
-    from maxbrod.storage.opening import open_storage
+    from maxbrod.storage.stores import open_storage
 
     if request.param == "local":
         return open_storage(str(tmp_path / "archive"))
@@ -73,7 +73,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 @pytest.fixture
 def s3_storage(s3: S3Server) -> Storage:
     """Straight to `s3`, around the proxy."""
-    from maxbrod.storage.opening import open_storage
+    from maxbrod.storage.stores import open_storage
 
     return open_storage(s3.url, s3_options(s3))
 
@@ -81,7 +81,7 @@ def s3_storage(s3: S3Server) -> Storage:
 @pytest.fixture
 def proxied_storage(s3: S3Server, s3_proxy: FaultProxy) -> Storage:
     """Through `s3_proxy`: hears soon that a request hangs, and is patient, for faults that pass."""
-    from maxbrod.storage.opening import open_storage
+    from maxbrod.storage.stores import open_storage
 
     options = s3_options(s3, s3={"endpoint": s3_proxy.endpoint}, request_timeout_s=2, deadline_s=60)
     return open_storage(s3.url, options)
@@ -90,7 +90,7 @@ def proxied_storage(s3: S3Server, s3_proxy: FaultProxy) -> Storage:
 @pytest.fixture
 def hasty_storage(s3: S3Server, s3_proxy: FaultProxy) -> Storage:
     """Through `s3_proxy`, soon out of patience, for faults that last."""
-    from maxbrod.storage.opening import open_storage
+    from maxbrod.storage.stores import open_storage
 
     options = s3_options(s3, s3={"endpoint": s3_proxy.endpoint}, request_timeout_s=2, deadline_s=3)
     return open_storage(s3.url, options)

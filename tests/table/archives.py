@@ -11,7 +11,7 @@ from native_logs import NAME, archive, logs
 from pyspark import cloudpickle
 
 from catalog.examples import run
-from maxbrod.archive.opening import open_for_writing
+from maxbrod.archive.archive import open_for_writing
 from maxbrod.catalog.rows import SLICE_FIELDS, Segment, decode_rows, slice_of
 from maxbrod.model import PartitionId
 from maxbrod.storage.local import LocalStorage

@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.layouts.kafka.slices import verify_slice

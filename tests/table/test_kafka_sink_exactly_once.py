@@ -12,7 +12,7 @@ from maxbrod.errors import MaxbrodError, RefusedError
 from maxbrod.kafka.produce.transactions import begin, end, ongoing
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.table.kafka_sink import commit as kafka_sink_commit
 from maxbrod.table.kafka_sink import rows as kafka_sink_rows
 from maxbrod.table.kafka_sink.state import Decisions, Outcome

@@ -12,7 +12,7 @@ from maxbrod.errors import CorruptDataError, ObjectExistsError, UnsupportedForma
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.transactions import Transaction
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.table.kafka_sink.options import NewTopics, parse_sink_options, sink_name
 from maxbrod.table.kafka_sink.state import Decision, Decisions, Filled, Outcome
 from maxbrod.table.source import ArchiveSource

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from native_logs import data_batch
 
 from catalog.examples import TOPIC_ID, segment
-from maxbrod.archive.opening import open_archive, open_for_writing
+from maxbrod.archive.archive import open_archive, open_for_writing
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, decode_rows

@@ -15,7 +15,7 @@ from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.test_runs import KEEP, transact
 from compare.engine import without_spark as comparing_without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.check.deep import deep_check
 from maxbrod.config import SparkConfig
 from maxbrod.sandbox.topics import create_topic

@@ -9,7 +9,7 @@ import pytest
 from native_logs import NAME, data_batch
 
 from convert.engine import convert
-from maxbrod.archive.opening import open_for_writing
+from maxbrod.archive.archive import open_for_writing
 from maxbrod.backup.truncation import cut_back
 from maxbrod.errors import LogTruncatedError, MaxbrodError, RefusedError, UsageError
 from maxbrod.layouts.kafka.format import SegmentLimits

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog.examples import TOPIC_ID, gap, segment
-from maxbrod.archive.opening import Archive
+from maxbrod.archive.archive import Archive
 from maxbrod.catalog.rows import Gap, Segment
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.config import StorageConfig

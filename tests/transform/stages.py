@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from native_logs import NAME
 
-from maxbrod.archive.opening import Archive, open_archive
+from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.config import StorageConfig
 from maxbrod.layouts.reading import read_records

@@ -10,14 +10,14 @@ from hypothesis import Phase, given, settings
 from native_logs import ABORT, batches, data_batch, marker, pack
 from reference import Record
 
-from maxbrod.archive.opening import Archive, open_archive
+from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.model import Codec, GapReason
 from maxbrod.restore import transforming as engine
 from maxbrod.restore.transforming import changes_in, remove_staged
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.transform.job import run_transform_job
 from maxbrod.transform.plan import Changes
 from support.storages import s3_options

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.catalog.log import LOG_FOLDER
 from maxbrod.errors import RefusedError, StorageFullError
 from maxbrod.model import CLOCKS_APART_MS, now_ms
-from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_clock_ms
+from maxbrod.storage.stores import open_storage
 from maxbrod.text import human_age
 
 if TYPE_CHECKING:
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.catalog.rows import Run
 
 _IDLE_MS: Final = 2 * 24 * 3600 * 1000

@@ -21,8 +21,8 @@ from maxbrod.layouts.foreign import (
 )
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
-from maxbrod.storage.opening import open_storage
 from maxbrod.storage.overlay import OWN_FOLDER, without_own
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

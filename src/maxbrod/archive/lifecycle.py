@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.retrying import commit_with_retries
-from maxbrod.catalog.rows import Run, encode_rows
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.commits import commit_with_retries
+from maxbrod.catalog.rows import Run, encode_rows, new_run_id
 from maxbrod.catalog.schema import SCHEMA
 from maxbrod.errors import RefusedError
 from maxbrod.model import now_ms
@@ -23,7 +22,7 @@ from maxbrod.model import now_ms
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
 
 NO_ROWS: Final = SCHEMA.empty_table()
 

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 
 from maxbrod import strict_json
 from maxbrod.archive.lifecycle import NO_ROWS
-from maxbrod.catalog.run_ids import time_of
+from maxbrod.catalog.rows import newest_times, time_of
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
-from maxbrod.catalog.times import newest_times
 from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:

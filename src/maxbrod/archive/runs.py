@@ -20,7 +20,7 @@ from maxbrod.model import MENDABLE, GapReason, PartitionId
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.catalog.rows import Run
 

@@ -18,7 +18,7 @@ from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.archive.opening import AnyCatalog
+    from maxbrod.archive.archive import AnyCatalog
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
     from maxbrod.kafka.state.cluster_state import ClusterState

@@ -27,7 +27,7 @@ from maxbrod.model import PartitionId
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.catalog.rows import Run
     from maxbrod.storage.interface import Storage
 

@@ -23,7 +23,7 @@ from maxbrod.catalog.rows import Gap, Row, Run
 from maxbrod.model import MENDABLE, PartitionId
 
 if TYPE_CHECKING:
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.backup.plan.states import PartitionBackup, PartitionState
     from maxbrod.kafka.state.cluster_state import ClusterState
 

@@ -20,7 +20,7 @@ from maxbrod.backup.observing import Observed, choose_topics, observe
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
 from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.rows import new_run_id
 from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.kafka.state.capture import capture

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.backup.plan.generations import Policy, Share
     from maxbrod.backup.plan.items import Task
     from maxbrod.backup.plan.states import PartitionBackup

@@ -51,7 +51,7 @@ from maxbrod.notices import Notice
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.backup.options import BackupOptions
     from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.proving import Proved

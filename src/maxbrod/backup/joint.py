@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.config import Config
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.model import PartitionId

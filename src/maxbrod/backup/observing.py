@@ -22,7 +22,7 @@ from maxbrod.notices import Notice
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from maxbrod.archive.opening import AnyCatalog
+    from maxbrod.archive.archive import AnyCatalog
     from maxbrod.backup.options import BackupOptions
     from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.kafka.state.cluster_state import ClusterState

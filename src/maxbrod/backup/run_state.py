@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from maxbrod.archive.recovery import Reach, behind, move_on, oldest
 from maxbrod.backup.notices import STORAGE, is_partial
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
-from maxbrod.catalog.rows import Gap, Row, Segment
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.rows import Gap, Row, Segment, new_run_id
 from maxbrod.model import PartitionId, now_ms
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from maxbrod.kafka.wire.pacing import Pace
 from maxbrod.layouts.kafka.format import SEGMENTS
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import topic_id_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

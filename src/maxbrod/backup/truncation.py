@@ -34,7 +34,7 @@ from maxbrod.model import PartitionId, TopicPartition, now_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.archive.opening import AnyCatalog, Archive
+    from maxbrod.archive.archive import AnyCatalog, Archive
     from maxbrod.backup.plan.states import PartitionBackup, PartitionState
     from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.errors import MaxbrodError

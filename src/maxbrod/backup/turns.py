@@ -35,7 +35,7 @@ from maxbrod.backup.plan.turns import (
     parse_interval,
 )
 from maxbrod.backup.report import BackupReport
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.rows import new_run_id
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline

@@ -33,7 +33,7 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.bench.loads import Load
-    from maxbrod.kafka.wire.sending import Piece
+    from maxbrod.kafka.wire.connection import Piece
     from maxbrod.layouts.kafka.format import Slice
 
 PROCESSES: Final = 2

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from maxbrod.archive.archive import open_native
 from maxbrod.archive.carried import NOTHING, encode_carried
-from maxbrod.archive.opening import open_native
 from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.batch.encode import encode as encode_batches
 from maxbrod.bench.figures import Figure

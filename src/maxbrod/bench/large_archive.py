@@ -19,7 +19,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run, encode_rows
 from maxbrod.kafka.state.cluster_state import Broker, ClusterState, CommittedOffset, Group, TopicState, encode_state
 from maxbrod.model import PartitionId
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

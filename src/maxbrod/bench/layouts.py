@@ -22,8 +22,7 @@ from maxbrod.layouts.foreign import ForeignSegment, Layout, Survey, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.sandbox.events import orders
-from maxbrod.storage.memory import directory_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
-from maxbrod.storage.memory import directory_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 from maxbrod.work.session import Session, open_session
 

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.backup.archive_state import read_archive_state
 from maxbrod.bench.figures import Figure
 from maxbrod.bench.large_archive import write_archive

@@ -27,7 +27,7 @@ from maxbrod.restore.plan.choosing import Chosen
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.sources import measure_sources, rows_to_read
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from maxbrod.catalog.queries import ArchivedRange

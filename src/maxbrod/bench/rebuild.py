@@ -23,7 +23,7 @@ from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.repair.run import repair_archive
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import run_tasks
 from maxbrod.work.session import Session, open_session, parallelism_of
 

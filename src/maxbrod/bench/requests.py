@@ -21,7 +21,7 @@ from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import PartitionId
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.batch.headers import walk
 from maxbrod.bench.bare import PROCESSES, BareProducer
 from maxbrod.bench.exact_offsets import measure_offsets

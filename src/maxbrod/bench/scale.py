@@ -16,7 +16,7 @@ from maxbrod.bench.processes import peak_bytes, run_python
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap
 from maxbrod.model import MENDABLE, GapReason
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,26 +15,37 @@ from typing import TYPE_CHECKING, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.catalog.commits import StreamBatch, fenced, last_batch, overtaken, plan_rewrite, write_commit
+from maxbrod.catalog.commits import (
+    StreamBatch,
+    commit_with_retries,
+    fenced,
+    last_batch,
+    overtaken,
+    plan_rewrite,
+    write_commit,
+)
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.ledger import begin_ledger, put_document
 from maxbrod.catalog.log import has_entry, read_log
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.replaced import retire
-from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import Row, Run, decode_rows, encode_rows
 from maxbrod.catalog.schema import FORMAT_PROPERTY
-from maxbrod.catalog.table import create_table, keep_short, load_table, no_archive
+from maxbrod.catalog.table import create_table, is_leftover, keep_short, load_table, no_archive
 from maxbrod.catalog.validity import check_rows
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UnavailableError
 from maxbrod.model import now_ms
+from maxbrod.storage.probe import probe_conditional_puts
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maxbrod.catalog.codec import Table
     from maxbrod.catalog.generations import GenerationChanges
+    from maxbrod.config import StorageConfig
     from maxbrod.storage.interface import Storage
+
 
 _SWEEP_EVERY: Final = 64
 _SWEEP_PAUSE_MS: Final = 3600 * 1000
@@ -328,3 +339,55 @@ def _is_there(storage: Storage, path: str) -> bool:
     except ObjectNotFoundError:
         return False
     return True
+
+
+def open_writable(
+    url: str,
+    options: StorageConfig,
+    *,
+    single_writer: bool = False,
+    before_creating: Callable[[], object] = lambda: None,
+) -> tuple[Storage, Catalog]:
+    """Open an archive for writing, and check what every commit depends on. In an empty place, create the catalog.
+
+    `before_creating` is called if there is no catalog yet; if it raises, none is created.
+    RefusedError: the store ignores conditional puts and `single_writer` does not promise that nobody else writes, or
+    there are foreign objects. CorruptDataError: this is an archive that has lost its catalog.
+    """
+    storage = open_storage(url, options)
+    catalog = Catalog.find(storage)
+    if catalog is None:
+        _refuse_foreign_objects(storage)
+    if not probe_conditional_puts(storage) and not single_writer:
+        raise RefusedError(
+            "the store ignores conditional puts: two writers would overwrite each other's commits",
+            operation="open for writing",
+            object_name=storage.url,
+            hint="use another store, or make sure that nobody else writes to this archive and pass --single-writer",
+        )
+    if catalog is None:
+        before_creating()
+    return storage, catalog or _created(storage)
+
+
+def _created(storage: Storage) -> Catalog:
+    try:
+        return Catalog.create(storage)
+    except RefusedError:
+        # Another writer has created it first.
+        return Catalog.open(storage)
+
+
+def _refuse_foreign_objects(storage: Storage) -> None:
+    """Objects beside a new catalog would be garbage that no row names, and `gc` would delete them."""
+    error = no_archive(storage)
+    if isinstance(error, CorruptDataError):
+        raise error
+    for info in storage.list():
+        if not is_leftover(info.path):
+            raise RefusedError(
+                "there are objects here, but no catalog of an archive",
+                operation="open for writing",
+                object_name=storage.name_of(info.path),
+                hint="name an empty place",
+            )

@@ -7,10 +7,12 @@ Delta tables see the same conflict.
 
 from __future__ import annotations
 
+import random
+import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from collections.abc import Set as AbstractSet
 
+    from maxbrod.catalog.catalog import Catalog
     from maxbrod.storage.interface import Storage
+
 
 NONCE_KEY: Final = "maxbrod.commit"
 """The key of a commit's nonce in Delta's commit information. No two entries have the same bytes, so a put whose answer
@@ -51,6 +55,12 @@ IDENTITY: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind",
 FAN_IN: Final = 8
 TIER_ROWS: Final = (KEPT_ROWS, 1 << 13, 1 << 16)
 """The row count below which a file belongs to each tier. A file of the last bound or more is never folded again."""
+
+_ATTEMPTS: Final = 20
+"""How often to try without progress: refused for another reason, or nobody has committed since."""
+_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 1.0
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,3 +316,27 @@ def fenced(archive_url: str) -> FencedError:
         object_name=archive_url,
         hint="nothing of what it has read since is visible; the others archive it",
     )
+
+
+def commit_with_retries(catalog: Catalog, commit: Callable[[int], Result]) -> Result:
+    """The result of `commit`, which commits once, on the version that the catalog stands at.
+
+    It gets the number of the attempt, from 0. If another writer was faster, the catalog is read again, and `commit`
+    called again, however often: whatever it has read of the catalog, and all holds, it must read again. A backup that
+    follows never ends, and commits once a second: pass `still_valid` to `Catalog.commit` from the second attempt on, so
+    that a commit that takes longer than that succeeds beside it. RefusedError: refused for another reason.
+    """
+    attempt = fruitless = 0
+    while True:
+        try:
+            return commit(attempt)
+        except RefusedError as error:
+            fruitless += not isinstance(error, OvertakenError)
+            if catalog.is_newest() or fruitless >= _ATTEMPTS:
+                raise
+            # Two that overtake each other must not do so in step.
+            time.sleep(min(_PAUSE_S * attempt, _PAUSE_S_MAX) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            version = catalog.version
+            catalog.refresh()
+            fruitless += catalog.version == version
+            attempt += 1

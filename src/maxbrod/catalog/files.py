@@ -30,8 +30,8 @@ from maxbrod.catalog.log import (
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.validity import Totals, find_fault, refused_row
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, TruncatedDataError, UsageError
-from maxbrod.storage.names import check_name
 from maxbrod.storage.object_file import ObjectFile
+from maxbrod.storage.urls import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -2,15 +2,23 @@
 
 A field has the name of its column (see `schema.COLUMNS`). Offsets are 64 bits, ends are exclusive, times are
 milliseconds since 1970.
+
+The highest timestamp of a row comes from headers of batches. Some clients sent batches whose header has a highest
+timestamp below that of the first record. Then the row does not say how new its records are, and nobody may leave it out
+or delete it by its time.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
+import time
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from maxbrod import strict_json
@@ -21,6 +29,11 @@ from maxbrod.model import AbortedTransaction, GapReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow.dataset as ds
+
+
+_RUN_ID_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,3 +215,43 @@ def _unknown(column: str, value: object, values: dict[str, Any]) -> UnsupportedF
         offset=values["base_offset"],
         hint="the catalog was written by a newer release of maxbrod, or by another program",
     )
+
+
+def new_run_id() -> str:
+    """A unique id of a run. Ids sort by time."""
+    return f"{time.strftime(_RUN_ID_FORMAT, time.gmtime())}-{secrets.token_hex(3)}"
+
+
+def time_of(run_id: str) -> int | None:
+    """The time when a run began, for runs that were thinned out since; None if the id is not one of ours."""
+    try:
+        return int(datetime.strptime(run_id[:16], _RUN_ID_FORMAT).replace(tzinfo=UTC).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def newest_times(rows: pa.Table) -> pa.ChunkedArray:
+    """The highest timestamp of each row; null if the row has none, or one below its lowest."""
+    contradicts = pc.fill_null(pc.greater(rows["min_timestamp"], rows["max_timestamp"]), False)
+    return pc.if_else(contradicts, None, rows["max_timestamp"])
+
+
+def newest_time(lowest: int | None, highest: int | None) -> int | None:
+    """The same of one row."""
+    return None if lowest is not None and highest is not None and lowest > highest else highest
+
+
+def may_have_since(first_ms: int) -> ds.Expression:
+    """The condition that a row may have a record of this time or later."""
+    highest = pc.field("max_timestamp")
+    return highest.is_null() | (highest >= first_ms) | _contradicts()
+
+
+def may_have_until(last_ms: int) -> ds.Expression:
+    """The condition that a row may have a record of this time or earlier: unless its lowest timestamp is exact."""
+    later = pc.field("min_timestamp_exact") & (pc.field("min_timestamp") > last_ms)
+    return ~pc.coalesce(later, pc.scalar(False)) | _contradicts()
+
+
+def _contradicts() -> ds.Expression:
+    return pc.coalesce(pc.field("min_timestamp") > pc.field("max_timestamp"), pc.scalar(False))

@@ -24,7 +24,7 @@ from maxbrod.text import counted, human_bytes, human_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.check.deep import DeepCheckReport
     from maxbrod.check.foreign import ForeignCheckReport
     from maxbrod.check.run import CheckReport
@@ -58,7 +58,7 @@ def check(call: Call[CheckOptions]) -> None:
 
       maxbrod check -a s3://backups/kafka --repair
     """
-    from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.check.run import check_archive  # noqa: PLC0415
 
     options, config, as_json = call.options, call.config, call.as_json
@@ -132,7 +132,7 @@ def _repair(opened: Archive, *, yes: bool, quiet: bool) -> None:
 
 def _accept_missing(opened: Archive, *, yes: bool, quiet: bool) -> None:
     """Objects that are gone become gaps, if the user agrees: their records are lost."""
-    from maxbrod.archive.opening import open_for_writing  # noqa: PLC0415 - as above
+    from maxbrod.archive.archive import open_for_writing  # noqa: PLC0415 - as above
     from maxbrod.check.repairing import accept_missing, find_missing  # noqa: PLC0415
 
     missing = find_missing(opened)

@@ -12,14 +12,14 @@ from maxbrod.errors import UsageError
 from maxbrod.layouts.registry import layout_of, repair_of
 from maxbrod.layouts.travelling import describe
 from maxbrod.model import GapReason
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress, silent
 from maxbrod.work.session import Session, open_configured, parallelism_of
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.config import SparkConfig
     from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
 

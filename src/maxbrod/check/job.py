@@ -16,7 +16,7 @@ from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import segment_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:

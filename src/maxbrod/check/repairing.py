@@ -23,7 +23,7 @@ from maxbrod.catalog.schema import SCHEMA
 from maxbrod.errors import RefusedError
 
 if TYPE_CHECKING:
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
 
 GRACE_S: Final = 30 * 24 * 3600
 _FOLDERS: Final = ("packs", "segments", "snapshots")

@@ -38,7 +38,7 @@ from maxbrod.model import GapReason, PartitionId, now_ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.catalog.rows import Run
     from maxbrod.storage.interface import ObjectInfo
 

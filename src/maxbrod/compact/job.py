@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from maxbrod.compact.task import MergeItem, MergeOutcome, merge_group
 from maxbrod.compact.tree import TreeItem, TreeOutcome, merge_folder
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:

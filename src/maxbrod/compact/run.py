@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.archive import Archive, open_archive, open_for_writing
 from maxbrod.archive.incarnations import select_names
-from maxbrod.archive.opening import Archive, open_archive, open_for_writing
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.retrying import commit_with_retries
-from maxbrod.catalog.rows import Run, Segment, decode_rows, encode_rows, slice_of
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.commits import commit_with_retries
+from maxbrod.catalog.rows import Run, Segment, decode_rows, encode_rows, new_run_id, slice_of
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.compact.by_key.run import compact_by_key
 from maxbrod.compact.job import JobPlace, merge_groups

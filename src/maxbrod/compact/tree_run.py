@@ -19,7 +19,7 @@ from maxbrod.errors import UnavailableError
 from maxbrod.layouts.kafka.format import Compression, CompressionMode
 from maxbrod.layouts.parquet.compaction import partition_folders
 from maxbrod.model import now_ms
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress
 from maxbrod.work.session import Session, open_configured, parallelism_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.config import Config
 
 _WRITTEN_ANEW: Final = "rows are written anew, with the settings of this release"

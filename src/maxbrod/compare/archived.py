@@ -31,7 +31,7 @@ from maxbrod.restore.state import finished_restores, read_restore, read_topics
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.layouts.kafka.format import Slice
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
 

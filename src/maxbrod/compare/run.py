@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Self
 
-from maxbrod.archive.opening import Archive, open_archive
+from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.compact.by_key.plan import DELETE_RETENTION_MS
 from maxbrod.compare.archived import BroughtLog, pair_archived, pair_brought, whole_log

@@ -30,7 +30,7 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import AbortedTransaction, Codec, topic_id_of
 from maxbrod.restore.plan.mapping import decode_map
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -18,7 +18,7 @@ from maxbrod.work.windows import spread
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.convert.plan.parts import ConvertPart
     from maxbrod.convert.report import TopicCounts
     from maxbrod.work.session import Session

@@ -12,9 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from maxbrod.archive.opening import open_archive
-from maxbrod.catalog.rows import Segment, slice_of
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.archive.archive import open_archive
+from maxbrod.catalog.rows import Segment, new_run_id, slice_of
 from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.proof import prove
 from maxbrod.convert.report import ConvertReport, TopicCounts, failed

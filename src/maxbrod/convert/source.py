@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
-from maxbrod.archive.opening import open_archive
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.convert.plan.parts import ConvertPart

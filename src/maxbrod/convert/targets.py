@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from maxbrod.archive.archive import open_for_writing
 from maxbrod.archive.carried import Carried, RunKnowledge, carry, encode_carried
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
-from maxbrod.archive.opening import open_for_writing
 from maxbrod.archive.snapshot_document import RunFacts, encode, gaps_of
 from maxbrod.archive.snapshots import Moment, find_moment
-from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows, new_run_id
 from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.convert.transforming import refuse_other, run_of_wave
 from maxbrod.errors import RefusedError

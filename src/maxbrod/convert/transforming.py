@@ -19,7 +19,7 @@ from maxbrod.transform.task import Transformed, TransformSettings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.transform.plan import Transform
 
 _TRANSFORM: Final = "transform"

@@ -13,7 +13,7 @@ from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reading import read_records
 from maxbrod.model import TopicPartition  # noqa: TC001 - as above
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

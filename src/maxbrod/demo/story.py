@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.compare.report import CompareReport
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.records import TopicInventory
@@ -130,7 +130,7 @@ def read_on(cluster: Cluster, before: Mapping[str, list[int]], acknowledged: Map
 
 def look(cluster: Cluster, archive: Path, acknowledged: Mapping[str, int]) -> list[Archived]:
     """The content of the archive, beside the brokers' own logs."""
-    from maxbrod.archive.opening import open_archive  # noqa: PLC0415
+    from maxbrod.archive.archive import open_archive  # noqa: PLC0415
     from maxbrod.sandbox.records import broker_logs, take_inventory  # noqa: PLC0415
 
     opened = open_archive(str(archive))

@@ -148,7 +148,7 @@ def _with_sandbox(settings: Config, undo: ExitStack) -> Config:
 def _proofs(settings: Config) -> list[Proof]:
     """The drills of the archive, this one among them. Without them the page has no trend."""
     from maxbrod.archive.proofs import read_proofs  # noqa: PLC0415
-    from maxbrod.storage.opening import open_storage  # noqa: PLC0415
+    from maxbrod.storage.stores import open_storage  # noqa: PLC0415
 
     with suppress(MaxbrodError):
         return read_proofs(open_storage(str(settings.archive), settings.storage))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.proofs import Proof, ProofKind, record_proof
 from maxbrod.compare.archived import measure_topics
 from maxbrod.compare.plan.pairs import CompareRequest

@@ -18,7 +18,7 @@ from maxbrod.restore.repartition.shares import decode_shares
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.kafka.state.cluster_state import ClusterState, Group
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.report import PartitionReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.movement import Movement
 from maxbrod.groups.moves import GroupPosition, MissingGroup, plan_moves

@@ -16,8 +16,8 @@ from maxbrod.options import PLACE, JsonOption
 from maxbrod.text import counted, human_time
 
 if TYPE_CHECKING:
+    from maxbrod.archive.archive import Archive
     from maxbrod.archive.holds import Hold
-    from maxbrod.archive.opening import Archive
 
 app = typer.Typer(no_args_is_help=True, help="Holds: records that nothing prunes, compacts by key or erases.")
 _SHARED = (*PLACE, JsonOption)
@@ -64,8 +64,8 @@ def add(call: Call[HoldOptions]) -> None:
 @command("hold", HoldOptions, after=_SHARED, without=["id", "topics", "since", "until", "run", "who", "why"])
 def list_(call: Call[HoldOptions]) -> None:
     """List the holds in force, with --all released ones as well."""
+    from maxbrod.archive.archive import open_archive  # noqa: PLC0415
     from maxbrod.archive.holds import read_holds  # noqa: PLC0415 - as above
-    from maxbrod.archive.opening import open_archive  # noqa: PLC0415
 
     archive = open_archive(call.archive, call.config.storage, layout=call.config.layout)
     holds = [hold for hold in read_holds(archive.storage) if call.options.all or hold.released is None]
@@ -99,7 +99,7 @@ def release(call: Call[HoldOptions]) -> None:
 
 
 def _open(call: Call[HoldOptions]) -> Archive:
-    from maxbrod.archive.opening import open_archive, open_for_writing  # noqa: PLC0415 - as above
+    from maxbrod.archive.archive import open_archive, open_for_writing  # noqa: PLC0415 - as above
 
     opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
     return opened if opened.survey is not None else open_for_writing(call.archive, call.config.storage)

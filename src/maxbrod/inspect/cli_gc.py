@@ -35,7 +35,7 @@ def gc(call: Call[GcOptions]) -> None:
 
       maxbrod gc -a s3://backups/kafka --grace 7d --delete
     """
-    from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.inspect.garbage import collect_garbage  # noqa: PLC0415
 
     options = call.options

@@ -37,7 +37,7 @@ def ls(call: Call[LsOptions]) -> None:
 
       maxbrod ls -c maxbrod.yaml --runs --json
     """
-    from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.archive.runs import list_runs  # noqa: PLC0415
     from maxbrod.inspect.listing import list_topics  # noqa: PLC0415
 

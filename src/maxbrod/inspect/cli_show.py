@@ -42,7 +42,7 @@ def show(call: Call[ShowOptions]) -> None:
 
       maxbrod show -a /backups/kafka --run latest --json
     """
-    from maxbrod.archive.opening import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
     from maxbrod.archive.runs import show_run  # noqa: PLC0415
     from maxbrod.inspect.showing import EVERY, show_topic  # noqa: PLC0415
 

@@ -29,7 +29,7 @@ from maxbrod.restore.staged_objects import stagings_left
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.storage.interface import ObjectInfo
 
 FOLDERS: Final = ("packs", "probes", PRUNES, "segments", "snapshots")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maxbrod.archive.opening import AnyCatalog
+    from maxbrod.archive.archive import AnyCatalog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from maxbrod.layouts.registry import NATIVE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.archive.snapshot_document import Snapshot
 
 _COLUMNS: Final = (

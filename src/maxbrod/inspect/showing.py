@@ -17,8 +17,8 @@ from maxbrod.model import PartitionId
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from maxbrod.archive.archive import Archive
     from maxbrod.archive.known import Known
-    from maxbrod.archive.opening import Archive
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.kafka.state.cluster_state import ClusterState
 

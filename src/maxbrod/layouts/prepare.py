@@ -20,7 +20,7 @@ from maxbrod.layouts.binlog.schema import INDEX
 from maxbrod.layouts.foreign import ClusterFacts, Layout, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, layout_of
 from maxbrod.model import TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

@@ -17,7 +17,7 @@ from maxbrod.prune.options import PruneOptions
 from maxbrod.text import counted, human_age, human_bytes, human_time
 
 if TYPE_CHECKING:
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.archive.undo import UndoReport
     from maxbrod.prune.run import PruneReport, PruneRequest
 
@@ -44,8 +44,8 @@ def prune(call: Call[PruneOptions]) -> None:
 
       maxbrod prune -a s3://backups/kafka --undo --apply
     """
+    from maxbrod.archive.archive import open_archive, open_for_writing  # noqa: PLC0415
     from maxbrod.archive.clocks import read_clocks  # noqa: PLC0415 - not for `--help`
-    from maxbrod.archive.opening import open_archive, open_for_writing  # noqa: PLC0415
     from maxbrod.prune.run import prune_archive  # noqa: PLC0415
 
     options = call.options

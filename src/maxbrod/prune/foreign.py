@@ -12,12 +12,12 @@ from maxbrod.batch.columns import number_column
 from maxbrod.catalog.schema import Kind
 from maxbrod.layouts.registry import layout_of, prune_of
 from maxbrod.model import TimestampType
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.layouts.foreign import ForeignSegment, Layout
     from maxbrod.prune.plan import SegmentPolicy
     from maxbrod.storage.interface import Storage

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.catalog.times import newest_times
+from maxbrod.catalog.rows import newest_times
 from maxbrod.prune.sizes import ARCHIVE_BYTES, TOPIC_BYTES, Oversize, SizedRows, running_sum
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from maxbrod.archive.runs import ending_of
 from maxbrod.archive.snapshots import UNREADABLE, Moment, find_moment, read_snapshot
 from maxbrod.archive.undo import SLACK_MS, UNDOES, Taking, take, undoable
 from maxbrod.catalog.commits import absent_rows
-from maxbrod.catalog.run_ids import time_of
+from maxbrod.catalog.rows import time_of
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.errors import UsageError
 from maxbrod.layouts.registry import prune_of
@@ -39,7 +39,7 @@ from maxbrod.restore.state import others_interrupted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
     from maxbrod.restore.plan.plan import RestorePlan

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path  # noqa: TC003 - for those who look at the annotations
 from typing import TYPE_CHECKING, Unpack
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.config import Config, StorageConfig, config_with
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope, select

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow.compute as pc
 
-from maxbrod.archive.opening import Archive, open_archive
+from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.query.counts import SPARK_TYPES, parse_count, shown, view_of
 from maxbrod.query.scope import RESERVED, QueryScope, Selected, select

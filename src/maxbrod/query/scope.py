@@ -20,7 +20,7 @@ from maxbrod.table.formats import parse_formats
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.catalog.rows import Run
 
 RESERVED: Final = ("records", "segments", "runs", "groups", "gaps")

@@ -25,7 +25,7 @@ from maxbrod.table.views import RECORDS, Decoded, RecordView, SmallView, View
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.archive.snapshots import Moment
     from maxbrod.layouts.schemas_topic import SchemasTopic
     from maxbrod.query.scope import QueryScope, Selected

@@ -12,7 +12,7 @@ from maxbrod.layouts.kafka.slices import salvage_slice
 from maxbrod.layouts.kafka.writer import PartitionName
 from maxbrod.repair.examine import ObjectToExamine, examine, scan_transactions
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange, SliceTransactions
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:

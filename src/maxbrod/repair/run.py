@@ -10,13 +10,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.rebuilding import find_lost_end
 from maxbrod.archive.unlisted import FOLDERS, HINT, UnlistedRange, find_unlisted, not_young
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.replaced import revive
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.rows import new_run_id
 from maxbrod.catalog.schema import SCHEMA
 from maxbrod.catalog.table import no_archive
 from maxbrod.catalog.tiling import TILING_COLUMNS, Overlap, UncoveredRange, find_tiling_faults
@@ -27,8 +27,8 @@ from maxbrod.notices import Notice
 from maxbrod.repair.rebuilding import rebuild_catalog
 from maxbrod.repair.report import Action, RepairReport
 from maxbrod.repair.taking_out import Notices, SliceSums, take_out
-from maxbrod.storage.opening import open_storage
 from maxbrod.storage.probe import probe_conditional_puts
+from maxbrod.storage.stores import open_storage
 from maxbrod.text import counted
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress, silent

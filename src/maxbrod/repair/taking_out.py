@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.catalog.commits import commit_with_retries
 from maxbrod.catalog.replaced import as_replaced, count_revisions, revive
-from maxbrod.catalog.retrying import commit_with_retries
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Run, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.check.job import verify_slices

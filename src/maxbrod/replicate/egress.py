@@ -16,7 +16,7 @@ from maxbrod.backup.generations import policy_of
 from maxbrod.backup.observing import choose_topics
 from maxbrod.backup.part import Part
 from maxbrod.backup.plan.rolling import Waiting
-from maxbrod.catalog.opening import open_writable
+from maxbrod.catalog.catalog import open_writable
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
 from maxbrod.kafka.fetch.log_ends import log_ends
 from maxbrod.kafka.state.topics import see_topics
@@ -30,7 +30,7 @@ from maxbrod.replicate.limits import limits_of
 from maxbrod.replicate.members import ArchiveMembers
 from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.view import places_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from maxbrod.archive.opening import Archive, open_archive
+from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.tiling import find_tiling_faults

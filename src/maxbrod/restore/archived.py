@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.archive.opening import AnyCatalog, Archive
+    from maxbrod.archive.archive import AnyCatalog, Archive
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
     from maxbrod.layouts.foreign import Fault, Survey

@@ -19,7 +19,7 @@ from maxbrod.work.windows import spread
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.config import StorageConfig
     from maxbrod.layouts.kafka.format import Slice
     from maxbrod.restore.target import TargetTopics

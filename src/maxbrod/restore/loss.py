@@ -25,7 +25,7 @@ from maxbrod.restore.plan.mapping import build_map, decode_map, encode_map
 from maxbrod.restore.plan.plan import RestorePlan, sources_of
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.sources import Source, UnreadableRange, sound_part
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import run_tasks
 from maxbrod.work.windows import spread
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.config import StorageConfig
     from maxbrod.restore.task import Restored

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from maxbrod.archive.opening import Archive, open_archive
+from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.errors import CorruptDataError, IncompleteError, UnavailableError, UsageError
 from maxbrod.groups.movement import Movement
 from maxbrod.groups.moves import active_groups, missing_groups, plan_moves, unplaced_groups

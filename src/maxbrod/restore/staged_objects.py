@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.opening import RESTORES
+from maxbrod.archive.archive import RESTORES
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import ObjectInfo, Storage

@@ -14,7 +14,7 @@ import cramjam
 from pydantic import TypeAdapter, ValidationError
 
 from maxbrod import strict_json
-from maxbrod.archive.opening import RESTORES
+from maxbrod.archive.archive import RESTORES
 from maxbrod.batch.compression import unpack_document
 from maxbrod.errors import (
     CorruptDataError,

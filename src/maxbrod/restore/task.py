@@ -40,7 +40,7 @@ from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
 from maxbrod.restore.plan.mapping import build_map, encode_map
 from maxbrod.restore.plan.request import BatchesMode
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

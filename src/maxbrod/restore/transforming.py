@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.opening import RESTORES, Archive, open_for_writing, open_native
-from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, slice_of
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.archive.archive import RESTORES, Archive, open_for_writing, open_native
+from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, new_run_id, slice_of
 from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError, error_of
@@ -23,8 +22,8 @@ from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.restore.plan.plan import RestorePlan, sources_of
 from maxbrod.restore.plan.sources import Source, UnreadableRange, revisions_of, sound_part
 from maxbrod.restore.staged_objects import STAGED, stagings_done
-from maxbrod.storage.opening import open_storage
 from maxbrod.storage.overlay import OWN_FOLDER
+from maxbrod.storage.stores import open_storage
 from maxbrod.transfer.task import TransferItem
 from maxbrod.transform.columns import shown_for
 from maxbrod.transform.frame import check_transform

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from maxbrod.archive.opening import Archive, open_archive
+from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.archive.proofs import ProofKind, last_proof, read_proofs
 from maxbrod.archive.runs import ending_of, is_partial
 from maxbrod.catalog.catalog import Catalog

@@ -33,7 +33,7 @@ def refused_link(name: str) -> RefusedError:
 
 
 class Root:
-    """A folder and everything below it. Names are `/`-separated and checked by the caller (`names.check_name`)."""
+    """A folder and everything below it. Names are `/`-separated and checked by the caller (`urls.check_name`)."""
 
     def __init__(self, path: Path, *, folder_mode: int = 0o700) -> None:
         self.path = path

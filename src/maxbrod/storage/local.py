@@ -8,12 +8,14 @@ not recover within a deadline.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import errno
 import fcntl
 import os
 import time
 import uuid
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
 from io import FileIO
 from typing import TYPE_CHECKING, Final
 
@@ -22,11 +24,10 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.storage.beneath import Root, refused_link
 from maxbrod.storage.failures import too_short, translate_os
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
-from maxbrod.storage.names import RESERVED, check_folder, check_name
-from maxbrod.storage.writeback import Writeback
+from maxbrod.storage.urls import RESERVED, check_folder, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -34,6 +35,12 @@ STALE_AFTER_S: Final = 3600.0
 """Younger drafts are kept: there is a moment between the creation of a file and its lock."""
 _FOLDERS: Final[set[Path]] = set()
 """Folders of drafts to remove when the process ends."""
+
+WRITEBACK_BYTES: Final = 8 << 20
+"""Dirty bytes that are worth a system call; fewer are synced quickly at the end."""
+_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
+_UNABLE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP, errno.EPERM})
+"""The kernel, the file system or a sandbox does not offer it."""
 
 
 class Draft:
@@ -299,3 +306,49 @@ def _info(path: str, status: os.stat_result) -> ObjectInfo:
         modified_ms=status.st_mtime_ns // 1_000_000,
         etag=f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}",
     )
+
+
+class Writeback:
+    """Starts to write a growing file to its disk early, so that the sync at its end has little left to do.
+
+    `sync_file_range` only starts the writing and makes nothing durable: the sync at the end does that. Measured with
+    512 MiB on a busy machine, it took 0.12 to 0.16 s of processor time; syncs in a second thread took 0.15 to 0.26 s.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._started = self._written = 0
+        self._able = True
+
+    def wrote(self, size: int) -> None:
+        """Count bytes that were written to the end of the file, and start to write them to the disk if it is time.
+
+        OSError: the disk has failed, or is full. The sync at the end would say so too, after more was written.
+        """
+        self._written += size
+        if self._able and self._written - self._started >= WRITEBACK_BYTES:
+            self._able = start_writing(self._descriptor, self._started, self._written - self._started)
+            self._started = self._written
+
+
+def start_writing(descriptor: int, start: int, size: int) -> bool:
+    """False if the file system cannot do so."""
+    function = _sync_file_range()
+    if function is None:
+        return False
+    if function(descriptor, start, size, _WRITE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNABLE:
+        return False
+    raise OSError(code, os.strerror(code))
+
+
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Python has no name for this call, and only Linux has it."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+    if function is not None:
+        function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+        function.restype = ctypes.c_int
+    return function

@@ -6,9 +6,13 @@ tells our object from another writer's. If a store drops the metadata, the bytes
 
 from __future__ import annotations
 
+import logging
+import random
+import time
 import uuid
 from bisect import bisect_right
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -19,15 +23,13 @@ from maxbrod.bounds import check_object
 from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UnavailableError, UsageError
 from maxbrod.storage.failures import too_short, translate
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
-from maxbrod.storage.names import RESERVED, check_folder, check_name
+from maxbrod.storage.urls import RESERVED, check_folder, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
 
     from obstore import ObjectMeta, WritableFile
-
-    from maxbrod.storage.retrying import RetryPolicy
-    from maxbrod.storage.stores import Clients
+    from obstore.store import ObjectStore
 
 
 T = TypeVar("T")
@@ -40,6 +42,21 @@ PARTS_IN_FLIGHT: Final = 4
 _PARTS_MAX: Final = 10_000  # S3's
 _READS: Final = 3
 """Reads before an object counts as too short: a single short answer may be a broken connection."""
+
+WARN_FIRST_S: Final = 3.0
+WARN_EVERY_S: Final = 15.0
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """Two clients of one store. `once` never retries by itself: a repeated conditional put would meet its own object.
+
+    `patient` retries the parts of an upload, which may be sent any number of times.
+    """
+
+    once: ObjectStore
+    patient: ObjectStore
 
 
 class RemoteStorage(Storage):
@@ -325,3 +342,34 @@ class Upload(Writer):
 
     def _run(self, action: Callable[[], T]) -> T:
         return self._storage.run_once("create", self._path, action)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Retries transient errors with growing, randomised pauses until a deadline."""
+
+    deadline_s: float
+    pause_first_s: float = 0.1
+    pause_max_s: float = 5.0
+
+    def run(self, attempt: Callable[[], T]) -> T:
+        """The first success. Raises an error that is not retryable, or the last one before the deadline."""
+        started = time.monotonic()
+        end = started + self.deadline_s
+        warn_at = started + WARN_FIRST_S
+        pause = self.pause_first_s
+        while True:
+            try:
+                return attempt()
+            except MaxbrodError as error:
+                # Random pauses keep a thousand tasks that failed together from retrying together.
+                wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+                now = time.monotonic()
+                if not error.retryable or now + wait > end:
+                    raise
+                if now >= warn_at:
+                    # Tell the user why nothing happens.
+                    _LOG.warning("waiting for the store: %s; giving up in %.0f s", error, end - now)
+                    warn_at = now + WARN_EVERY_S
+            time.sleep(wait)
+            pause = min(pause * 2, self.pause_max_s)

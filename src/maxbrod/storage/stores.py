@@ -1,13 +1,16 @@
-"""Builds the obstore clients of a cloud from a location and its options.
+"""The entry point: opens a `Storage` for a URL and its options.
 
-Each store has two clients. `once` never retries by itself: a conditional put that obstore repeats would meet its own
-object and look refused. `patient` retries the parts of an upload, which may be sent any number of times.
+Opening reads, writes and creates nothing but the folder of `memory://`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import stat
+import tempfile
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from obstore.exceptions import BaseError
@@ -15,19 +18,37 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 from pydantic import SecretStr
 
 from maxbrod.config import AzureConfig, GcsConfig, S3Config, StorageConfig
-from maxbrod.errors import UsageError
+from maxbrod.errors import RefusedError, UsageError
 from maxbrod.storage.aws_profile import ambient_s3
+from maxbrod.storage.joined import JoinedStorage, is_joined
+from maxbrod.storage.local import LocalStorage
+from maxbrod.storage.remote import Clients, RemoteStorage, RetryPolicy
+from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:
+    from maxbrod.storage.interface import Storage
     from maxbrod.storage.urls import Location
 
 _SECTIONS: Final = {"s3": ("s3", S3Config()), "gs": ("gcs", GcsConfig()), "az": ("azure", AzureConfig())}
+_MEMORY_FILE_SYSTEM: Final = Path("/dev/shm")  # noqa: S108 - a folder of our own in it, checked to be ours
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clients:
-    once: ObjectStore
-    patient: ObjectStore
+def open_storage(url: str, options: StorageConfig | None = None) -> Storage:
+    """The storage at a URL; a plain path is a local directory. UsageError: the URL or an option is invalid."""
+    options = options or StorageConfig()
+    if is_joined(url):
+        return JoinedStorage(url)
+    location = parse_url(url)
+    if location.scheme in {"file", "memory"}:
+        refuse_foreign_options(location, options)
+        return LocalStorage(directory_of(location), url=location.url, shared=options.shared)
+    storage_class = options.s3.storage_class
+    return RemoteStorage(
+        location.url,
+        open_clients(location, options),
+        retries=RetryPolicy(deadline_s=options.deadline_s),
+        attributes={} if storage_class is None else {"Storage-Class": storage_class},
+    )
 
 
 def open_clients(location: Location, options: StorageConfig) -> Clients:
@@ -133,3 +154,31 @@ def _client(location: Location, options: StorageConfig) -> dict[str, Any]:
 def _patience(options: StorageConfig) -> dict[str, Any]:
     backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2}
     return {"max_retries": 1000, "retry_timeout": timedelta(seconds=options.deadline_s), "backoff": backoff}
+
+
+def directory_of(location: Location) -> Path:
+    """The folder of a `file` or `memory` location. For `memory` the private parent folder exists when this returns.
+
+    Spark's workers are other processes than the one that opened the archive, so `memory://` is a folder of the
+    machine's memory file system. It lasts until the machine restarts or the folder is removed.
+    """
+    if location.scheme == "memory":
+        return _private_folder() / location.bucket / location.prefix
+    return Path(location.prefix)
+
+
+def _private_folder() -> Path:
+    parent = _MEMORY_FILE_SYSTEM if _MEMORY_FILE_SYSTEM.is_dir() else Path(tempfile.gettempdir())
+    folder = parent / f"maxbrod-memory-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    # Another user can create a folder or a link of this name, and could then read and change the data in it.
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise RefusedError(
+            "the folder for memory:// is not private to this user",
+            operation="open",
+            object_name=str(folder),
+            hint="remove it, or give it to the user with mode 0700",
+        )
+    return folder

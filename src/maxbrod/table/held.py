@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.storage.local import LocalStorage
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.table.read.columns import USUAL, arrow_schema, frame_of, spark_schema
 from maxbrod.table.read.options import SPLIT_BYTES, TableOptions, parse_options
 from maxbrod.table.read.splits import find_slices, open_table

@@ -76,7 +76,7 @@ def _counted(spark: SparkSession, counts: Sequence[Count], names: Sequence[str])
 def _read(
     options: TableOptions, names: Sequence[str], splits: Sequence[bytes], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    from maxbrod.storage.opening import open_storage  # noqa: PLC0415 - in tasks only
+    from maxbrod.storage.stores import open_storage  # noqa: PLC0415 - in tasks only
     from maxbrod.table.read.reading import read_split  # noqa: PLC0415 - numba, which the driver does not need
 
     storage = open_storage(options.url, options.storage)

@@ -104,7 +104,7 @@ class ArchiveReader(Travelling, DataSourceReader):  # type: ignore[misc]  # as a
         return [InputPartition(split) for split in plan_splits(open_table(self._options), self._options) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from maxbrod.storage.opening import open_storage  # noqa: PLC0415
+        from maxbrod.storage.stores import open_storage  # noqa: PLC0415
         from maxbrod.table.read.reading import read_split  # noqa: PLC0415 - numba, which the plan does not need
 
         options = self._options

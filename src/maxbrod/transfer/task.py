@@ -24,7 +24,7 @@ from maxbrod.layouts.reading import read_logs, read_records
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import decode_survey, encode_segment
 from maxbrod.model import TopicPartition, topic_id_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

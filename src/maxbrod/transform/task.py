@@ -18,7 +18,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.reading import read_records
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.transfer.items import decode_item
 from maxbrod.transform.columns import CARRIED, END, FAILED, PLACES, PREFIX, RECORD, SHOWN
 from maxbrod.transform.plan import Changes

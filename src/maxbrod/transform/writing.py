@@ -23,7 +23,7 @@ from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.transfer.items import decode_item
 from maxbrod.transform.columns import CARRIED, END, FAILED, PREFIX, RECORD
 from maxbrod.transform.plan import FIELDS

@@ -17,7 +17,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import EnvironmentMissingError, MaxbrodError, UnavailableError, error_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import collect, context_of, errors_of_spark
 from maxbrod.work.probe import prober
 from maxbrod.work.reach import Needs, Place, is_folder

@@ -81,7 +81,7 @@ def is_folder(url: str) -> bool:
 
 
 def _look(place: Place) -> None:
-    from maxbrod.storage.opening import open_storage  # noqa: PLC0415 - only where there is an archive
+    from maxbrod.storage.stores import open_storage  # noqa: PLC0415 - only where there is an archive
 
     # Keys that are missing are searched for at the machine's metadata service, which may not exist.
     hasty = {"deadline_s": _STORE_S, "request_timeout_s": min(place.storage.request_timeout_s, _STORE_S)}

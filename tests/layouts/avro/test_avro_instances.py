@@ -20,7 +20,7 @@ from maxbrod.layouts.avro.survey import survey
 from maxbrod.layouts.avro.writing import write
 from maxbrod.layouts.foreign import Survey, WriteOptions
 from maxbrod.model import TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from given_records import Given, bytes_of, given_of, sample
 
 from maxbrod.layouts.avro.layout import LAYOUT
 from maxbrod.model import TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 NAMES = [
     "all-cases",

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.storage.memory import directory_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:

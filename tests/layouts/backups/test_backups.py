@@ -12,7 +12,7 @@ from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, WriteOptions
 from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

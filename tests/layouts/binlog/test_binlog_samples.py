@@ -14,7 +14,7 @@ from maxbrod.layouts.binlog.layout import LAYOUT
 from maxbrod.layouts.binlog.repairing import repair
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.model import TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

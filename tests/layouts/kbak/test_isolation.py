@@ -21,7 +21,7 @@ from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.kbak.layout import LAYOUT
 from maxbrod.layouts.reading import read_foreign
 from maxbrod.layouts.travelling import describe
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

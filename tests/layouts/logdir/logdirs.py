@@ -10,7 +10,7 @@ from maxbrod.batch.columns import number_column
 from maxbrod.layouts.logdir.layout import LAYOUT
 from maxbrod.layouts.logdir.reading import read_batches
 from maxbrod.layouts.registry import layout_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,14 +18,14 @@ from reference import Record
 
 from backup.oracle import read_archive
 from convert.engine import convert
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.convert.source import ConvertSource
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, CorruptDataError
 from maxbrod.layouts.logdir import ends, scanning
 from maxbrod.layouts.logdir.reading import MIDDLE_UNREAD, read_batches
 from maxbrod.storage.local import LocalStorage
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

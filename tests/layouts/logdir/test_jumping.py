@@ -14,7 +14,7 @@ from native_logs import ABORT, Batch, batches, data_batch, marker
 
 from backup.oracle import read_archive
 from convert.engine import convert
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, decode_rows
 from maxbrod.convert.plan import parts as convert_parts
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError

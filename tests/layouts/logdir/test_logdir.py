@@ -10,14 +10,14 @@ from native_logs import ABORT, COMMIT, data_batch, marker
 from reference import Record
 from test_legacy import message, wrapper
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.batch.headers import BatchHeaders
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.logdir.reading import read_batches
 from maxbrod.layouts.registry import detect_layout, layout_of
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from native_logs import ABORT, COMMIT, data_batch, marker
 
 from backup.oracle import read_archive
 from convert.engine import convert, without_spark
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.job import _check_segments as check_segments
 from maxbrod.cli.main import run as maxbrod

@@ -20,8 +20,7 @@ from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.model import TopicPartition
-from maxbrod.storage.memory import directory_of
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:

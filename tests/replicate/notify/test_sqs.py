@@ -12,7 +12,7 @@ from maxbrod.errors import AccessDeniedError, EnvironmentMissingError, Unavailab
 from maxbrod.replicate.notify.queue import QueueCounts, pump
 from maxbrod.replicate.notify.s3_events import Change, ObjectEvent
 from maxbrod.replicate.notify.sqs import SqsQueue, SqsSettings
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from replicate.notify.servers import Aws, aws_server
 from replicate.notify.test_s3_events import body, record
 

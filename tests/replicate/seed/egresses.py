@@ -12,7 +12,7 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.parquet.names import parse_name
 from maxbrod.replicate.seed.egress import TreeEgress
 from maxbrod.replicate.seed.options import EgressTreeOptions
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from replicate.seed.trees import REGION
 
 if TYPE_CHECKING:

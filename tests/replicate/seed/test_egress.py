@@ -41,7 +41,7 @@ from maxbrod.replicate.seed.options import EgressTreeOptions
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.transfer import task
 from replicate.seed.egresses import committed, egress_config, interval, ranges, write_segments
 from replicate.seed.trees import KEPT, REGION, Link

@@ -16,7 +16,7 @@ from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, RefusedError
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.replicate.seed.run import TreeIngress
 from maxbrod.sandbox.topics import create_topic, delete_topic
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from replicate.seed.trees import KEPT, REGION, Link, until
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from maxbrod.replicate.seed import notifications
 from maxbrod.replicate.seed.metrics import IngressCollector, serving
 from maxbrod.replicate.seed.run import TreeIngress
 from maxbrod.sandbox.proxy import AnswerError, FaultProxy
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from replicate.notify.servers import Aws, aws_server
 from replicate.seed.trees import REGION, Link, until
 

@@ -20,7 +20,7 @@ from maxbrod.replicate.seed.control_topics import ControlTopic
 from maxbrod.replicate.seed.options import IngressTreeOptions
 from maxbrod.replicate.seed.run import TreeIngress, ingress_from_tree
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from native_logs import data_batch
 
 from backup.engine import back_up, config_of
 from compare.engine import without_spark as comparing_here
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.batch.headers import walk
 from maxbrod.config import Config, KafkaConfig

@@ -17,9 +17,8 @@ from maxbrod.archive.holds import HOLD_COLUMNS, active_holds
 from maxbrod.archive.incarnations import select_names
 from maxbrod.archive.snapshots import find_moment, find_run, last_snapshot_run, read_snapshot
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.retrying import commit_with_retries
-from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, encode_rows, slice_of
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.commits import commit_with_retries
+from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, encode_rows, new_run_id, slice_of
 from maxbrod.compact.by_key.job import compact_groups
 from maxbrod.compact.by_key.plan import PartitionPlan, Policy, hole_offsets_min, plan_partition, policy_of, tile
 from maxbrod.compact.by_key.task import ByKeySettings, GroupItem, GroupOutcome
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.config import Config
 

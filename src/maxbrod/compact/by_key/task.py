@@ -31,7 +31,7 @@ from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
 from maxbrod.layouts.kafka.reader import read_logs
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.kafka.wire.sending import Piece
+    from maxbrod.kafka.wire.connection import Piece
     from maxbrod.model import TopicPartition
 
 TOPIC_IDS_SINCE: Final = 13

@@ -20,9 +20,9 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from maxbrod import __version__
 from maxbrod.errors import CorruptDataError, UnavailableError
+from maxbrod.kafka.wire.connection import Piece, send_all
 from maxbrod.kafka.wire.error_codes import Code, answered_with
 from maxbrod.kafka.wire.security import log_in, tls_context, tls_failure
-from maxbrod.kafka.wire.sending import Piece, send_all
 from maxbrod.kafka.wire.versions import ApiVersions, too_old
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
-from maxbrod.storage.names import check_name
+from maxbrod.storage.urls import check_name
 
 if TYPE_CHECKING:
     from maxbrod.layouts.backups import Backup

@@ -22,7 +22,7 @@ from maxbrod.layouts.logdir.checkpoints import encode_epochs, own_like, write_fi
 from maxbrod.layouts.logdir.names import EPOCHS
 from maxbrod.model import AbortedTransaction
 from maxbrod.storage.beneath import sync_folder
-from maxbrod.storage.writeback import Writeback
+from maxbrod.storage.local import Writeback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -31,7 +31,7 @@ from maxbrod.replicate.ingress.append_source import OPERATION, AppendSource, Pie
 from maxbrod.replicate.ingress.brought import look_for_brought
 from maxbrod.replicate.ingress.positions import is_over, put_mark, take_position
 from maxbrod.replicate.link import AppendPlace, Link, Mark, State
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -24,7 +24,7 @@ from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings, run_res
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.config import Config
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient

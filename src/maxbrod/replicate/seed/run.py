@@ -33,7 +33,7 @@ from maxbrod.replicate.seed.report import IngressReport, PartitionStatus
 from maxbrod.replicate.seed.segment_events import EventPublisher, SegmentEvents
 from maxbrod.replicate.seed.sources import SourceTopic, sources_of
 from maxbrod.replicate.seed.tree import Tree
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

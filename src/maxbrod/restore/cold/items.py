@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.layouts.kafka.format import Slice
     from maxbrod.restore.plan.request import RestoreRequest
 

@@ -11,7 +11,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from maxbrod.archive.opening import open_archive
+from maxbrod.archive.archive import open_archive
 from maxbrod.errors import IncompleteError, MaxbrodError, UnavailableError, UsageError
 from maxbrod.layouts.logdir.target import locked, look_at
 from maxbrod.layouts.logdir.target_metadata import read_assignments

@@ -22,7 +22,7 @@ from maxbrod.layouts.logdir.log_writing import LogWriter, WrittenLog
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import TopicPartition  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.storage.failures import translate_os
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.catalog.rows import newest_times
 from maxbrod.catalog.schema import Kind
-from maxbrod.catalog.times import newest_times
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId
 

@@ -33,7 +33,7 @@ from maxbrod.restore.repartition.shares import encode_shares
 from maxbrod.restore.repartition.source import SourceRecords, read_in_order
 from maxbrod.restore.repartition.split import FOREIGN, SharedTarget, Splitter
 from maxbrod.restore.task import Restored, RestoreSettings
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

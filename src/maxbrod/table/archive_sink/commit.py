@@ -17,10 +17,9 @@ from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_o
 from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.batch.patch import patch
-from maxbrod.catalog.opening import open_writable
-from maxbrod.catalog.retrying import commit_with_retries
-from maxbrod.catalog.rows import Gap, Run, Segment
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.catalog import open_writable
+from maxbrod.catalog.commits import commit_with_retries
+from maxbrod.catalog.rows import Gap, Run, Segment, new_run_id
 from maxbrod.errors import (
     EXIT_DONE,
     CorruptDataError,

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.batch.columns import number_array, number_column
-from maxbrod.catalog.run_ids import new_run_id
+from maxbrod.catalog.rows import new_run_id
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.kafka.format import check_topic
 from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import PartitionId, TopicPartition, now_ms
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.table.archive_sink.options import PARTITIONS_MAX, SinkOptions
 from maxbrod.table.archive_sink.plan import WrittenRange, id_of
 from maxbrod.table.sink_columns import Rows, to_rows

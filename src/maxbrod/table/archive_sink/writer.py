@@ -14,8 +14,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from maxbrod.archive.surveyed import topic_id_for
+from maxbrod.catalog.catalog import open_writable
 from maxbrod.catalog.commits import StreamBatch
-from maxbrod.catalog.opening import open_writable
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.table.archive_sink.commit import commit_written, look

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 from maxbrod.errors import ObjectNotFoundError, UsageError
-from maxbrod.storage.opening import open_storage
+from maxbrod.storage.stores import open_storage
 from maxbrod.table.kafka_sink.commit import Committer, Written
 from maxbrod.table.kafka_sink.options import no_checkpoint, parse_sink_options, sink_name
 from maxbrod.table.kafka_sink.state import Decisions, Outcome

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
+from maxbrod.catalog.rows import newest_time
 from maxbrod.catalog.schema import Kind
-from maxbrod.catalog.times import newest_time
 from maxbrod.table.read.scope import Scope, SliceRead, Source
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from maxbrod.archive.incarnations import incarnations_in, newest_ids, select_nam
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import Gap, Segment, decode_rows
-from maxbrod.catalog.times import newest_time
+from maxbrod.catalog.rows import Gap, Segment, decode_rows, newest_time
 from maxbrod.errors import LogTruncatedError
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.table.read.splits import group, open_table, slice_read
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maxbrod.archive.opening import AnyCatalog, Archive
+    from maxbrod.archive.archive import AnyCatalog, Archive
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.table.read.scope import Scope, SliceRead
 

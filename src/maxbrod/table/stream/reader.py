@@ -55,7 +55,7 @@ class ArchiveStreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAva
         return [InputPartition(split) for split in self._following().plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from maxbrod.storage.opening import open_storage  # noqa: PLC0415
+        from maxbrod.storage.stores import open_storage  # noqa: PLC0415
         from maxbrod.table.read.reading import read_split  # noqa: PLC0415 - numba, which the plan does not need
 
         table = self._options.table

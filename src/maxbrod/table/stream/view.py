@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from maxbrod.archive.selection import select_topics
 from maxbrod.batch.columns import number_column
+from maxbrod.catalog.rows import newest_times
 from maxbrod.catalog.schema import Kind
-from maxbrod.catalog.times import newest_times
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.archive.opening import Archive
+    from maxbrod.archive.archive import Archive
     from maxbrod.table.read.options import TableOptions
 
 TIMELESS: Final = -(2**63)
