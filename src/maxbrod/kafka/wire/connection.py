@@ -20,7 +20,6 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from maxbrod import __version__
 from maxbrod.errors import CorruptDataError, UnavailableError
-from maxbrod.kafka.wire.connection import Piece, send_all
 from maxbrod.kafka.wire.error_codes import Code, answered_with
 from maxbrod.kafka.wire.security import log_in, tls_context, tls_failure
 from maxbrod.kafka.wire.versions import ApiVersions, too_old
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import KafkaConfig
     from maxbrod.kafka.wire.deadline import Deadline
+
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CUT_OFF: Final = frozenset({"send a request", "get an answer", "open TLS"})
@@ -52,6 +52,10 @@ _TIMEOUT_SLACK_S: Final = 0.5
 Result = TypeVar("Result")
 Message: TypeAlias = Any
 """A request or response of kafka-python, which is untyped."""
+
+Piece: TypeAlias = "bytes | memoryview | NDArray[np.uint8]"
+# The kernel accepts 1,024 at once.
+_PIECES_MAX: Final = 512
 
 
 class Connection:
@@ -320,3 +324,27 @@ def _tagged_fields_bytes(body: NDArray[np.uint8]) -> int:
     if not body.size or body[0]:
         raise CorruptDataError("a response header has undefined fields")
     return 1
+
+
+def send_all(stream: socket.socket, pieces: Sequence[Piece], wait: Callable[[], None]) -> None:
+    """Send all pieces in order. `wait` is called before each system call to set its timeout."""
+    wait()
+    if isinstance(stream, ssl.SSLSocket):
+        # TLS has no gathering send, and encryption copies anyway. One TLS record for each piece would cost more.
+        stream.sendall(b"".join(pieces))
+        return
+    sent = stream.sendmsg(pieces[:_PIECES_MAX])
+    rest = deque[memoryview]()
+    for piece in pieces:
+        if sent >= len(piece):
+            sent -= len(piece)
+        else:
+            rest.append(memoryview(piece)[sent:])
+            sent = 0
+    while rest:
+        wait()
+        sent = stream.sendmsg([rest[place] for place in range(min(len(rest), _PIECES_MAX))])
+        while rest and sent >= len(rest[0]):
+            sent -= len(rest.popleft())
+        if sent:
+            rest[0] = rest[0][sent:]
