@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import numpy as np
 
@@ -39,12 +39,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    Read = tuple[pa.RecordBatch, NDArray[np.int64]]
-    """Records, and the place of each: its offset in the target."""
-    Event = tuple[int, int, Field | None, int | None]
-    """A row of the source, or the row before which it is sorted in; -1 if only the target has the record; the field
-    that differs; a row of the target."""
-
+Read: TypeAlias = "tuple[pa.RecordBatch, NDArray[np.int64]]"
+"""Records, and the place of each: its offset in the target."""
+Event: TypeAlias = "tuple[int, int, Field | None, int | None]"
+"""A row of the source, or the row before which it is sorted in; -1 if only the target has the record; the field that
+differs; a row of the target."""
 _RUN_BYTES: Final = 4 << 20
 """The size of the records that are decoded at once."""
 _RATIO: Final = 8
