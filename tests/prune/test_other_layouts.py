@@ -13,7 +13,7 @@ import pytest
 from maxbrod.batch.conform import conform
 from maxbrod.cli.main import run
 from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
-from maxbrod.layouts.kbs.schema import EMPTY_BYTES
+from maxbrod.layouts.kbs.format import EMPTY_BYTES
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage

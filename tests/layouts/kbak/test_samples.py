@@ -15,8 +15,8 @@ from kbak.archives import NOTHING
 from kbak.samples import DATASETS, SAMPLES, consumed, expected, needs_samples
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import UNCOMMITTED, ClusterFacts, ForeignSegment, ForeignTopic, WriteOptions
-from maxbrod.layouts.kbak.checking import check
 from maxbrod.layouts.kbak.layout import LAYOUT
+from maxbrod.layouts.kbak.reader import check
 from maxbrod.layouts.registry import detect_layout, layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage

@@ -13,7 +13,7 @@ from kbak import archives, plain
 from kbak.archives import NOTHING, WHERE, some
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import WriteOptions
-from maxbrod.layouts.kbak import reading
+from maxbrod.layouts.kbak import reader
 from maxbrod.layouts.kbak.layout import LAYOUT
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def test_a_segment_ends_with_the_record_that_makes_it_large_enough(storage: Stor
 def test_records_larger_than_a_piece_are_read_in_bounded_steps(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "PIECE_BYTES", 64)
+    monkeypatch.setattr(reader, "PIECE_BYTES", 64)
     records = [*some(0, 3), *some(3, 2, size=5000), *some(5, 3)]
     for codec in CODECS:
         [segment] = archives.write(storage, records, survey=NOTHING, codec=codec)

@@ -13,7 +13,7 @@ from kbs import archives, plain
 from kbs.archives import WHERE, add, read_all, some
 from maxbrod.errors import RefusedError, UnsupportedFormatError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
-from maxbrod.layouts.kbs import publishing
+from maxbrod.layouts.kbs import layout
 from maxbrod.layouts.kbs.layout import LAYOUT
 from maxbrod.model import TopicPartition
 
@@ -44,7 +44,7 @@ def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) 
 @pytest.fixture
 def at_ten_fifteen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of publishing: a quarter of an hour after the source was read."""
-    monkeypatch.setattr(publishing, "time", SimpleNamespace(time=lambda: 1_733_220_932.0))
+    monkeypatch.setattr(layout, "time", SimpleNamespace(time=lambda: 1_733_220_932.0))
 
 
 @pytest.mark.usefixtures("at_ten_fifteen")

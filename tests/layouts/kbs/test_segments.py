@@ -8,7 +8,7 @@ from examples import to_records
 
 from kbs import archives, plain
 from kbs.archives import NOTHING, some
-from maxbrod.layouts.kbs import writing
+from maxbrod.layouts.kbs import writer
 from maxbrod.layouts.kbs.layout import LAYOUT
 from maxbrod.model import TopicPartition
 
@@ -33,7 +33,7 @@ def test_a_segment_ends_with_the_record_that_makes_it_large_enough(storage: Stor
 def test_a_batch_ends_with_the_record_that_makes_it_large_enough(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "BATCH_BYTES_MAX", 50)
+    monkeypatch.setattr(writer, "BATCH_BYTES_MAX", 50)
     records = [*some(0, 7), *some(7, 2, size=100_000), *some(9, 3)]
     for codec in CODECS:
         [segment] = archives.write(storage, records, survey=NOTHING, codec=codec)

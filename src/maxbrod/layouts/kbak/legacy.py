@@ -19,7 +19,7 @@ from maxbrod.batch.kernels import sealed
 from maxbrod.bounds import check_document
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UsageError
 from maxbrod.layouts.kbak import kernels
-from maxbrod.layouts.kbak.compression import decompress_lz4
+from maxbrod.layouts.kbak.format import decompress_lz4
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.kernels import sealed
-from maxbrod.layouts.kbs import crc64_kernels as kernels
+from maxbrod.layouts.kbs import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Buffer
@@ -20,13 +20,13 @@ _ALL: Final = (1 << 64) - 1
 def crc64(data: Buffer, value: int = 0) -> int:
     """The checksum of `data`; with `value`, of bytes that have this checksum followed by `data`, like `zlib.crc32`."""
     view = sealed(np.frombuffer(data, np.uint8))
-    return int(kernels.update(np.uint64(value ^ _ALL), view)) ^ _ALL
+    return int(kernels.crc64_update(np.uint64(value ^ _ALL), view)) ^ _ALL
 
 
 def combine(first: int, second: int, second_bytes: int) -> int:
     """The checksum of two parts that follow each other, from their own ones. The second is not read again."""
     # Complements cancel out: the one at the end of the first part equals the one at the beginning of the second.
-    register = kernels.advance(np.uint64(first), second_bytes, _one_zero_byte(), np.empty(64, np.uint64))
+    register = kernels.crc64_advance(np.uint64(first), second_bytes, _one_zero_byte(), np.empty(64, np.uint64))
     return int(register) ^ second
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.conform import conform
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.layouts.backups import SEGMENT_BYTES_LIMIT, SEGMENT_BYTES_MAX, backup_for, refuse_unknown
 from maxbrod.layouts.buffers import RecordBuffers, with_headers
 from maxbrod.layouts.documents import check_topic
+from maxbrod.layouts.manifest import SEGMENT_BYTES_LIMIT, SEGMENT_BYTES_MAX, backup_for, refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

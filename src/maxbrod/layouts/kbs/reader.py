@@ -1,8 +1,9 @@
-"""Decodes a segment into records, batch by batch, each after its checksum is verified."""
+"""Decodes a segment into records, batch by batch, each after its checksum is verified; and checks a backup."""
 
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,14 +11,18 @@ import numpy as np
 from maxbrod.batch.compression import decompress
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
-from maxbrod.errors import CorruptDataError, TruncatedDataError, naming
+from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, naming
+from maxbrod.layouts.documents import read_document
+from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 from maxbrod.layouts.found import Found, Room, Stored, batch_of
 from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.crc64 import combine, crc64
-from maxbrod.layouts.kbs.schema import (
+from maxbrod.layouts.kbs.format import (
     BATCH_HEADER_BYTES,
+    EMPTY_BYTES,
     FOOTER_BYTES,
     HEADER_BYTES,
+    SEGMENT,
     BatchHeader,
     Header,
     decode_batch_header,
@@ -25,6 +30,8 @@ from maxbrod.layouts.kbs.schema import (
     decode_header,
     encode_header,
 )
+from maxbrod.layouts.kbs.survey import parse_partitions, read_header
+from maxbrod.layouts.manifest import MANIFEST, Backup, check_segments, list_segments, other_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +39,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.storage.interface import Storage
 
 
@@ -139,3 +145,67 @@ def _check_footer(stored: Stored, header: Header, checksum: int) -> None:
             f"the footer says {records} records and checksum {whole:016x}, not {header.records} and {found:016x}",
             position=stored.size - FOOTER_BYTES,
         )
+
+
+def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+    """Yield where a backup is not what its manifest says. Quick: names, sizes, counts. Deep: checksums and records."""
+    backup = Backup.surveyed(survey)
+    if backup is None:
+        yield from survey.faults
+        return
+    objects = sorted(list_segments(storage, backup, SEGMENT))
+    sizes = {path: size for _, _, path, size in objects}
+    check_object = partial(_check_object, storage)
+    yield from check_segments(storage, survey, sizes, check_object, _check_records if deep else None)
+    yield from _check_counts(storage, backup, survey)
+    named = {segment.path for segment in survey.segments}
+    emptied = survey.details.get("emptied", {})
+    for where, number, path, size in objects:
+        if number < emptied.get(where.topic, {}).get(str(where.partition), 0):
+            if size != EMPTY_BYTES:
+                yield Fault(path=path, message="was pruned, and still takes space: prune again", fatal=False)
+        elif path not in named:
+            yield Fault(path=path, message="no manifest counts this segment", fatal=False)
+
+
+def _check_object(storage: Storage, segment: ForeignSegment, size: int) -> Iterator[Fault]:
+    if size != segment.bytes:
+        yield other_size(segment, size)
+        return
+    try:
+        header = read_header(storage, segment.path, size)
+    except MaxbrodError as error:
+        yield Fault(path=segment.path, message=error.message, offset=segment.base_offset)
+        return
+    if (header.first_offset, header.records) != (segment.base_offset, segment.records):
+        message = f"the segment has {header.records} records from offset {header.first_offset} on"
+        yield Fault(path=segment.path, message=message, offset=segment.base_offset)
+
+
+def _check_records(storage: Storage, segment: ForeignSegment) -> Sequence[Fault]:
+    for _ in read(storage, segment, ["offset"]):
+        pass  # reading compares every checksum and count
+    return ()
+
+
+def _check_counts(storage: Storage, backup: Backup, survey: Survey) -> Iterator[Fault]:
+    """Compares the manifest's own sums with the segments."""
+    path = backup.path(MANIFEST)
+    if survey.details.get("rebuilt"):
+        return
+    try:
+        manifest = read_document(storage, path)
+        topics = [] if manifest is None else manifest.objects("topics")
+        entries = [entry for topic in topics for entry in parse_partitions(topic)]
+    except MaxbrodError:
+        return  # a fault of the survey
+    for entry in entries:
+        held = [segment for segment in survey.segments if segment.where == entry.where]
+        records = sum(segment.records or 0 for segment in held)
+        first = held[0].base_offset if held else entry.first_offset
+        if (records, first) != (entry.records, entry.first_offset):
+            message = (
+                f"{entry.where} has {entry.records} records from offset {entry.first_offset} on by the manifest, "
+                f"and {records} from {first} on by its segments"
+            )
+            yield Fault(path=path, message=message, offset=first, fatal=records < entry.records)

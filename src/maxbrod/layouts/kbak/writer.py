@@ -12,22 +12,22 @@ import numpy as np
 
 from maxbrod.batch.columns import GrowingBytes
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.backup_writing import BackupWriter, Extent
-from maxbrod.layouts.backups import codec_of
 from maxbrod.layouts.buffers import RecordBuffers, constant, little_endian
 from maxbrod.layouts.decoding import Counts, Tallied
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.kbak import kernels
-from maxbrod.layouts.kbak.compression import compress
-from maxbrod.layouts.kbak.schema import (
+from maxbrod.layouts.kbak.format import (
     HEADER_BYTES,
     MAGIC_END,
     RECORD_BYTES_MAX,
     Header,
     SegmentCodec,
+    compress,
     encode_header,
     segment_name,
 )
+from maxbrod.layouts.manifest import codec_of
+from maxbrod.layouts.manifest_writer import BackupWriter, Extent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

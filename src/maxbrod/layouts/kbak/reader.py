@@ -7,6 +7,8 @@ both of version 0. Nothing here shows which records an aborted transaction wrote
 
 from __future__ import annotations
 
+import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,26 +19,29 @@ from maxbrod.batch.columns import binary_array, number_column
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
-from maxbrod.layouts.foreign import UNCOMMITTED, ForeignSegment
+from maxbrod.layouts.foreign import UNCOMMITTED, Fault, ForeignSegment, Survey
 from maxbrod.layouts.found import Room, Stored, batch_of
 from maxbrod.layouts.kbak import kernels
-from maxbrod.layouts.kbak.compression import open_body
-from maxbrod.layouts.kbak.legacy import read_legacy
-from maxbrod.layouts.kbak.schema import (
+from maxbrod.layouts.kbak.format import (
     FOOTER_BYTES,
     HEADER_BYTES,
     MAGIC,
     MAGIC_END,
     RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
+    SEGMENT,
     Header,
     decode_header,
+    open_body,
 )
+from maxbrod.layouts.kbak.legacy import read_legacy
+from maxbrod.layouts.manifest import Backup, check_segments, other_size, parse_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from maxbrod.storage.interface import Storage
+
 
 PIECE_BYTES: Final = 8 << 20
 """Decompressed bytes of records in one batch; more only if a single record has more."""
@@ -200,3 +205,48 @@ def _markers(key: pa.Array, value: pa.Array) -> pa.Array:
     sized = pc.equal(pc.binary_length(value), _MARKER_BYTES)
     found = pc.and_(sized, pc.starts_with(value, pattern=_MARKER_VERSION))
     return pc.and_(pc.is_in(key, value_set=_MARKER_KEYS), pc.fill_null(found, fill_value=False))
+
+
+def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+    """Yield where a backup is not what its manifest says. Quick: names and sizes. Deep: checksums, counts, records."""
+    backup = Backup.surveyed(survey)
+    if backup is None:
+        yield from survey.faults
+        return
+    sizes = {info.path: info.size for info in storage.list(backup.path("topics"))}
+    check_object = partial(_check_object, backup)
+    yield from check_segments(storage, survey, sizes, check_object, _check_records if deep else None)
+    named = {segment.path for segment in survey.segments}
+    for path in sizes:
+        if path not in named and parse_name(SEGMENT, backup.name(path)) is not None:
+            yield Fault(path=path, message="no manifest names this segment", fatal=False)
+
+
+def _check_object(backup: Backup, segment: ForeignSegment, size: int) -> Iterator[Fault]:
+    if segment.bytes and size != segment.bytes:
+        yield other_size(segment, size)
+    start = segment.details.get("start_offset", segment.base_offset)
+    if parse_name(SEGMENT, backup.name(segment.path)) != (segment.where, start):
+        message = f"the segment is not named as {segment.where} from offset {start} on"
+        yield Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False)
+
+
+def _check_records(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
+    """Read all of a segment, and compare it with the manifest."""
+    sha256 = segment.details.get("sha256")
+    if sha256 and _sha256(storage, segment.path) != sha256:
+        yield Fault(path=segment.path, message="the segment has another SHA-256", offset=segment.base_offset)
+    timestamps = [number_column(batch.column(0)) for batch in read(storage, segment, ["timestamp_ms"])]
+    if timestamps and "start_timestamp" in segment.details and "from_offset" not in segment.details:
+        first, last = int(timestamps[0][0]), int(timestamps[-1][-1])
+        noted = segment.details["start_timestamp"], segment.details["end_timestamp"]
+        if (first, last) != noted:
+            message = f"the records have the times {first} to {last}, and the manifest says {noted[0]} to {noted[1]}"
+            yield Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False)
+
+
+def _sha256(storage: Storage, path: str) -> str:
+    stored, digest = Stored(storage, path), hashlib.sha256()
+    for piece in stored.pieces(0, stored.size):
+        digest.update(piece)
+    return digest.hexdigest()

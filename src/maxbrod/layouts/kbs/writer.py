@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from maxbrod.batch.columns import GrowingBytes
 from maxbrod.batch.compression import compress
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.backup_writing import BackupWriter, Extent
-from maxbrod.layouts.backups import codec_of
 from maxbrod.layouts.buffers import RecordBuffers, constant, decimal
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.crc64 import combine, crc64
-from maxbrod.layouts.kbs.schema import (
+from maxbrod.layouts.kbs.format import (
     BATCH_BYTES_MAX,
     BLOCK_BYTES_LIMIT,
     BatchHeader,
@@ -25,6 +23,8 @@ from maxbrod.layouts.kbs.schema import (
     encode_header,
     segment_name,
 )
+from maxbrod.layouts.manifest import codec_of
+from maxbrod.layouts.manifest_writer import BackupWriter, Extent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,24 +1,25 @@
 """Backups of tools that keep several of them under one root, each with an id and a manifest: the layouts kbak and kbs.
 
 The archive's URL may point to the root, where each backup has a folder named after its id, or straight into such a
-folder. Owns finding backups, and what both layouts check and report alike.
+folder. Both layouts are dialects of one form: the manifest names or counts the segments, and nothing else is part of
+the backup. Owns what they do alike: find a backup, survey, check and prune it, and refuse what would damage it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from maxbrod.errors import MaxbrodError, ObjectNotFoundError, RefusedError, UsageError
-from maxbrod.layouts.documents import is_plain_name
-from maxbrod.layouts.foreign import Fault, Survey, WriteOptions
+from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UsageError
+from maxbrod.layouts.documents import Fields, is_plain_name, read_document
+from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey, WriteOptions
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from maxbrod.storage.interface import Storage
 
@@ -93,20 +94,55 @@ def _manifest_head(storage: Storage, folder: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupKind:
-    """How the backups of one layout are recognized.
+    """How the backups of one layout are recognized and read."""
 
-    `is_ours` judges the first bytes of a manifest. If they are inconclusive (None), the names of objects decide.
-    """
-
+    layout: str
     segment: re.Pattern[str]
+    """The names of segments below the backup's folder. Groups: topic, partition, number."""
     is_ours: Callable[[bytes], bool | None]
+    """Judges the first bytes of a manifest. If they are inconclusive (None), the names of objects decide."""
+    backup_id: Callable[[Fields], str]
+    """The id that a manifest states. CorruptDataError, UnsupportedFormatError: the manifest cannot be used."""
+    by_manifest: Callable[[Storage, Backup, Fields], Survey]
+    """CorruptDataError: only the segments themselves show what the backup has."""
+    by_headers: Callable[[Storage, Backup, list[Fault]], list[ForeignSegment]]
+    """Every readable segment, without overlaps; the others become faults."""
 
     def detect(self, storage: Storage) -> bool:
         """Whether the storage has such a backup, by the first names that it lists."""
         folders = chain([""], self._folders(storage, names_max=_NAMES_MAX))
         return any(self._is_backup(storage, folder) for folder in folders)
 
-    def find(self, storage: Storage, backup_id: str | None) -> Backup | None:
+    def survey(self, storage: Storage, backup_id: str | None = None) -> Survey:
+        """Return the contents of the requested backup by its manifest, or else by the headers of its segments."""
+        backup = self._find(storage, backup_id)
+        if backup is None:
+            return Survey(layout=self.layout, segments=())
+        path = backup.path(MANIFEST)
+        try:
+            manifest = read_document(storage, path)
+            if manifest is None:
+                # Its run died before it published anything. The next run overwrites what it left.
+                message = "there are segments, but no manifest: nothing of this backup was published"
+                fault = Fault(path=path, message=message, fatal=False)
+                return Survey(layout=self.layout, segments=(), faults=(fault,), details=backup.details)
+            backup = replace(backup, backup_id=self.backup_id(manifest))
+            _refuse_other(backup, backup_id)
+            return self.by_manifest(storage, backup, manifest)
+        except CorruptDataError as error:
+            message = f"the manifest cannot be read: {error.message}; the headers of its segments are used instead"
+            faults = [Fault(path=path, message=message, fatal=False)]
+        segments = sorted(self.by_headers(storage, backup, faults), key=in_order)
+        return Survey(
+            layout=self.layout,
+            segments=tuple(segments),
+            topics={segment.where.topic: ForeignTopic(name=segment.where.topic) for segment in segments},
+            positions={segment.where: segment.end_offset for segment in segments},
+            faults=tuple(faults),
+            details={**backup.details, "rebuilt": True},
+        )
+
+    def _find(self, storage: Storage, backup_id: str | None) -> Backup | None:
         """The requested backup, with the id that its place suggests; None if there is none.
 
         UsageError: there are several.
@@ -150,7 +186,7 @@ class BackupKind:
                 yield folder
 
 
-def refuse_other(backup: Backup, backup_id: str | None) -> None:
+def _refuse_other(backup: Backup, backup_id: str | None) -> None:
     """UsageError: the URL points into one backup's folder, and another one is requested."""
     if backup_id not in {None, backup.backup_id, backup.folder}:
         raise UsageError(
@@ -159,30 +195,75 @@ def refuse_other(backup: Backup, backup_id: str | None) -> None:
         )
 
 
-def unpublished(layout: str, backup: Backup) -> Survey:
-    """The survey of a backup whose run died before it published anything. The next run overwrites what it left."""
-    message = "there are segments, but no manifest: nothing of this backup was published"
-    fault = Fault(path=backup.path(MANIFEST), message=message, fatal=False)
-    return Survey(layout=layout, segments=(), faults=(fault,), details=backup.details)
+def in_order(segment: ForeignSegment) -> tuple[TopicPartition, int]:
+    """Return the key by which the segments of a survey are sorted."""
+    return segment.where, segment.base_offset
 
 
-def unreadable_manifest(backup: Backup, error: MaxbrodError) -> Fault:
-    message = f"the manifest cannot be read: {error.message}; the headers of its segments are used instead"
-    return Fault(path=backup.path(MANIFEST), message=message, fatal=False)
+def left_out(path: str, offset: int) -> Fault:
+    return Fault(path=path, message="holds offsets that another segment has, too; it is left out", offset=offset)
 
 
 def positions_ahead(
-    path: str, positions: Mapping[TopicPartition, int], published: Mapping[TopicPartition, int]
+    path: str, published: Mapping[TopicPartition, int], positions: Callable[[], Mapping[TopicPartition, int]]
 ) -> Iterator[Fault]:
-    """Where the file by which the tool resumes is ahead of the manifest.
+    """Yield where the file by which the tool resumes, read by `positions`, is ahead of the manifest.
 
     The manifest is the truth: an offset that only the other file knows has no record here.
     """
-    for where, position in sorted(positions.items()):
+    try:
+        found = positions()
+    except CorruptDataError as error:
+        yield Fault(path=path, message=error.message, fatal=False)
+        return
+    for where, position in sorted(found.items()):
         known = published.get(where, 0)
         if position > known:
             message = f"says that {where} is backed up to offset {position}, and the manifest to {known}"
             yield Fault(path=path, message=message, offset=known, fatal=False)
+
+
+def check_segments(
+    storage: Storage,
+    survey: Survey,
+    sizes: Mapping[str, int],
+    check_object: Callable[[ForeignSegment, int], Iterator[Fault]],
+    check_records: Callable[[Storage, ForeignSegment], Iterable[Fault]] | None,
+) -> Iterator[Fault]:
+    """Yield the faults of the survey, and of every segment. `sizes` has all objects below `topics`.
+
+    `check_object` compares an object of the right size with the manifest; `check_records` reads it, which may fail.
+    """
+    yield from survey.faults
+    for segment in survey.segments:
+        size = sizes.get(segment.path)
+        if size is None:
+            yield Fault(path=segment.path, message="the segment is missing", offset=segment.base_offset)
+            continue
+        yield from check_object(segment, size)
+        if check_records is None:
+            continue
+        try:
+            yield from check_records(storage, segment)
+        except MaxbrodError as error:
+            yield Fault(path=segment.path, message=error.message, offset=error.offset or segment.base_offset)
+
+
+def other_size(segment: ForeignSegment, size: int) -> Fault:
+    message = f"the segment has {size} bytes, and the manifest says {segment.bytes}"
+    return Fault(path=segment.path, message=message, offset=segment.base_offset)
+
+
+def manifest_to_prune(storage: Storage, survey: Survey) -> tuple[Backup, dict[str, Any]] | None:
+    """Return the backup and the values of its manifest; None if there is no backup. RefusedError: it is damaged."""
+    backup = Backup.surveyed(survey)
+    if backup is None:
+        return None
+    refuse_rebuilt(storage, backup, survey)
+    manifest = read_document(storage, backup.path(MANIFEST))
+    if manifest is None:
+        raise RefusedError("the manifest has disappeared", object_name=storage.name_of(backup.path(MANIFEST)))
+    return backup, dict(manifest.values)
 
 
 def backup_for(survey: Survey, options: WriteOptions) -> Backup:
