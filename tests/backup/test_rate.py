@@ -10,7 +10,7 @@ from backup.oracle import read_archive
 from convert.engine import back_up_as
 from maxbrod.backup import task as task_module
 from maxbrod.cli.main import run
-from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.transfer import task as transfer_module
 

@@ -18,7 +18,7 @@ from maxbrod.sandbox.records import produce_records
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from maxbrod.kafka.fetch.chunks import Chunk
+    from maxbrod.kafka.fetch.request import Chunk
     from maxbrod.sandbox.cluster import Cluster
 
 

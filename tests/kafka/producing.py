@@ -12,7 +12,7 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.kafka.produce.appends import Append, Batch, Feed, stamped
-from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders

@@ -30,12 +30,11 @@ from maxbrod.kafka.state.cluster_state import (
     Quota,
     QuotaEntity,
 )
-from maxbrod.kafka.state.sizes import partition_sizes
+from maxbrod.kafka.state.topics import partition_sizes
 from maxbrod.kafka.wire import coordination
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.kafka.wire.connection import Connection
+from maxbrod.kafka.wire.connection import ApiVersions, Connection
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.kafka.wire.versions import ApiVersions
 from maxbrod.model import topic_id_text
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, replicas

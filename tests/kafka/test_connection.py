@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.wire.connection import Connection, send_all
+from maxbrod.kafka.wire.connection import ApiVersions, Connection, send_all
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.metadata import metadata_request, read_metadata
-from maxbrod.kafka.wire.versions import ApiVersions
 
 PRODUCE, VERSION = 0, 13
 METADATA = 12

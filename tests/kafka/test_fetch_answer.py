@@ -13,8 +13,7 @@ from kafka.protocol.consumer import FetchResponse
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.kafka.fetch.chunks import announced_bytes, select
-from maxbrod.kafka.fetch.request import read_answer
+from maxbrod.kafka.fetch.request import announced_bytes, read_answer, select
 from maxbrod.sandbox.events import orders
 
 TOPIC_ID = UUID(int=7)

@@ -10,12 +10,12 @@ from producing import batches_of, feed_of
 
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.admin.topics import delete_records
-from maxbrod.kafka.fetch.log_ends import log_end, log_ends
-from maxbrod.kafka.produce import filling
+from maxbrod.kafka.fetch.offsets import log_end, log_ends
+from maxbrod.kafka.produce import empty_offsets
 from maxbrod.kafka.produce.appends import sequence_after
-from maxbrod.kafka.produce.filling import fill_by_transactions, fillers
+from maxbrod.kafka.produce.empty_offsets import fill_by_transactions, fillers
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.produce.transactions import Transaction, end_request
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
@@ -82,7 +82,7 @@ def test_a_filling_that_died_within_a_transaction_is_finished_by_the_next(
 
     with client_of(cluster) as client:
         with monkeypatch.context() as patched:
-            patched.setattr(filling, "end_request", dies)
+            patched.setattr(empty_offsets, "end_request", dies)
             with pytest.raises(KeyboardInterrupt):
                 fill_by_transactions(client, {where: 9}, transactional_id=topic)
         fill_by_transactions(client, {where: 9}, transactional_id=topic)

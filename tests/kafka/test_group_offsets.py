@@ -9,8 +9,7 @@ from cluster_changes import classic_member
 from kafka import KafkaConsumer
 from kafka_reading import client_of, partition_of
 
-from maxbrod.kafka.admin.group_members import remove_members
-from maxbrod.kafka.admin.group_offsets import ACTIVE, commit_offsets, delete_offsets
+from maxbrod.kafka.admin.groups import ACTIVE, commit_offsets, delete_offsets, remove_members
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.groups import ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline

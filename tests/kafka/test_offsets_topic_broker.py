@@ -10,7 +10,7 @@ from kafka import TopicPartition as LibraryPartition
 from kafka_reading import bounds, client_of, partition_of, read_all
 
 from maxbrod.batch.decode import decode
-from maxbrod.kafka.admin.group_offsets import delete_offsets
+from maxbrod.kafka.admin.groups import delete_offsets
 from maxbrod.kafka.state.groups import ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.last_records import COLUMNS

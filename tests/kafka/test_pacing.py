@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from maxbrod.kafka.wire import pacing
-from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.kafka.wire import deadline
+from maxbrod.kafka.wire.deadline import Pace
 
 
 @pytest.fixture
@@ -14,8 +14,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr("maxbrod.kafka.wire.pacing.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("maxbrod.kafka.wire.pacing.time.sleep", sleep)
+    monkeypatch.setattr("maxbrod.kafka.wire.deadline.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("maxbrod.kafka.wire.deadline.time.sleep", sleep)
     return now
 
 
@@ -24,14 +24,14 @@ def test_bytes_take_the_time_that_the_rate_gives_them(clock: list[float]) -> Non
     for _ in range(11):
         pace.wait(500)
     # Ten of them have had their half second; the last one has just begun.
-    assert clock[0] == pytest.approx(105.0, abs=pacing._PAUSE_S)
+    assert clock[0] == pytest.approx(105.0, abs=deadline._PAUSE_S)
 
 
 def test_small_pieces_keep_the_rate_as_well(clock: list[float]) -> None:
     pace = Pace(1000)
     for _ in range(1001):
         pace.wait(10)
-    assert clock[0] == pytest.approx(110.0, abs=pacing._PAUSE_S)
+    assert clock[0] == pytest.approx(110.0, abs=deadline._PAUSE_S)
 
 
 def test_without_a_rate_nothing_waits(clock: list[float]) -> None:

@@ -13,11 +13,11 @@ from producing import assert_stored, batches_of, feed_of, produce_orders
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import RefusedError, TopicGoneError, UsageError
-from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.produce.appends import Append, Batch, Hole, stamped
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.produce.producing import produce_all
-from maxbrod.kafka.wire.versions import ApiVersions
+from maxbrod.kafka.wire.connection import ApiVersions
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.process import wait_for

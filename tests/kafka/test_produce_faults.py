@@ -11,10 +11,10 @@ from producing import assert_stored, batches_of, feed_of, produce_orders
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
-from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.produce.appends import Append, Hole
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.proxy import (

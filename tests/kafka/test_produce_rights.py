@@ -11,15 +11,14 @@ from producing import assert_stored, batches_of, feed_of, produce_orders
 
 from maxbrod.config import KafkaConfig, from_java_properties
 from maxbrod.errors import UnsupportedFormatError, UsageError
-from maxbrod.kafka.admin.access import create_acls, set_quotas
-from maxbrod.kafka.admin.group_offsets import commit_offsets
-from maxbrod.kafka.admin.rights import cluster_operations, group_operations, topic_operations
+from maxbrod.kafka.admin.access import cluster_operations, create_acls, group_operations, set_quotas, topic_operations
+from maxbrod.kafka.admin.groups import commit_offsets
 from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_topics
-from maxbrod.kafka.fetch.log_ends import log_end
+from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.produce.appends import Hole
-from maxbrod.kafka.produce.filling import fill_by_transactions
+from maxbrod.kafka.produce.empty_offsets import fill_by_transactions
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.state.access import read_acls, read_quotas
 from maxbrod.kafka.state.cluster_state import Acl, CommittedOffset, Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient

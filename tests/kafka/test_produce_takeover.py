@@ -11,13 +11,13 @@ from kafka_reading import client_of, partition_of
 from producing import assert_stored, batches_of, feed_of
 
 from maxbrod.errors import MisplacedBatchError, ProducerFencedError, UnavailableError
-from maxbrod.kafka.fetch.log_ends import log_end
 from maxbrod.kafka.fetch.log_tails import coordinator_epoch
-from maxbrod.kafka.produce import producing
+from maxbrod.kafka.fetch.offsets import log_end
+from maxbrod.kafka.produce import producer
 from maxbrod.kafka.produce.append_queue import AppendQueue
 from maxbrod.kafka.produce.appends import Append, Hole
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.produce.request import markers_body
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.sandbox.events import orders
@@ -56,12 +56,12 @@ def test_markers_of_a_process_that_was_replaced_fill_a_hole_only_once(
 
     def log_end_then(*words: Any, **more: Any) -> int:
         end = log_end(*words, **more)
-        monkeypatch.setattr(producing, "log_end", log_end)
+        monkeypatch.setattr(producer, "log_end", log_end)
         arrive()
         return end
 
     if when == "after it":
-        monkeypatch.setattr(producing, "log_end", log_end_then)
+        monkeypatch.setattr(producer, "log_end", log_end_then)
     else:
         arrive()
     (batch,) = batches_of(orders(100), new_producer_id(client))
@@ -111,12 +111,12 @@ def test_an_epoch_that_an_earlier_attempt_has_raised_is_learned_from_the_broker(
 
     def learn_then(*words: Any, **more: Any) -> int:
         epoch = coordinator_epoch(*words, **more)
-        monkeypatch.setattr(producing, "coordinator_epoch", coordinator_epoch)
+        monkeypatch.setattr(producer, "coordinator_epoch", coordinator_epoch)
         raise_epoch()
         return epoch
 
     if when == "after it":
-        monkeypatch.setattr(producing, "coordinator_epoch", learn_then)
+        monkeypatch.setattr(producer, "coordinator_epoch", learn_then)
     else:
         raise_epoch()
     first = 0 if when == "after it" else 1

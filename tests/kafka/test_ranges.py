@@ -29,7 +29,7 @@ from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.kafka.fetch.chunks import Chunk
+    from maxbrod.kafka.fetch.request import Chunk
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.sandbox.cluster import Cluster
 

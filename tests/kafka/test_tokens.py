@@ -9,7 +9,7 @@ from token_endpoint import serving_tokens
 
 from maxbrod.config import KafkaConfig, SaslConfig, from_java_properties
 from maxbrod.errors import AccessDeniedError, EnvironmentMissingError, MaxbrodError, UnavailableError, UsageError
-from maxbrod.kafka.wire import tokens
+from maxbrod.kafka.wire import security
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,9 +19,9 @@ SECRET = "s3cr/t:+"
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    tokens.forget_tokens()
+    security.forget_tokens()
     yield
-    tokens.forget_tokens()
+    security.forget_tokens()
 
 
 def config_for(url: str, **more: str) -> SaslConfig:
@@ -32,14 +32,14 @@ def config_for(url: str, **more: str) -> SaslConfig:
 
 def test_a_token_is_asked_for_once_until_it_is_about_to_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("maxbrod.kafka.wire.tokens.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("maxbrod.kafka.wire.security.time.monotonic", lambda: now[0])
     with serving_tokens(lambda: (200, {"access_token": f"t{now[0]:.0f}", "expires_in": 100})) as endpoint:
         config = config_for(endpoint.url, scope="kafka read")
-        assert [tokens.token_of(config), tokens.token_of(config)] == ["t1000", "t1000"]
+        assert [security.token_of(config), security.token_of(config)] == ["t1000", "t1000"]
         now[0] += 79
-        assert tokens.token_of(config) == "t1000"
+        assert security.token_of(config) == "t1000"
         now[0] += 2
-        assert tokens.token_of(config) == "t1081"
+        assert security.token_of(config) == "t1081"
     form, client = endpoint.asked[0]
     assert form == {"grant_type": ["client_credentials"], "scope": ["kafka read"]}
     assert client == "me:s3cr%2Ft%3A%2B"
@@ -60,7 +60,7 @@ def test_an_endpoint_that_gives_no_token_is_named_and_no_secret_is_shown(
     status: int, answer: object, kind: type[MaxbrodError], said: str
 ) -> None:
     with serving_tokens(lambda: (status, answer)) as endpoint, pytest.raises(kind) as caught:
-        tokens.token_of(config_for(endpoint.url))
+        security.token_of(config_for(endpoint.url))
     assert said in caught.value.message
     assert caught.value.object_name == endpoint.url
     assert SECRET not in json.dumps(caught.value.as_dict())
@@ -68,7 +68,7 @@ def test_an_endpoint_that_gives_no_token_is_named_and_no_secret_is_shown(
 
 def test_an_endpoint_that_does_not_answer_is_named() -> None:
     with pytest.raises(UnavailableError, match=r"does not answer.*127\.0\.0\.1:1") as caught:
-        tokens.token_of(config_for("http://127.0.0.1:1/token"))
+        security.token_of(config_for("http://127.0.0.1:1/token"))
     assert caught.value.retryable
 
 
@@ -119,12 +119,12 @@ def test_iam_signs_with_the_keys_of_the_environment(monkeypatch: pytest.MonkeyPa
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match="region"):
-        tokens.msk_message("b-1.example", None)
+        security.msk_message("b-1.example", None)
     with pytest.raises(EnvironmentMissingError, match="AWS_ACCESS_KEY_ID"):
-        tokens.msk_message("b-1.example", "eu-west-1")
+        security.msk_message("b-1.example", "eu-west-1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    message = json.loads(tokens.msk_message("b-1.example", "eu-west-1"))
+    message = json.loads(security.msk_message("b-1.example", "eu-west-1"))
     assert (message["host"], message["action"]) == ("b-1.example", "kafka-cluster:Connect")
     assert message["x-amz-credential"].startswith("AKIA/")
     assert "/eu-west-1/kafka-cluster/" in message["x-amz-credential"]

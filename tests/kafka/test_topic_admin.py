@@ -18,8 +18,8 @@ from maxbrod.kafka.admin.topics import (
     delete_records,
     delete_topics,
 )
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.state.topics import read_configs
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline

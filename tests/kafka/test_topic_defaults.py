@@ -9,8 +9,7 @@ import pytest
 from kafka_reading import client_of
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.state.known_configs import read_known_configs
-from maxbrod.kafka.state.topics import read_defaults
+from maxbrod.kafka.state.topics import read_defaults, read_known_configs
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.restore.target import look_at_target
 from maxbrod.sandbox.topics import create_topic

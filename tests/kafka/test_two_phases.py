@@ -15,10 +15,18 @@ from maxbrod.batch.headers import walk
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
 from maxbrod.kafka.produce.appends import Batch, Feed, stamped
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-from maxbrod.kafka.produce.producing import produce_all
-from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
-from maxbrod.kafka.produce.transactions import Standing, Transaction, add_partitions, begin, end, ongoing, standings
+from maxbrod.kafka.produce.transactions import (
+    Standing,
+    Transaction,
+    add_partitions,
+    begin,
+    end,
+    longest_timeout_ms,
+    ongoing,
+    standings,
+)
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic

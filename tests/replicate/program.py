@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from maxbrod.batch.coalescing import JoinRule
 from maxbrod.config import Config
-from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.replicate.ingress import append_source, append_task
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease

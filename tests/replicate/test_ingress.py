@@ -10,8 +10,8 @@ import pytest
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.admin.topics import create_partitions, delete_records
-from maxbrod.kafka.fetch.log_ends import log_end
-from maxbrod.kafka.produce import producing
+from maxbrod.kafka.fetch.offsets import log_end
+from maxbrod.kafka.produce import producer
 from maxbrod.kafka.produce.appends import Feed, Hole
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
@@ -209,17 +209,17 @@ def test_a_faulted_mirror_that_is_deleted_is_mirrored_anew_by_the_same_process(
 
     def log_end_then(*words: Any, **more: Any) -> int:
         """Another process fills the hole at that very moment."""
-        monkeypatch.setattr(producing, "log_end", log_end)
+        monkeypatch.setattr(producer, "log_end", log_end)
         end = log_end(*words, **more)
         with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
             where = TopicPartition(topic=topic + SUFFIX, partition=0)
             topic_id = client.topic(where.topic, deadline=Deadline.after(60)).topic_id
             late = Feed(where=where, topic_id=topic_id, first_offset=end, appends=[Hole(count=1, source_offset=end)])
-            list(producing.produce_all(client, [late]))
+            list(producer.produce_all(client, [late]))
         return end
 
     with Ingress(config) as ingress:
-        monkeypatch.setattr(producing, "log_end", log_end_then)
+        monkeypatch.setattr(producer, "log_end", log_end_then)
         assert only(ingress.run()).state is State.FAULTED
         assert offsets(cluster, topic + SUFFIX) == (0, 14), "one marker too many, and no record behind it"
         assert only(ingress.run()).state is State.FAULTED

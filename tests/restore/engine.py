@@ -13,7 +13,7 @@ from kafka import TopicPartition as LibraryPartition
 
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig
-from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.admin.groups import commit_offsets
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.groups import list_groups

@@ -13,7 +13,7 @@ from kafka.protocol.api_key import ApiKey
 from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.restore import run as engine
 from maxbrod.restore import task as restore_task

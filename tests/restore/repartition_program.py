@@ -17,7 +17,7 @@ from maxbrod.batch import sharing
 from maxbrod.batch.prepare import prepare
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.repartition import split as repartition_split

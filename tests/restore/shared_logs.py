@@ -14,7 +14,7 @@ from maxbrod.batch.schema import project
 from maxbrod.batch.sharing import CONTENT_COLUMNS
 from maxbrod.kafka.produce.appends import LATER, Acknowledged, Batch
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.restore.repartition.source import SourceRecords
 from maxbrod.restore.repartition.split import SharedTarget, Splitter

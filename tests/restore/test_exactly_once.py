@@ -11,7 +11,7 @@ import pytest
 from backup.engine import back_up, config_of
 from backup.ledger import NOW_MS, Ledger
 from maxbrod.errors import RefusedError
-from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition

@@ -21,7 +21,7 @@ from backup.plain import Record
 from maxbrod.batch import sharing
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.appends import Batch, Feed
-from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.rename import parse_rename

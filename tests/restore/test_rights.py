@@ -12,7 +12,7 @@ import pytest
 
 from backup.engine import back_up, config_of
 from maxbrod.kafka.admin.access import create_acls
-from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.admin.groups import commit_offsets
 from maxbrod.kafka.state.access import read_acls
 from maxbrod.kafka.state.cluster_state import Acl, CommittedOffset
 from maxbrod.kafka.wire.client import KafkaClient

@@ -13,7 +13,7 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.kafka.produce.appends import Append
-from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import TopicPartition

@@ -15,7 +15,7 @@ from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.bounds import PARTITIONS_MAX, count_partitions
 from maxbrod.catalog.rows import Gap, Row, Run, Segment
 from maxbrod.errors import CorruptDataError
-from maxbrod.kafka.state.access_names import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
+from maxbrod.kafka.state.access import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
 from maxbrod.kafka.state.cluster_state import (
     Acl,
     Broker,

@@ -13,8 +13,8 @@ from maxbrod.kafka.admin.topics import NewTopic, create_topics
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import Feed, stamped
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.avro.coordination import TOPIC, decode_coordination, encode_coordination

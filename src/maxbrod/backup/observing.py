@@ -13,8 +13,7 @@ from maxbrod.backup.truncation import find_truncations
 from maxbrod.errors import EXIT_INCOMPLETE, MaxbrodError, UsageError
 from maxbrod.kafka.fetch.log_bounds import LogBounds, LogBoundsReader
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
-from maxbrod.kafka.state.sizes import partition_sizes
-from maxbrod.kafka.state.topics import see_topics
+from maxbrod.kafka.state.topics import partition_sizes, see_topics
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition, topic_id_text
 from maxbrod.notices import Notice

@@ -24,7 +24,7 @@ from maxbrod.errors import (
 from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
 from maxbrod.kafka.fetch.small_ranges import SmallRange, read_small_ranges
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
-from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.layouts.kafka.format import SEGMENTS
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import topic_id_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from maxbrod.config import KafkaConfig, StorageConfig
-    from maxbrod.kafka.fetch.chunks import Chunk
+    from maxbrod.kafka.fetch.request import Chunk
     from maxbrod.layouts.kafka.format import Compression, SegmentLimits
     from maxbrod.layouts.kafka.writer import PartitionWriter
 

@@ -17,12 +17,11 @@ from maxbrod.bench.loads import TOPIC_CONFIG, letters
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.admin.topics import delete_records
-from maxbrod.kafka.fetch.log_ends import log_end, log_ends
-from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
+from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets, log_end, log_ends
 from maxbrod.kafka.produce.appends import Append, Feed, Hole, stamped
-from maxbrod.kafka.produce.filling import fillers
+from maxbrod.kafka.produce.empty_offsets import fillers
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition

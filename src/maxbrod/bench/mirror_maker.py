@@ -25,7 +25,7 @@ from maxbrod.bench.race import Lap, race_laps, time_lap
 from maxbrod.bench.stage import Stage, open_sandbox
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import MaxbrodError, UnavailableError
-from maxbrod.kafka.fetch.log_ends import log_ends
+from maxbrod.kafka.fetch.offsets import log_ends
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.run import Ingress

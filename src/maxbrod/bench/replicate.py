@@ -22,7 +22,7 @@ from maxbrod.bench.processes import cpu_seconds
 from maxbrod.bench.race import Lap, race_laps
 from maxbrod.bench.stage import Stage, open_sandbox
 from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.fetch.log_ends import log_ends
+from maxbrod.kafka.fetch.offsets import log_ends
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.run import Ingress

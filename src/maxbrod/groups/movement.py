@@ -13,10 +13,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from maxbrod.errors import CorruptDataError, UnavailableError, UnsupportedFormatError
 from maxbrod.groups.moves import WITHOUT_MEMBERS, GroupPosition
-from maxbrod.kafka.admin.group_members import remove_members
-from maxbrod.kafka.admin.group_offsets import ACTIVE, commit_offsets, delete_offsets
+from maxbrod.kafka.admin.groups import (
+    ACTIVE,
+    commit_offsets,
+    delete_offsets,
+    delete_share_offsets,
+    remove_members,
+    set_share_offsets,
+)
 from maxbrod.kafka.admin.outcomes import Outcome
-from maxbrod.kafka.admin.share_group_offsets import delete_share_offsets, set_share_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.groups import CLASSIC, SHARE, ListedGroup, list_groups, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline

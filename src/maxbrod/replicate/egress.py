@@ -18,7 +18,7 @@ from maxbrod.backup.part import Part
 from maxbrod.backup.plan.rolling import Waiting
 from maxbrod.catalog.catalog import open_writable
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
-from maxbrod.kafka.fetch.log_ends import log_ends
+from maxbrod.kafka.fetch.offsets import log_ends
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline

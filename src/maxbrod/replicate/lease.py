@@ -31,7 +31,7 @@ from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import GROUP, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import answered_with
-from maxbrod.kafka.wire.partitions import by_topic
+from maxbrod.kafka.wire.metadata import by_topic
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.sharing import Share, read_shares
 

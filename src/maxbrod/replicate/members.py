@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
 from maxbrod.errors import ObjectNotFoundError, RefusedError, UnavailableError
-from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.admin.groups import commit_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, now_ms

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, MaxbrodError, RefusedError, UnavailableError, UsageError
-from maxbrod.kafka.admin.group_offsets import commit_offsets
-from maxbrod.kafka.admin.rights import may_write_markers
+from maxbrod.kafka.admin.access import may_write_markers
+from maxbrod.kafka.admin.groups import commit_offsets
 from maxbrod.kafka.admin.topics import alter_configs
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.state.groups import list_groups
 from maxbrod.kafka.wire.client import KafkaClient, Leader
-from maxbrod.kafka.wire.partitions import by_topic
+from maxbrod.kafka.wire.metadata import by_topic
 from maxbrod.model import TopicPartition, now_ms, topic_id_text
 from maxbrod.replicate.heartbeat import STALE_MS, Heartbeat, read_heartbeats
 from maxbrod.replicate.ingress.brought import stable_extent

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import EXIT_DONE, EXIT_REFUSED, RefusedError, UsageError
-from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.admin.groups import commit_offsets
 from maxbrod.kafka.admin.topics import delete_topics
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.state.groups import list_groups, read_offsets

@@ -9,25 +9,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
-from maxbrod.kafka.admin.access import create_acls, set_quotas
-from maxbrod.kafka.admin.rights import (
+from maxbrod.kafka.admin.access import (
     Operations,
     cluster_operations,
+    create_acls,
     group_operations,
     may_write_markers,
+    set_quotas,
     topic_operations,
 )
 from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_topics, delete_records
-from maxbrod.kafka.fetch.log_ends import log_ends
-from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
+from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets, log_ends
 from maxbrod.kafka.produce.appends import Feed, sequence_after
-from maxbrod.kafka.produce.filling import fillers
+from maxbrod.kafka.produce.empty_offsets import fillers
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.state.access import read_quotas
 from maxbrod.kafka.state.capture import NO_AUTHORIZER, capture
-from maxbrod.kafka.state.known_configs import read_known_configs
-from maxbrod.kafka.state.topics import read_defaults, see_topics
+from maxbrod.kafka.state.topics import read_defaults, read_known_configs, see_topics
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import TRANSACTION, ask_for_coordinator
 from maxbrod.kafka.wire.deadline import Deadline

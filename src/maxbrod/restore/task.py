@@ -26,15 +26,15 @@ from maxbrod.batch.headers import walk
 from maxbrod.batch.provenance import Provenance  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.batch.replay import Replayed, replay
 from maxbrod.errors import MaxbrodError, RefusedError, TopicGoneError, UsageError
-from maxbrod.kafka.fetch.log_ends import log_ends
 from maxbrod.kafka.fetch.log_tails import LogTail, next_sequence, read_tail
+from maxbrod.kafka.fetch.offsets import log_ends
 from maxbrod.kafka.produce.appends import Append, Batch, Feed, Hole, sequence_after, stamped
-from maxbrod.kafka.produce.filling import fill_by_transactions
+from maxbrod.kafka.produce.empty_offsets import fill_by_transactions
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-from maxbrod.kafka.produce.producing import produce_all, prove_topic
+from maxbrod.kafka.produce.refusals import prove_topic
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
-from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.kafka.wire.deadline import Deadline, Pace
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of

@@ -16,7 +16,7 @@ from maxbrod.batch.transactions import from_fetch
 from maxbrod.errors import MaxbrodError, UsageError, naming
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
-from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.layouts.decoding import Skipped, decode_committed
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter

@@ -21,7 +21,7 @@ from convert.engine import run_job_here, without_spark
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, RefusedError, UnavailableError, UsageError
-from maxbrod.kafka.admin.group_offsets import commit_offsets
+from maxbrod.kafka.admin.groups import commit_offsets
 from maxbrod.kafka.admin.topics import delete_records
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.state.cluster_state import CommittedOffset

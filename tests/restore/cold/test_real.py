@@ -18,8 +18,8 @@ from maxbrod.archive.snapshots import find_moment
 from maxbrod.batch.headers import walk
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.kafka.produce.appends import Feed, stamped
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition

@@ -16,7 +16,7 @@ from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Reaction, code_name, reaction
-from maxbrod.kafka.wire.partitions import in_requests
+from maxbrod.kafka.wire.metadata import in_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Sequence

@@ -20,7 +20,7 @@ from kafka.protocol.admin import (
 from maxbrod.kafka.admin.outcomes import REQUEST_TIMEOUT_MS, Outcome, change_each
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.wire.error_codes import Code
-from maxbrod.kafka.wire.partitions import by_topic, each_partition
+from maxbrod.kafka.wire.metadata import by_topic, each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from maxbrod.batch.headers import HEADER_BYTES
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import sequence_after
-from maxbrod.kafka.wire.partitions import each_partition
+from maxbrod.kafka.wire.metadata import each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

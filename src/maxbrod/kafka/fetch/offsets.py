@@ -11,7 +11,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequ
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient, Leader, retry
 from maxbrod.kafka.wire.error_codes import answered_with
-from maxbrod.kafka.wire.partitions import by_topic, each_partition
+from maxbrod.kafka.wire.metadata import by_topic, each_partition
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
+
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -217,3 +218,35 @@ class _LeaderRequests(Generic[Wanted, Found]):
             self.retriable[where] = error
         else:
             self.final[where] = error
+
+
+def log_end(client: KafkaClient, where: TopicPartition, *, deadline: Deadline | None = None) -> int:
+    """The log end offset of the leader, once all in-sync replicas have reached it.
+
+    ListOffsets returns the high watermark, which lags behind. The end of the current leader epoch is the leader's log
+    end offset. Where both agree, no clean election can lose a record below.
+    """
+    return log_ends(client, [where], deadline=deadline)[where]
+
+
+def log_ends(
+    client: KafkaClient, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
+) -> dict[TopicPartition, int]:
+    """`log_end` of many partitions."""
+    wanted = list(partitions)
+    found: dict[TopicPartition, int] = {}
+
+    def once(limit: Deadline) -> None:
+        missing = [where for where in wanted if where not in found]
+        epochs = {where: client.leader(where, deadline=limit).leader_epoch for where in missing}
+        ends = epoch_ends(client, epochs, deadline=limit)
+        visible = list_offsets(client, dict.fromkeys(missing, LATEST), deadline=limit)
+        found.update(
+            {where: ends[where].end_offset for where in missing if ends[where].end_offset == visible[where].offset}
+        )
+        behind = [where for where in missing if where not in found]
+        if behind:
+            raise UnavailableError("replicas have not caught up with their leader", object_name=str(behind[0]))
+
+    retry(once, deadline=deadline, what="replicas to catch up")
+    return found

@@ -20,9 +20,18 @@ from maxbrod.errors import (
     UnsupportedFormatError,
     UsageError,
 )
-from maxbrod.kafka.fetch.chunks import Chunk, Selection, announced_bytes, empty_chunk, select
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
-from maxbrod.kafka.fetch.request import FetchedPartition, PartitionFetch, fetch_request, read_answer
+from maxbrod.kafka.fetch.request import (
+    Chunk,
+    FetchedPartition,
+    PartitionFetch,
+    Selection,
+    announced_bytes,
+    empty_chunk,
+    fetch_request,
+    read_answer,
+    select,
+)
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient, Leader, gave_up
 from maxbrod.kafka.wire.deadline import Backoff, Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with

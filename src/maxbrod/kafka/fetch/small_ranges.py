@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.batch.beginnings import may_begin_before
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, UnavailableError, UnsupportedFormatError, UsageError
-from maxbrod.kafka.fetch.chunks import Chunk, select
-from maxbrod.kafka.fetch.request import FetchedPartition, PartitionFetch, fetch_request, read_answer
+from maxbrod.kafka.fetch.request import Chunk, FetchedPartition, PartitionFetch, fetch_request, read_answer, select
 from maxbrod.kafka.wire.deadline import Deadline
 
 if TYPE_CHECKING:

@@ -56,6 +56,9 @@ class Flight:
     entries: Sequence[tuple[AppendQueue, Entry]]
     counts: Sequence[int] = ()
 
+    def asked(self, place: int) -> int:
+        return self.counts[place] if self.counts else 0
+
 
 class Lane:
     def __init__(

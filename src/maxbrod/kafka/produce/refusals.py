@@ -13,12 +13,17 @@ from maxbrod.errors import (
     RefusedError,
     SequenceGapError,
     TopicGoneError,
+    UnavailableError,
     UnsupportedFormatError,
     UsageError,
 )
 from maxbrod.kafka.wire.error_codes import Code, code_name
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
+    from maxbrod.kafka.wire.client import KafkaClient
+    from maxbrod.kafka.wire.deadline import Deadline
     from maxbrod.model import TopicPartition
 
 OPERATION: Final = "produce"
@@ -146,4 +151,24 @@ def gone(where: TopicPartition, source_offset: int | None, *, recreated: bool) -
         object_name=str(where),
         offset=source_offset,
         hint="plan the restore again",
+    )
+
+
+def prove_topic(
+    client: KafkaClient, where: TopicPartition, topic_id: UUID, *, deadline: Deadline | None = None
+) -> None:
+    """Verify the topic id before a request that names the topic. TopicGoneError if another topic has the name."""
+    found = client.metadata([where.topic], deadline=deadline).topics.get(where.topic)
+    if found is None:
+        raise UnavailableError("there is no such topic now", operation=OPERATION, object_name=str(where))
+    if found.topic_id != topic_id:
+        raise gone(where, None, recreated=True)
+
+
+def moved_log(where: TopicPartition, end: int, expected: int) -> UnavailableError:
+    """The error for a log that ends elsewhere. Whoever starts again reads what is there."""
+    return UnavailableError(
+        f"the log ends at offset {end}, not at {expected}: another process may be writing to it",
+        operation=OPERATION,
+        object_name=str(where),
     )

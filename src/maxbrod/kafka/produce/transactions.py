@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -19,13 +19,13 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from maxbrod.errors import ProducerFencedError, RefusedError, UnavailableError
+from maxbrod.errors import MaxbrodError, ProducerFencedError, RefusedError, UnavailableError
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, ask_transaction_coordinator, transactional_producer_id
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import GROUP, TRANSACTION, ask_coordinators, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with
-from maxbrod.kafka.wire.partitions import by_topic, each_partition
+from maxbrod.kafka.wire.metadata import by_topic, each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.model import TopicPartition
+
 
 PATIENCE_S: Final = 120.0
 _OFFSETS: Final = "commit offsets in a transaction"
@@ -45,6 +46,12 @@ _OVER: Final = _FENCED | {
     Code.INVALID_PRODUCER_ID_MAPPING,
     Code.TRANSACTIONAL_ID_NOT_FOUND,
 }
+
+DEFAULT_MAX_MS: Final = 900_000
+"""Kafka's default, for users that may not read the configuration of brokers."""
+_BROKER: Final = 4  # a type of resource
+_SETTING: Final = "transaction.max.timeout.ms"
+_PATIENCE_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,3 +261,27 @@ def commit_offsets_in(
                 raise answered_with(each.error_code, operation=_OFFSETS, object_name=group_id)
 
     retry(once, deadline=deadline, what=f"the coordinator of the group {group_id}")
+
+
+def longest_timeout_ms(client: KafkaClient) -> int:
+    """The lowest limit of all reachable brokers, because any of them may coordinate a transaction."""
+    found: list[int] = []
+    brokers = client.metadata([]).brokers
+    deadline = Deadline.after(_PATIENCE_S)
+    for node_id in brokers:
+        try:
+            found += _allowed_ms(client, node_id, deadline)
+        except MaxbrodError:
+            continue  # an unreachable broker coordinates nothing now
+    return min(found, default=DEFAULT_MAX_MS)
+
+
+def _allowed_ms(client: KafkaClient, node_id: int, deadline: Deadline) -> list[int]:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    request = DescribeConfigsRequest(
+        resources=[resource(resource_type=_BROKER, resource_name=str(node_id), configuration_keys=[_SETTING])],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    answer = client.ask_broker(node_id, request, deadline=deadline)
+    return [int(config.value) for result in answer.results for config in result.configs if config.value is not None]

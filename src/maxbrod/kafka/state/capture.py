@@ -20,8 +20,7 @@ from maxbrod.kafka.state.cluster_state import (
     TopicState,
 )
 from maxbrod.kafka.state.groups import list_groups, read_offsets
-from maxbrod.kafka.state.sizes import topics_on_disk
-from maxbrod.kafka.state.topics import SeenTopics, TopicConfigs, read_configs, see_topics
+from maxbrod.kafka.state.topics import SeenTopics, TopicConfigs, read_configs, see_topics, topics_on_disk
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, code_name

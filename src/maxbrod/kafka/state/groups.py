@@ -18,7 +18,7 @@ from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import Answers, ask_coordinators
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.kafka.wire.messages.share_groups import DescribeShareGroupOffsetsRequest
-from maxbrod.kafka.wire.partitions import by_topic
+from maxbrod.kafka.wire.metadata import by_topic
 from maxbrod.model import TopicPartition, topic_id_text
 
 if TYPE_CHECKING:

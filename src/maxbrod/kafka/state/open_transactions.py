@@ -15,7 +15,7 @@ from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Reaction, reaction
-from maxbrod.kafka.wire.partitions import by_topic, each_partition
+from maxbrod.kafka.wire.metadata import by_topic, each_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

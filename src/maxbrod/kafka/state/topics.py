@@ -1,28 +1,32 @@
-"""Reads topics, their replicas and their configurations, as far as this user may see them. Changes nothing.
+"""Reads topics, their replicas, configurations and sizes, as far as this user may see them. Changes nothing.
 
+Sizes are for estimates: unknown ones are left out and are no error.
 Unlike `KafkaClient.metadata`, a topic that this user may not Describe is returned separately instead of raised.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeLogDirsRequest
 
-from maxbrod.errors import MaxbrodError, UnavailableError
+from maxbrod.errors import MaxbrodError, UnavailableError, naming
 from maxbrod.kafka.state.cluster_state import EFFECTIVE_CONFIGS
 from maxbrod.kafka.wire.client import KafkaClient, retry
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
-from maxbrod.kafka.wire.metadata import Topic, metadata_request, read_metadata
-from maxbrod.kafka.wire.partitions import in_requests
+from maxbrod.kafka.wire.metadata import Topic, each_partition, in_requests, metadata_request, read_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.kafka.wire.connection import Message
-    from maxbrod.kafka.wire.deadline import Deadline
+    from maxbrod.model import TopicPartition
+
 
 TOPIC: Final = 2  # a type of resource
 BROKER: Final = 4
@@ -38,6 +42,37 @@ _RETENTION_UNITS: Final = {"log.retention.minutes": 60_000, "log.retention.hours
 _TOPICS_PER_REQUEST: Final = 500
 # A broker may learn of a new topic a moment after another one reported it.
 _UNKNOWN_PATIENCE_S: Final = 5.0
+
+_PREFIX: Final = "log."
+_OTHER_NAMES: Final = {
+    "message.max.bytes": "max.message.bytes",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.flush.interval.messages": "flush.messages",
+    "log.flush.interval.ms": "flush.ms",
+    "log.index.size.max.bytes": "segment.index.bytes",
+    "log.local.retention.bytes": "local.retention.bytes",
+    "log.local.retention.ms": "local.retention.ms",
+    "log.roll.jitter.ms": "segment.jitter.ms",
+    "log.roll.ms": "segment.ms",
+    "log.segment.delete.delay.ms": "file.delete.delay.ms",
+    "remote.log.storage.system.enable": "remote.storage.enable",
+}
+"""A broker's name for the default of a setting, and the topic's name."""
+_WITHOUT_DEFAULT: Final = frozenset(
+    {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+    }
+)
+_SAME_NAME: Final = frozenset({"compression", "min", "unclean"})
+"""How settings begin that brokers and topics call alike."""
+
+_PATIENCE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +178,105 @@ def _configs(entries: Iterable[Any]) -> TopicConfigs:
         if entry.name in EFFECTIVE_CONFIGS and entry.value is not None:
             effective[entry.name] = entry.value
     return TopicConfigs(own=own, effective=effective)
+
+
+def read_known_configs(client: KafkaClient, topics: Iterable[str], *, deadline: Deadline) -> frozenset[str] | None:
+    """The names of settings that a topic of this cluster may have; None if this user may not find out.
+
+    Any existing topic tells them. Without one, they follow from the names of the brokers' defaults.
+    """
+    nodes = sorted(client.metadata([], deadline=deadline).brokers)
+    one = sorted(topics)[:1]
+    for kind, names in ((TOPIC, one), (BROKER, [str(node) for node in nodes[:1]])):
+        if not names:
+            continue
+        try:
+            (result,) = client.ask_broker(nodes[0], configs_request(names, kind), deadline=deadline).results
+        except MaxbrodError:
+            continue
+        if not result.error_code:
+            found = {config.name for config in result.configs}
+            return frozenset(found if kind == TOPIC else _of_topics(found))
+    return None
+
+
+def _of_topics(names: Iterable[str]) -> set[str]:
+    found = {_OTHER_NAMES.get(name, name.removeprefix(_PREFIX)) for name in names if name.startswith(_PREFIX)}
+    found |= {topic for broker, topic in _OTHER_NAMES.items() if broker in names}
+    return found | _WITHOUT_DEFAULT | {name for name in names if name.partition(".")[0] in _SAME_NAME}
+
+
+def partition_sizes(
+    client: KafkaClient, places: Iterable[TopicPartition], *, deadline: Deadline | None = None
+) -> dict[TopicPartition, int]:
+    """The bytes of each partition's log on its leader's disk, if this user may Describe the cluster.
+
+    For a topic with remote storage it is the local part. A partition whose leader is unknown or does not answer is left
+    out.
+    """
+    limit = deadline or Deadline.after(_PATIENCE_S)
+    led: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for where in places:
+        with suppress(MaxbrodError):
+            led[client.leader(where, deadline=limit).node_id][where.topic].append(where.partition)
+    sizes: dict[TopicPartition, int] = {}
+    for leader, partitions in led.items():
+        with suppress(MaxbrodError):  # no permission, no answer, or an old broker: the caller estimates
+            sizes |= _sizes(_ask(client, leader, partitions, deadline=limit))
+    return sizes
+
+
+def topics_on_disk(client: KafkaClient, *, deadline: Deadline) -> set[str]:
+    """Every topic with a replica on a broker, including those that this user may not Describe.
+
+    An error if this user may not Describe the cluster.
+    """
+    brokers = client.metadata([], deadline=deadline).brokers
+    found: set[str] = set()
+    for node_id in brokers:
+        limit = deadline.within(client.request_timeout_s)
+        with naming(f"broker {node_id}"):
+            found |= client.connection(node_id, deadline=limit).ask_for(_request(None), _names, limit)
+    return found
+
+
+def _names(answer: Message) -> frozenset[str]:
+    """The topics that a broker has, from its answer about everything. The same answer is not decoded twice."""
+    _demand_success(answer)
+    return frozenset(
+        topic.name
+        for folder in answer.results
+        if not folder.error_code
+        for topic in folder.topics
+        if any(not partition.is_future_key for partition in topic.partitions)
+    )
+
+
+def _ask(client: KafkaClient, node_id: int, partitions: Mapping[str, Sequence[int]], *, deadline: Deadline) -> Message:
+    answer = client.ask_broker(node_id, _request(partitions), deadline=deadline)
+    with naming(f"broker {node_id}"):
+        _demand_success(answer)
+    return answer
+
+
+def _demand_success(answer: Message) -> None:
+    if answer.error_code:
+        raise answered_with(answer.error_code, operation="read sizes of logs", object_name="")
+
+
+def _request(partitions: Mapping[str, Sequence[int]] | None) -> Message:
+    wanted = None
+    if partitions is not None:
+        topic = DescribeLogDirsRequest.DescribableLogDirTopic
+        wanted = [topic(topic=name, partitions=sorted(each)) for name, each in sorted(partitions.items())]
+    return DescribeLogDirsRequest(topics=wanted)
+
+
+def _sizes(answer: Message) -> dict[TopicPartition, int]:
+    return {
+        where: each.partition_size
+        for folder in answer.results
+        if not folder.error_code
+        for where, each in each_partition(folder.topics)
+        if not each.is_future_key  # a copy on its way to another disk of the same broker
+    }

@@ -15,7 +15,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
-from maxbrod.kafka.wire.partitions import in_requests
+from maxbrod.kafka.wire.metadata import in_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

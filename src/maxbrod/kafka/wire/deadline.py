@@ -1,4 +1,4 @@
-"""Deadlines, and the pauses between retries before them.
+"""Deadlines, the pauses between retries before them, and the pace of a task.
 
 Everything in this package that can block takes a deadline.
 """
@@ -12,6 +12,8 @@ from typing import Final
 
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 2.0
+
+_PAUSE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +53,20 @@ class Backoff:
 
     def pause(self, deadline: Deadline) -> None:
         time.sleep(max(0.0, min(self.next_s(), deadline.remaining_s)))
+
+
+class Pace:
+    """Limits the bytes per second, so that a backup or a restore leaves room for others. None: no limit."""
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = time.monotonic()
+
+    def wait(self, size: int) -> None:
+        """Wait until what came before has had its time; then `size` bytes may follow."""
+        if self._bytes_per_s is None:
+            return
+        now = time.monotonic()
+        if self._free_at > now + _PAUSE_S:
+            time.sleep(self._free_at - now)
+        self._free_at = max(self._free_at, now) + size / self._bytes_per_s

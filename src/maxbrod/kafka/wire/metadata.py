@@ -1,20 +1,28 @@
-"""Cluster metadata: brokers, topics with their ids, and the leader of each partition. Pure values."""
+"""Cluster metadata: brokers, topics with their ids, and the leader of each partition. Pure values.
+
+Also partitions as requests and responses list them: grouped by topic, and split to bound a request.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kafka.protocol.metadata import MetadataRequest
 
 from maxbrod.kafka.state.cluster_state import Broker
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, reaction
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from maxbrod.kafka.wire.connection import Message
+
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +101,23 @@ def _topic(topic: Message) -> Topic:
             for partition in topic.partitions
         },
     )
+
+
+def by_topic(values: Mapping[TopicPartition, Value]) -> dict[str, dict[int, Value]]:
+    """Topic name to partition index to value, in the order given."""
+    groups: dict[str, dict[int, Value]] = defaultdict(dict)
+    for where, value in values.items():
+        groups[where.topic][where.partition] = value
+    return groups
+
+
+def each_partition(topics: Iterable[Message]) -> Iterator[tuple[TopicPartition, Message]]:
+    """Every partition of a response whose topics have a `name` and whose partitions have a `partition_index`."""
+    for topic in topics:
+        for partition in topic.partitions:
+            yield TopicPartition(topic=topic.name, partition=partition.partition_index), partition
+
+
+def in_requests(values: Sequence[Value], per_request: int) -> Iterator[Sequence[Value]]:
+    """`values` in order, at most `per_request` at a time."""
+    return (values[first : first + per_request] for first in range(0, len(values), per_request))

@@ -21,10 +21,10 @@ import numpy as np
 from maxbrod.batch.coalescing import AUTO, Batches, Coalescer
 from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
-from maxbrod.kafka.produce.producing import produce_all
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.transactions import Transaction, add_partitions, end
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.model import now_ms, topic_id_of
 from maxbrod.replicate.ingress.append_items import Appended, AppendItem, AppendSettings
 from maxbrod.replicate.ingress.append_source import OPERATION, AppendSource, Piece, refused

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.errors import UnavailableError
 from maxbrod.groups.moves import WITHOUT_MEMBERS
 from maxbrod.groups.plan import ExactLog, GroupOffset, Move, RestoredTopic, translate_groups
-from maxbrod.kafka.admin.group_offsets import commit_offsets
-from maxbrod.kafka.admin.share_group_offsets import set_share_offsets
+from maxbrod.kafka.admin.groups import commit_offsets, set_share_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
 from maxbrod.kafka.state.groups import SHARE, list_groups, read_offsets
 from maxbrod.kafka.state.open_transactions import open_transactions

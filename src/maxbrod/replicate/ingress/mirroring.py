@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MisplacedBatchError
-from maxbrod.kafka.admin.group_offsets import commit_offsets
-from maxbrod.kafka.admin.rights import may_write_markers
+from maxbrod.kafka.admin.access import may_write_markers
+from maxbrod.kafka.admin.groups import commit_offsets
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.ingress.groups import carry_groups
 from maxbrod.replicate.ingress.plan import Portion, why_longer, why_other_source

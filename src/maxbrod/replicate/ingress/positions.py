@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError, ProducerFencedError, UsageError
-from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
-from maxbrod.kafka.produce.transactions import Transaction, begin, commit_offsets_in, end
+from maxbrod.kafka.produce.transactions import Transaction, begin, commit_offsets_in, end, longest_timeout_ms
 from maxbrod.kafka.state.groups import read_settled_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.replicate.link import Link, Mark, PositionKey, is_position_of, read_marks

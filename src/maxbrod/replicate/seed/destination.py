@@ -21,8 +21,8 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.errors import TopicGoneError, UsageError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.produce.transactions import Transaction, add_partitions, begin, end
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec, TopicPartition

@@ -14,7 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
-from maxbrod.kafka.admin.group_offsets import ACTIVE, commit_offsets
+from maxbrod.kafka.admin.groups import ACTIVE, commit_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline

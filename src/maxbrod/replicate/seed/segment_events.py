@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.produce.appends import sequence_after
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.parquet.events import EventSegment, SegmentEvent, decode_segment_event
 from maxbrod.model import TopicPartition

@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.batch.decode import decode
 from maxbrod.batch.sharing import CONTENT_COLUMNS
 from maxbrod.errors import MaxbrodError, RefusedError
-from maxbrod.kafka.fetch.log_ends import log_ends
-from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets
+from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets, log_ends
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import LATER, Acknowledged, Append, Feed, Later
+from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-from maxbrod.kafka.produce.producing import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.kafka.wire.pacing import Pace
+from maxbrod.kafka.wire.deadline import Deadline, Pace
 from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.repartition.shares import encode_shares

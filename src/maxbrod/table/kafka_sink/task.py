@@ -21,9 +21,8 @@ from uuid import uuid4
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
-from maxbrod.kafka.produce.producing import produce_all
-from maxbrod.kafka.produce.transaction_timeouts import longest_timeout_ms
-from maxbrod.kafka.produce.transactions import Transaction, add_partitions, begin, end
+from maxbrod.kafka.produce.producer import produce_all
+from maxbrod.kafka.produce.transactions import Transaction, add_partitions, begin, end, longest_timeout_ms
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.table.kafka_sink.rows import PartitionBatches, portions, shared_out
 from maxbrod.table.kafka_sink.state import Filled

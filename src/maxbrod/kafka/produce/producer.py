@@ -22,24 +22,22 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.kafka.fetch.log_ends import log_end
 from maxbrod.kafka.fetch.log_tails import coordinator_epoch
+from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, Entry
 from maxbrod.kafka.produce.appends import Acknowledged, Batch, Feed, Hole
-from maxbrod.kafka.produce.lane import Flight, Lane
+from maxbrod.kafka.produce.lane import Lane
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
-from maxbrod.kafka.produce.refusals import OPERATION, gap_in_sequence, gone, misplaced, refusal
+from maxbrod.kafka.produce.refusals import OPERATION, gap_in_sequence, gone, misplaced, moved_log, prove_topic, refusal
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, Reaction, code_name, reaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from uuid import UUID
 
     from maxbrod.kafka.produce.request import Answer
-    from maxbrod.model import TopicPartition
 
 REQUEST_BYTES: Final = 4 << 20
 """The target size of a request, if enough partitions have batches. Brokers accept 100 MB by default."""
@@ -100,17 +98,6 @@ def produce_all(
                 stream.forgive(time.monotonic() - began)
 
 
-def prove_topic(
-    client: KafkaClient, where: TopicPartition, topic_id: UUID, *, deadline: Deadline | None = None
-) -> None:
-    """Verify the topic id before a request that names the topic. TopicGoneError if another topic has the name."""
-    found = client.metadata([where.topic], deadline=deadline).topics.get(where.topic)
-    if found is None:
-        raise UnavailableError("there is no such topic now", operation=OPERATION, object_name=str(where))
-    if found.topic_id != topic_id:
-        raise gone(where, None, recreated=True)
-
-
 class ProduceStream:
     """The loop: send what may be sent, wait for the oldest response, read those that arrived with it."""
 
@@ -161,7 +148,11 @@ class ProduceStream:
         recovered = self._send()
         if recovered:
             return recovered
-        lane = min((each for each in self._lanes.values() if each.flights), key=_waits_since, default=None)
+        lane = min(
+            (lane for lane in self._lanes.values() if lane.flights),
+            key=lambda lane: lane.flights[0].sent_at,
+            default=None,
+        )
         if lane is None:
             self._rest()
             return []
@@ -313,7 +304,7 @@ class ProduceStream:
             queue.proven()
             return True
         self._check_topic(queue)
-        moved = _moved(queue, end, expected)
+        moved = moved_log(queue.where, end, expected)
         if paused or not expected < end <= entry.end_offset:
             raise moved
         queue.fail(moved)  # `_recover` counts the markers of the other process
@@ -346,7 +337,7 @@ class ProduceStream:
         done: list[Acknowledged] = []
         for place, (queue, entry) in enumerate(flight.entries):
             queue.in_flight -= 1
-            self._settle(queue, entry, answers[place], _asked(flight, place))
+            self._settle(queue, entry, answers[place], flight.asked(place))
             if entry.done:
                 done += queue.acknowledged()
         return done
@@ -380,7 +371,7 @@ class ProduceStream:
             end = self._log_end(queue)
             if end < expected:
                 self._check_topic(queue)
-                raise _moved(queue, end, expected)
+                raise moved_log(queue.where, end, expected)
             self._land(queue, hole, end, own=asked)
         except UnavailableError as error:
             queue.fail(error)  # `_recover` counts
@@ -498,31 +489,12 @@ class ProduceStream:
         So many markers were acknowledged: `own`. Whatever else is in the hole must be markers, too.
         """
         if end > hole.end_offset and not queue.fenced:
-            raise _moved(queue, end, hole.end_offset)
+            raise moved_log(queue.where, end, hole.end_offset)
         if end > hole.end_offset:
             raise misplaced(queue.where, queue.source_offset, landed=end, expected=hole.end_offset)
         begin = hole.base_offset + hole.landed
-        if end > begin + own and not self._has_only_markers(queue, begin, end):
-            raise misplaced(queue.where, queue.source_offset, landed=end, expected=begin + own)
+        if end > begin + own:
+            chunks = read_range(self._client, queue.where, begin, end, topic_id=queue.feed.topic_id)
+            if not all(chunk.headers.control.all() for chunk in chunks):
+                raise misplaced(queue.where, queue.source_offset, landed=end, expected=begin + own)
         hole.land(max(0, end - hole.base_offset))
-
-    def _has_only_markers(self, queue: AppendQueue, begin: int, end: int) -> bool:
-        chunks = read_range(self._client, queue.where, begin, end, topic_id=queue.feed.topic_id)
-        return all(chunk.headers.control.all() for chunk in chunks)
-
-
-def _moved(queue: AppendQueue, end: int, expected: int) -> UnavailableError:
-    """Whoever starts again reads what is there."""
-    return UnavailableError(
-        f"the log ends at offset {end}, not at {expected}: another process may be writing to it",
-        operation=OPERATION,
-        object_name=str(queue.where),
-    )
-
-
-def _asked(flight: Flight, place: int) -> int:
-    return flight.counts[place] if flight.counts else 0
-
-
-def _waits_since(lane: Lane) -> float:
-    return lane.flights[0].sent_at

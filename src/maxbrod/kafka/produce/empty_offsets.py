@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.batch.fillers import FILLER_RECORDS_MAX, filler
 from maxbrod.batch.headers import walk
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.kafka.fetch.log_ends import log_ends
+from maxbrod.kafka.fetch.offsets import log_ends
 from maxbrod.kafka.produce.appends import Batch, sequence_after, stamped
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, transactional_producer_id
 from maxbrod.kafka.produce.refusals import misplaced
