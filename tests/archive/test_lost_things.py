@@ -21,8 +21,8 @@ from maxbrod.convert.targets import NativeTarget
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Survey, WriteOptions
 from maxbrod.model import TopicPartition
 from maxbrod.query.views import make_tables
-from maxbrod.table.archive_sink.commit import _put_snapshot, look
-from maxbrod.table.archive_sink.plan import Appended
+from maxbrod.table.archive_sink.plan import AppendRun
+from maxbrod.table.archive_sink.writer import _put_snapshot, look
 from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_a_data_frame_that_is_written_keeps_what_is_carried_on(local_place: Plac
     assert isinstance(archive.catalog, Catalog)
     known = look(archive.storage, archive.catalog)
     assert known.carried == json.loads(json.dumps(carried))
-    run, written = Appended(run_id="run-3", written_at=1), segment(0, 5, topic="new", topic_id="N")
+    run, written = AppendRun(run_id="run-3", written_at=1), segment(0, 5, topic="new", topic_id="N")
     options: Any = SimpleNamespace(partitions=None)
     row = _put_snapshot(archive.storage, known, run, [written], options)
     archive.catalog.commit([written, row])

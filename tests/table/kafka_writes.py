@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.table.kafka_sink.commit import Written
-    from maxbrod.table.kafka_sink.writer import KafkaSink
+    from maxbrod.table.kafka_sink.writer import KafkaCommitMessage, KafkaSink
     from support.java_oracle import JavaOracle, JavaRecord
 
 COLUMNS: Final = spark.StructType(
@@ -76,13 +75,13 @@ class Query:
         """What Spark does before the tasks of a batch."""
         self.sink = pickle.loads(cloudpickle.dumps(self._writer()))._sink
 
-    def task(self, batches: Iterable[pa.RecordBatch], batch_id: int, query_id: str = QUERY) -> Written:
+    def task(self, batches: Iterable[pa.RecordBatch], batch_id: int, query_id: str = QUERY) -> KafkaCommitMessage:
         return _sent(self.sink.fill(iter(batches), batch_id, query_id))
 
-    def commit(self, messages: Sequence[Written | None], batch_id: int) -> None:
+    def commit(self, messages: Sequence[KafkaCommitMessage | None], batch_id: int) -> None:
         self._writer().commit(list(messages), batch_id)
 
-    def abort(self, messages: Sequence[Written | None], batch_id: int) -> None:
+    def abort(self, messages: Sequence[KafkaCommitMessage | None], batch_id: int) -> None:
         self._writer().abort(list(messages), batch_id)
 
     def batch(self, batch_id: int, *tasks: pa.RecordBatch, query_id: str = QUERY) -> None:
@@ -100,8 +99,8 @@ def writer_of(cluster: Cluster, schema: spark.StructType = COLUMNS, **options: s
     return pickle.loads(cloudpickle.dumps(source.writer(schema, False)))
 
 
-def _sent(message: Written) -> Written:
-    found: Written = pickle.loads(cloudpickle.dumps(message))
+def _sent(message: KafkaCommitMessage) -> KafkaCommitMessage:
+    found: KafkaCommitMessage = pickle.loads(cloudpickle.dumps(message))
     return found
 
 

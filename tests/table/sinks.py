@@ -21,7 +21,7 @@ from table.archives import query
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.table.archive_sink.writer import ArchiveWriter, Written
+    from maxbrod.table.archive_sink.writer import ArchiveCommitMessage, SparkArchiveWriter
 
 Row = dict[str, Any]
 COLUMNS = "topic string, partition int, key binary, value binary"
@@ -46,9 +46,9 @@ def schema_of(columns: str) -> spark.StructType:
     return spark.StructType([spark.StructField(name, _TYPES[kind]) for name, kind in words])
 
 
-def writer(url: object, columns: str = COLUMNS, **options: str) -> ArchiveWriter:
+def writer(url: object, columns: str = COLUMNS, **options: str) -> SparkArchiveWriter:
     source = ArchiveSource({"path": str(url), **options})
-    made: ArchiveWriter = pickle.loads(cloudpickle.dumps(source.writer(schema_of(columns), overwrite=False)))
+    made: SparkArchiveWriter = pickle.loads(cloudpickle.dumps(source.writer(schema_of(columns), overwrite=False)))
     return made
 
 
@@ -58,7 +58,9 @@ def batches(rows: Sequence[Row], columns: str = COLUMNS, batch_rows: int = 3) ->
     return [pa.RecordBatch.from_pylist(list(part), schema=schema) for part in parts]
 
 
-def run_tasks(made: ArchiveWriter, tasks: Sequence[Sequence[Row]], columns: str = COLUMNS) -> list[Written]:
+def run_tasks(
+    made: SparkArchiveWriter, tasks: Sequence[Sequence[Row]], columns: str = COLUMNS
+) -> list[ArchiveCommitMessage]:
     return [pickle.loads(cloudpickle.dumps(made.write(iter(batches(rows, columns))))) for rows in tasks]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 import maxbrod
-from maxbrod.table.archive_sink.writer import ArchiveStreamWriter, Written
+from maxbrod.table.archive_sink.writer import ArchiveCommitMessage, SparkArchiveStreamWriter
 from maxbrod.table.source import ArchiveSource
 from maxbrod.work.session import open_session
 
@@ -19,8 +19,8 @@ LAST = 3
 """The micro-batch that Spark does not live to note."""
 
 
-class DyingWriter(ArchiveStreamWriter):
-    def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+class DyingWriter(SparkArchiveStreamWriter):
+    def commit(self, messages: list[ArchiveCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         super().commit(messages, batchId)
         if batchId == LAST:
             next(each for each in psutil.Process().parents() if each.name() == "java").kill()

@@ -12,9 +12,8 @@ import pytest
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.table.values.avro import compile_avro
 from maxbrod.table.values.confluent import Writers, conform, decode_confluent
-from maxbrod.table.values.decoding import encoded
-from maxbrod.table.values.proto_files import compile_files
-from maxbrod.table.values.protobuf import compile_protobuf, message_places
+from maxbrod.table.values.nodes import encoded
+from maxbrod.table.values.protobuf import compile_files, compile_protobuf, message_places
 
 PROTO = """
     syntax = "proto3";

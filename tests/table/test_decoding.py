@@ -23,7 +23,7 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce
 from maxbrod.table.decoding import as_ddl
 from maxbrod.table.formats import parse_formats
-from maxbrod.table.values.proto_files import compile_files
+from maxbrod.table.values.protobuf import compile_files
 from table.archives import write
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from maxbrod.kafka.produce.transactions import begin, end, ongoing
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.storage.stores import open_storage
-from maxbrod.table.kafka_sink import commit as kafka_sink_commit
-from maxbrod.table.kafka_sink import rows as kafka_sink_rows
-from maxbrod.table.kafka_sink.state import Decisions, Outcome
+from maxbrod.table.kafka_sink import task as kafka_sink_rows
+from maxbrod.table.kafka_sink import writer as kafka_sink_commit
+from maxbrod.table.kafka_sink.state import BatchDecisions, DecisionOutcome
 from maxbrod.table.kafka_sink.task import _LAST_USED
 from table.kafka_writes import KEEP, Query, ends, failing, released, rows, values, write, writer_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.table.kafka_sink.commit import Written
+    from maxbrod.table.kafka_sink.writer import KafkaCommitMessage
     from support.java_oracle import JavaOracle
 
 
@@ -37,11 +37,11 @@ def made(cluster: Cluster, topic: str) -> str:
     return topic
 
 
-def decisions(state: Path) -> Decisions:
-    return Decisions(open_storage(str(state / "maxbrod-kafka-sink")))
+def decisions(state: Path) -> BatchDecisions:
+    return BatchDecisions(open_storage(str(state / "maxbrod-kafka-sink")))
 
 
-def outcome(state: Path) -> Outcome | None:
+def outcome(state: Path) -> DecisionOutcome | None:
     found = decisions(state).newest()
     return None if found is None else found[1]
 
@@ -61,7 +61,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, ended: int) -> Any:
     return context
 
 
-def push_aside(cluster: Cluster, written: Written) -> None:
+def push_aside(cluster: Cluster, written: KafkaCommitMessage) -> None:
     """What a timeout does to a transaction, without the wait: it is aborted, and its epoch is over."""
     assert written.filled is not None
     with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
@@ -123,16 +123,16 @@ def test_a_driver_that_died_after_the_decision_is_finished_by_the_next_and_nothi
         context = killed_after(monkeypatch, ended)
     else:
         context = monkeypatch.context()
-        context.__enter__().setattr(Decisions, "settle", _dies)
+        context.__enter__().setattr(BatchDecisions, "settle", _dies)
     with pytest.raises(Killed):
         dead.commit(told, 1)
     context.__exit__(None, None, None)
-    assert outcome(tmp_path) is Outcome.PENDING
+    assert outcome(tmp_path) is DecisionOutcome.PENDING
 
     restarted = Query(cluster, tmp_path)
     restarted.begin()
     assert sorted(values(java, cluster, made)) == ["a", "b", "c"]
-    assert outcome(tmp_path) is Outcome.DONE
+    assert outcome(tmp_path) is DecisionOutcome.DONE
     # Spark does not know that the batch is there, and has it written once more.
     known = restarted.task([rows(made, ["b"])], 1)
     assert known.skipped
@@ -163,7 +163,7 @@ def test_a_commit_that_fails_is_never_taken_back_once_it_is_decided(
         with pytest.raises(MaxbrodError, match="the broker refuses"):
             query.commit(told, 0)
     kafka_sink_commit.Committer.abort(query.sink.committer(), told)  # as Spark does when a commit fails
-    assert outcome(tmp_path) is Outcome.PENDING
+    assert outcome(tmp_path) is DecisionOutcome.PENDING
     query.abort(told, 0)
     assert sorted(values(java, cluster, made)) == ["a", "b"]
 
@@ -182,7 +182,7 @@ def test_a_batch_whose_transactions_all_timed_out_after_the_decision_is_written_
     restarted = Query(cluster, tmp_path)
     restarted.batch(0, rows(made, ["a"]), rows(made, ["b"]))
     assert sorted(values(java, cluster, made)) == ["a", "b"]
-    assert outcome(tmp_path) is Outcome.DONE
+    assert outcome(tmp_path) is DecisionOutcome.DONE
 
 
 def test_a_batch_that_came_true_in_part_is_told_and_never_passed_over(
@@ -244,7 +244,7 @@ def test_of_two_drivers_that_write_one_batch_one_is_refused(
     other = two.task([rows(made, ["a"])], 0)
     two.commit([other], 0)
     with monkeypatch.context() as patched:
-        patched.setattr(Decisions, "newest", lambda _: None)  # it looked before the other one decided
+        patched.setattr(BatchDecisions, "newest", lambda _: None)  # it looked before the other one decided
         with pytest.raises(MaxbrodError, match="1 of 1 transactions were aborted"):  # the other one has aborted it
             one.commit([mine], 0)
         one.abort([mine], 0)

@@ -13,7 +13,7 @@ import pytest
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, Stall
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.table.kafka_sink import rows as kafka_sink_rows
+from maxbrod.table.kafka_sink import task as kafka_sink_rows
 from support.clusters import proxied_broker
 from table import kafka_stream
 from table.kafka_writes import KEEP, Query, ends, rows, values

@@ -13,8 +13,8 @@ from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.transactions import Transaction
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.storage.stores import open_storage
-from maxbrod.table.kafka_sink.options import NewTopics, parse_sink_options, sink_name
-from maxbrod.table.kafka_sink.state import Decision, Decisions, Filled, Outcome
+from maxbrod.table.kafka_sink.options import NewTopics, parse_kafka_sink_options, sink_name
+from maxbrod.table.kafka_sink.state import BatchDecision, BatchDecisions, DecisionOutcome, Filled
 from maxbrod.table.source import ArchiveSource
 from table.kafka_writes import COLUMNS
 
@@ -50,7 +50,7 @@ LOGIN = {
 )
 def test_an_option_that_cannot_be_right_is_refused_by_its_name(options: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        parse_sink_options({**BROKER, **options}, stream=False)
+        parse_kafka_sink_options({**BROKER, **options}, stream=False)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_an_option_that_cannot_be_right_is_refused_by_its_name(options: dict[str
 )
 def test_a_stream_that_could_not_remember_its_decisions_is_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        parse_sink_options({**BROKER, **options}, stream=True)
+        parse_kafka_sink_options({**BROKER, **options}, stream=True)
 
 
 def test_a_checkpoint_that_is_not_where_its_path_seems_to_be_is_never_taken_for_one(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_options_are_understood_in_the_case_that_spark_hands_them_over_in() -> N
         "queryname": "q",
         "checkpointlocation": "s3://bucket/checkpoint/",
     }
-    found = parse_sink_options({**BROKER, **given}, stream=True)
+    found = parse_kafka_sink_options({**BROKER, **given}, stream=True)
     assert found.state == "s3://bucket/checkpoint/maxbrod-kafka-sink"
     assert (found.topic, found.codec, found.timeout_ms) == ("orders", Codec.ZSTD, 300_000)
     assert found.new_topics == NewTopics(partitions=6, replicas=-1)
@@ -103,7 +103,7 @@ def test_a_secret_is_in_no_error_and_no_repr_of_a_writer() -> None:
     assert SECRET not in repr(vars(pickle.loads(cloudpickle.dumps(writer))._sink))
     for wrong in ({"kafka.sasl.mechanism": "GSSAPI"}, {"kafka.security.protocol": "SASL"}, {"kafka.acks": "all"}):
         with pytest.raises(UsageError) as caught:
-            parse_sink_options({**LOGIN, **wrong}, stream=False)
+            parse_kafka_sink_options({**LOGIN, **wrong}, stream=False)
         assert SECRET not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
 
 
@@ -113,28 +113,28 @@ def test_a_topic_is_never_overwritten() -> None:
             make(COLUMNS, True)
 
 
-def decision(batch_id: int, attempt: int = 0) -> Decision:
+def decision(batch_id: int, attempt: int = 0) -> BatchDecision:
     transaction = Transaction(transactional_id="t", identity=ProducerIdentity(producer_id=2**40, epoch=3))
     filled = Filled(transaction=transaction, records={TopicPartition(topic="orders", partition=1): 7})
-    return Decision(batch_id=batch_id, attempt=attempt, query_id="q", filled=(filled,))
+    return BatchDecision(batch_id=batch_id, attempt=attempt, query_id="q", filled=(filled,))
 
 
 def test_a_decision_is_made_once_and_the_newest_is_found_with_what_became_of_it(tmp_path: Path) -> None:
-    state = Decisions(open_storage(str(tmp_path)))
+    state = BatchDecisions(open_storage(str(tmp_path)))
     assert state.newest() is None
     state.decide(decision(9))
-    assert state.newest() == (decision(9), Outcome.PENDING)
+    assert state.newest() == (decision(9), DecisionOutcome.PENDING)
     with pytest.raises(ObjectExistsError):
         state.decide(decision(9))
-    state.settle(decision(9), Outcome.VOID)
-    state.settle(decision(9), Outcome.VOID)
-    assert state.newest() == (decision(9), Outcome.VOID)
+    state.settle(decision(9), DecisionOutcome.VOID)
+    state.settle(decision(9), DecisionOutcome.VOID)
+    assert state.newest() == (decision(9), DecisionOutcome.VOID)
     state.decide(decision(9, 1))
-    state.settle(decision(9, 1), Outcome.DONE)
-    assert state.newest() == (decision(9, 1), Outcome.DONE)
+    state.settle(decision(9, 1), DecisionOutcome.DONE)
+    assert state.newest() == (decision(9, 1), DecisionOutcome.DONE)
     state.decide(decision(10))
     state.forget_before(decision(10))
-    assert state.newest() == (decision(10), Outcome.PENDING)
+    assert state.newest() == (decision(10), DecisionOutcome.PENDING)
     assert len(list(state.storage.list())) == 1
 
 
@@ -145,7 +145,7 @@ def test_a_decision_is_made_once_and_the_newest_is_found_with_what_became_of_it(
 def test_a_decision_that_cannot_be_read_is_never_taken_for_none(
     tmp_path: Path, text: str, error: type[Exception]
 ) -> None:
-    state = Decisions(open_storage(str(tmp_path)))
+    state = BatchDecisions(open_storage(str(tmp_path)))
     state.storage.put(f"{decision(3).path}.json", text.encode())
     with pytest.raises(error):
         state.newest()

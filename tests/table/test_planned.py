@@ -9,7 +9,7 @@ import pytest
 from maxbrod.config import Config
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
-from maxbrod.table import planned
+from maxbrod.table import views
 from table.archives import HOLDING
 from table.test_query import make, rows
 
@@ -45,8 +45,8 @@ def test_too_many_slices_for_the_driver_are_planned_by_spark(
     slices: str, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slices == "many":
-        monkeypatch.setattr(planned, "_PACKED_BYTES_MAX", 0)
-        monkeypatch.setattr(planned, "are_in_rows", lambda _: False)
+        monkeypatch.setattr(views, "_PACKED_BYTES_MAX", 0)
+        monkeypatch.setattr(views, "are_in_rows", lambda _: False)
     with Query(Config(archive=str(make(tmp_path / "archive"))), QueryScope(), session=spark) as opened:
         assert ("MapInArrow" in plan(opened, READ)) is (slices == "few")
         assert rows(opened, READ) == [(29, b"value")]

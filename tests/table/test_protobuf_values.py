@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import UnsupportedFormatError, UsageError
-from maxbrod.table.values.decoding import decode, encoded
-from maxbrod.table.values.proto_files import compile_files, read_descriptors
-from maxbrod.table.values.protobuf import compile_protobuf
+from maxbrod.table.values.nodes import decode, encoded
+from maxbrod.table.values.protobuf import compile_files, compile_protobuf, read_descriptors
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,9 +23,8 @@ from maxbrod.model import GapReason, PartitionId
 from maxbrod.table.read.options import TableOptions
 from maxbrod.table.read.scope import Scope
 from maxbrod.table.stream.following import plan_batch
-from maxbrod.table.stream.plan import Limits, advance
+from maxbrod.table.stream.plan import Limits, StreamView, advance, view_of
 from maxbrod.table.stream.positions import StreamPosition, decode_position, encode_position, without
-from maxbrod.table.stream.view import View, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +45,7 @@ def archive_of(rows: Sequence[Row], survey: Any = None) -> Archive:
     return Archive(url="x", options=StorageConfig(), storage=NO_STORAGE, catalog=catalog_of(rows), survey=survey)
 
 
-def view(rows: Sequence[Row], options: TableOptions = EVERYTHING) -> View:
+def view(rows: Sequence[Row], options: TableOptions = EVERYTHING) -> StreamView:
     return view_of(archive_of(rows), options)
 
 
@@ -312,7 +311,7 @@ def test_what_was_pruned_before_a_stream_began_is_no_loss() -> None:
 
 
 def test_files_that_another_tool_brings_late_are_read() -> None:
-    def look(rows: Sequence[Row]) -> View:
+    def look(rows: Sequence[Row]) -> StreamView:
         # Whatever it is: it makes the archive another tool's.
         survey: Any = object()
         return view_of(archive_of(rows, survey), EVERYTHING)

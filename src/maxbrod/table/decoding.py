@@ -22,10 +22,9 @@ from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.table import formats, registry
 from maxbrod.table.sql_errors import plain_errors
 from maxbrod.table.values.avro import compile_avro
-from maxbrod.table.values.confluent import HEAD_BYTES, Failure, decode_confluent, decode_plain
-from maxbrod.table.values.decoding import Encoded, encoded
-from maxbrod.table.values.proto_files import read_descriptors
-from maxbrod.table.values.protobuf import compile_protobuf
+from maxbrod.table.values.confluent import HEAD_BYTES, UndecodedValue, decode_confluent, decode_plain
+from maxbrod.table.values.nodes import Encoded, encoded
+from maxbrod.table.values.protobuf import compile_protobuf, read_descriptors
 from maxbrod.table.views import Decoded
 
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ def as_ddl(variant: str, digits: int = 0) -> str:
 def _by_worker(
     column: str,
     kind: pa.DataType,
-    decode: Callable[[Encoded], tuple[pa.Array, list[Failure]]],
+    decode: Callable[[Encoded], tuple[pa.Array, list[UndecodedValue]]],
     *,
     permissive: bool,
 ) -> Decoded:

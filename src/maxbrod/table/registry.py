@@ -12,8 +12,7 @@ from maxbrod.table.read.reading import read_split
 from maxbrod.table.read.splits import open_table, plan_splits
 from maxbrod.table.values.avro import compile_avro
 from maxbrod.table.values.confluent import Writers
-from maxbrod.table.values.proto_files import compile_files
-from maxbrod.table.values.protobuf import compile_protobuf, message_places
+from maxbrod.table.values.protobuf import compile_files, compile_protobuf, message_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

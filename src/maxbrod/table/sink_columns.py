@@ -39,7 +39,7 @@ _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class SinkRows:
     """Rows of a DataFrame: records, their topics, and their partitions and offsets if the rows have them."""
 
     records: pa.RecordBatch
@@ -94,8 +94,8 @@ def _are_headers(kind: Any) -> bool:  # noqa: ANN401 - of Spark, which is not ty
     )
 
 
-def to_rows(batch: pa.RecordBatch, *, topic: str | None, now_ms: int) -> Rows:
-    """Convert a batch of a DataFrame whose columns were checked. Rows without a timestamp get `now_ms`.
+def to_rows(batch: pa.RecordBatch, *, topic: str | None, now_ms: int) -> SinkRows:
+    """Convert a batch of a DataFrame whose columns were checked. SinkRows without a timestamp get `now_ms`.
 
     `topic` is the topic of all rows, whatever their column has. RefusedError: a row has null where it must not.
     """
@@ -117,7 +117,7 @@ def to_rows(batch: pa.RecordBatch, *, topic: str | None, now_ms: int) -> Rows:
         _refuse_null("offset", offsets)
         columns["offset"] = offsets
     partitions = column("partition")
-    return Rows(
+    return SinkRows(
         records=pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)),
         topic=_topics(column("topic"), topic, count),
         partition=None if partitions is None else _partitions(partitions),

@@ -71,9 +71,9 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
             from maxbrod.table.kafka_sink.writer import KafkaSink, KafkaWriter  # noqa: PLC0415 - only writes need it
 
             return KafkaWriter(KafkaSink(self.options, schema, overwrite=overwrite, stream=False))
-        from maxbrod.table.archive_sink.writer import ArchiveWriter, plan_write  # noqa: PLC0415 - as above
+        from maxbrod.table.archive_sink.writer import SparkArchiveWriter, plan_write  # noqa: PLC0415 - as above
 
-        return ArchiveWriter(plan_write(self.options, schema, overwrite=overwrite))
+        return SparkArchiveWriter(plan_write(self.options, schema, overwrite=overwrite))
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
@@ -84,9 +84,9 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
             from maxbrod.table.kafka_sink.writer import KafkaSink, KafkaStreamWriter  # noqa: PLC0415 - as above
 
             return KafkaStreamWriter(KafkaSink(self.options, schema, overwrite=overwrite, stream=True))
-        from maxbrod.table.archive_sink.writer import ArchiveStreamWriter, plan_write  # noqa: PLC0415 - as above
+        from maxbrod.table.archive_sink.writer import SparkArchiveStreamWriter, plan_write  # noqa: PLC0415 - as above
 
-        return ArchiveStreamWriter(plan_write(self.options, schema, overwrite=overwrite))
+        return SparkArchiveStreamWriter(plan_write(self.options, schema, overwrite=overwrite))
 
     def _to_kafka(self) -> bool:
         return any(name.lower() == _TO_KAFKA for name in self.options)

@@ -24,7 +24,7 @@ _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
+class ArchiveSinkOptions:
     """Where a DataFrame is written, and how it is stored. `storage` may hold secrets."""
 
     url: str
@@ -39,14 +39,14 @@ class SinkOptions:
     single_writer: bool = False
 
 
-def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+def parse_archive_sink_options(options: Mapping[str, str]) -> ArchiveSinkOptions:
     """Names in any case, because Spark passes them in lower case. UsageError names the option that is wrong."""
     given = known_options(options, _NAMES, what="a write", hidden=("path", *_OF_SPARK))
     if not given.get("path"):
         raise UsageError(
             "no archive is named", hint='give its URL: df.write.format("maxbrod").mode("append").save(url)'
         )
-    return SinkOptions(
+    return ArchiveSinkOptions(
         url=given["path"],
         storage=storage_of(given),
         topic=given.get("topic"),

@@ -45,7 +45,7 @@ class WrittenRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class AppendRun:
     """The run that appends."""
 
     run_id: str
@@ -70,7 +70,7 @@ def number(ranges: Iterable[WrittenRange], ends: Mapping[PartitionId, int]) -> l
     return placed
 
 
-def rows_of(ranges: Iterable[WrittenRange], ends: Mapping[PartitionId, int], run: Appended) -> list[Segment | Gap]:
+def rows_of(ranges: Iterable[WrittenRange], ends: Mapping[PartitionId, int], run: AppendRun) -> list[Segment | Gap]:
     """Rows that continue the tiling from `ends`. Offsets between slices become gaps with the reason `unrecorded`.
 
     RefusedError: slices overlap each other or the archive.
@@ -85,7 +85,7 @@ def rows_of(ranges: Iterable[WrittenRange], ends: Mapping[PartitionId, int], run
 
 
 def _partition_rows(
-    where: TopicPartition, slices: Sequence[Slice], end: int | None, run: Appended
+    where: TopicPartition, slices: Sequence[Slice], end: int | None, run: AppendRun
 ) -> list[Segment | Gap]:
     place: dict[str, Any] = {"topic": where.topic, "topic_id": topic_id_for(where.topic), "partition": where.partition}
     rows: list[Segment | Gap] = []

@@ -23,9 +23,9 @@ from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.storage.stores import open_storage
-from maxbrod.table.archive_sink.options import PARTITIONS_MAX, SinkOptions
+from maxbrod.table.archive_sink.options import PARTITIONS_MAX, ArchiveSinkOptions
 from maxbrod.table.archive_sink.plan import WrittenRange, id_of
-from maxbrod.table.sink_columns import Rows, to_rows
+from maxbrod.table.sink_columns import SinkRows, to_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -43,7 +43,7 @@ _OPEN_MAX: Final = 8
 
 
 def write_task(
-    options: SinkOptions,
+    options: ArchiveSinkOptions,
     batches: Iterable[pa.RecordBatch],
     *,
     starts: Mapping[PartitionId, int],
@@ -68,8 +68,8 @@ def write_task(
 
 
 def _placed(
-    options: SinkOptions, batches: Iterable[pa.RecordBatch], task: int
-) -> Iterator[tuple[Rows, NDArray[np.int32]]]:
+    options: ArchiveSinkOptions, batches: Iterable[pa.RecordBatch], task: int
+) -> Iterator[tuple[SinkRows, NDArray[np.int32]]]:
     places, began_ms = Places(options.partitions, task), now_ms()
     for batch in batches:
         rows = to_rows(batch, topic=options.topic, now_ms=began_ms)
@@ -88,7 +88,9 @@ class _Part:
 class _Parts:
     """The partitions of a task."""
 
-    def __init__(self, archive: ArchiveWriter, options: SinkOptions, starts: Mapping[PartitionId, int] | None) -> None:
+    def __init__(
+        self, archive: ArchiveWriter, options: ArchiveSinkOptions, starts: Mapping[PartitionId, int] | None
+    ) -> None:
         self._archive = archive
         self._options = options
         self._starts = starts
@@ -173,7 +175,7 @@ class Places:
         self._count = partitions
         self._turn = task
 
-    def find(self, rows: Rows) -> NDArray[np.int32]:
+    def find(self, rows: SinkRows) -> NDArray[np.int32]:
         """RefusedError: a row names no partition, and their number is not given."""
         named = np.full(len(rows), -1, np.int32) if rows.partition is None else rows.partition
         open_rows = named < 0
@@ -207,7 +209,7 @@ def _refuse_beyond(partitions: NDArray[np.int32]) -> None:
         )
 
 
-def gather(batches: Iterable[tuple[Rows, NDArray[np.int32]]], bytes_max: int) -> Iterator[list[PartitionRows]]:
+def gather(batches: Iterable[tuple[SinkRows, NDArray[np.int32]]], bytes_max: int) -> Iterator[list[PartitionRows]]:
     """The rows of about `bytes_max` of batches at a time, by partition.
 
     Within a partition rows keep their order; if they have offsets, they are sorted by them.
@@ -225,7 +227,7 @@ def gather(batches: Iterable[tuple[Rows, NDArray[np.int32]]], bytes_max: int) ->
         yield _by_partition(held, list(codes))
 
 
-def _with_places(rows: Rows, partition: NDArray[np.int32], codes: dict[str, int]) -> pa.RecordBatch:
+def _with_places(rows: SinkRows, partition: NDArray[np.int32], codes: dict[str, int]) -> pa.RecordBatch:
     """With the partition, and the topic as a number that is the same in all batches."""
     own = np.array([codes.setdefault(name, len(codes)) for name in rows.topic.dictionary.to_pylist()], np.int32)
     topic = own[number_column(rows.topic.indices)] if len(rows) else np.empty(0, np.int32)

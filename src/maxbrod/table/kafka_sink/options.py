@@ -39,7 +39,7 @@ class NewTopics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
+class KafkaSinkOptions:
     """The parsed options. `kafka` and `storage` may hold secrets."""
 
     kafka: KafkaConfig = field(repr=False)
@@ -62,12 +62,12 @@ class SinkOptions:
         return f"{self.prefix}-{name}-"
 
 
-def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
+def parse_kafka_sink_options(options: Mapping[str, str], *, stream: bool) -> KafkaSinkOptions:
     """Names in any case, because Spark passes them in lower case. UsageError names the option that is wrong."""
     given = known_options(options, _NAMES, what="a write into Kafka", hidden=_OF_SPARK, prefixes=(_KAFKA, "storage."))
     create = switch("createTopics", given.get("createtopics", "false"))
     state, checkpoint = _stream_places(given) if stream else (_batch_state(given), None)
-    return SinkOptions(
+    return KafkaSinkOptions(
         kafka=from_java_properties(_under(given, _KAFKA)),
         storage=storage_of(given),
         topic=given.get("topic"),

@@ -39,7 +39,7 @@ class Filled:
     records: dict[TopicPartition, int]
 
 
-class Outcome(Enum):
+class DecisionOutcome(Enum):
     """The state of a decision."""
 
     PENDING = "json"
@@ -48,7 +48,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class BatchDecision:
     """These transactions, and no others, are the batch. `attempt` counts earlier decisions on it that became void."""
 
     batch_id: int
@@ -62,44 +62,47 @@ class Decision:
         return f"{_FOLDER}/{self.batch_id:020}-{self.attempt:04}"
 
 
-class Decisions:
+class BatchDecisions:
     """The decisions of one sink. If two drivers decide on one batch, the object exists already and one is refused."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
 
-    def newest(self) -> tuple[Decision, Outcome] | None:
+    def newest(self) -> tuple[BatchDecision, DecisionOutcome] | None:
         found: dict[tuple[int, int], set[str]] = {}
         for each in self.storage.list(_FOLDER):
             name = _NAME.fullmatch(each.path)
             if name is not None:
                 found.setdefault((int(name["batch"]), int(name["attempt"])), set()).add(name["kind"])
-        decided = [key for key, kinds in found.items() if Outcome.PENDING.value in kinds]
+        decided = [key for key, kinds in found.items() if DecisionOutcome.PENDING.value in kinds]
         if not decided:
             return None
         newest = max(decided)
         kinds = found[newest]
-        outcome = next((each for each in (Outcome.DONE, Outcome.VOID) if each.value in kinds), Outcome.PENDING)
+        outcome = next(
+            (each for each in (DecisionOutcome.DONE, DecisionOutcome.VOID) if each.value in kinds),
+            DecisionOutcome.PENDING,
+        )
         return self._read(*newest), outcome
 
-    def decide(self, decision: Decision) -> None:
+    def decide(self, decision: BatchDecision) -> None:
         """The decision is durable when this returns. ObjectExistsError: another driver has decided."""
         self.storage.put(f"{decision.path}.json", _encode(decision))
 
-    def settle(self, decision: Decision, outcome: Outcome) -> None:
+    def settle(self, decision: BatchDecision, outcome: DecisionOutcome) -> None:
         try:
             self.storage.put(f"{decision.path}.{outcome.value}", b"")
         except ObjectExistsError:
             return  # recorded before, and an outcome never changes
 
-    def forget_before(self, decision: Decision) -> None:
+    def forget_before(self, decision: BatchDecision) -> None:
         old = [each.path for each in self.storage.list(_FOLDER) if each.path.rsplit(".", 1)[0] < decision.path]
         # If this is interrupted, the rest of a decision must not look pending. So the .json object is deleted first.
         self.storage.delete([path for path in old if path.endswith(".json")])
         self.storage.delete([path for path in old if not path.endswith(".json")])
 
-    def _read(self, batch_id: int, attempt: int) -> Decision:
-        empty = Decision(batch_id=batch_id, attempt=attempt, query_id=None, filled=())
+    def _read(self, batch_id: int, attempt: int) -> BatchDecision:
+        empty = BatchDecision(batch_id=batch_id, attempt=attempt, query_id=None, filled=())
         path = f"{empty.path}.json"
         name = self.storage.name_of(path)
         try:
@@ -112,7 +115,7 @@ class Decisions:
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptDataError("the decision cannot be read", object_name=name) from error
         filled = tuple(transaction.filled() for transaction in document.transactions)
-        return Decision(batch_id=batch_id, attempt=attempt, query_id=document.query_id, filled=filled)
+        return BatchDecision(batch_id=batch_id, attempt=attempt, query_id=document.query_id, filled=filled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +147,7 @@ class _StoredDecision:
 _DOCUMENT: Final = TypeAdapter(_StoredDecision)
 
 
-def _encode(decision: Decision) -> bytes:
+def _encode(decision: BatchDecision) -> bytes:
     transactions = [
         _StoredTransaction(
             transactional_id=each.transaction.transactional_id,

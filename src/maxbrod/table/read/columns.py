@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.table.read.scope import Source
+    from maxbrod.table.read.scope import SourcePartition
 
 _US_PER_MS: Final = 1000
 _MS_MAX: Final = (2**63 - 1) // _US_PER_MS
@@ -37,7 +37,7 @@ _SPARK_HEADERS: Final = spark.ArrayType(
 class _Column:
     spark: spark.DataType
     arrow: pa.DataType
-    make: Callable[[pa.RecordBatch, Source], pa.Array]
+    make: Callable[[pa.RecordBatch, SourcePartition], pa.Array]
     needs: str | None = None
     """The column of records that it is made from; None: the row of the catalog is enough."""
 
@@ -94,7 +94,7 @@ def are_in_rows(names: Sequence[str]) -> bool:
     return all(_COLUMNS[name].needs is None for name in names)
 
 
-def convert(records: pa.RecordBatch, source: Source, names: Sequence[str]) -> pa.RecordBatch:
+def convert(records: pa.RecordBatch, source: SourcePartition, names: Sequence[str]) -> pa.RecordBatch:
     """Records as rows of the table."""
     columns = [_COLUMNS[name].make(records, source) for name in names]
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(names))
@@ -106,7 +106,7 @@ def _repeated(text: str, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(np.tile(data, count))])
 
 
-def _timestamps(records: pa.RecordBatch, _: Source) -> pa.Array:
+def _timestamps(records: pa.RecordBatch, _: SourcePartition) -> pa.Array:
     """Null for times out of the range of Spark's microseconds; `timestampMs` has those, too."""
     times: NDArray[np.int64] = number_column(records.column("timestamp_ms"))
     fits = (times >= -_MS_MAX) & (times <= _MS_MAX)
@@ -115,7 +115,7 @@ def _timestamps(records: pa.RecordBatch, _: Source) -> pa.Array:
     return pa.Array.from_buffers(_TIMESTAMP, len(times), [valid, pa.py_buffer(np.ascontiguousarray(microseconds))])
 
 
-def _headers(records: pa.RecordBatch, _: Source) -> pa.Array:
+def _headers(records: pa.RecordBatch, _: SourcePartition) -> pa.Array:
     """Headers as Spark's source has them: null for a record without any, and keys as text."""
     lists = records.column("headers")
     entries = lists.flatten()
@@ -141,7 +141,7 @@ def _as_is(name: str, kind: spark.DataType, arrow: pa.DataType) -> _Column:
     return _Column(spark=kind, arrow=arrow, make=lambda records, _: records.column(name), needs=name)
 
 
-def _wider(records: pa.RecordBatch, _: Source) -> pa.Array:
+def _wider(records: pa.RecordBatch, _: SourcePartition) -> pa.Array:
     return records.column("timestamp_type").cast(pa.int32())
 
 

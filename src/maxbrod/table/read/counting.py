@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from maxbrod.catalog.rows import newest_time
 from maxbrod.catalog.schema import Kind
-from maxbrod.table.read.scope import Scope, SliceRead, Source
+from maxbrod.table.read.scope import Scope, SliceRead, SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +74,7 @@ def count_whole(options: TableOptions) -> tuple[Count, ...] | None:
 
 def count_slices(slices: Iterable[SliceRead], options: TableOptions) -> tuple[Count, ...] | None:
     """The same, of slices that are found already."""
-    found: Counter[Source] = Counter()
+    found: Counter[SourcePartition] = Counter()
     for each in slices:
         known = known_records(each.stored, each.cut(options.scopes), committed=options.committed)
         if known is None:

@@ -71,7 +71,7 @@ def both(one: Scope, other: Scope) -> Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourcePartition:
     """What every record of a slice shares."""
 
     topic: str
@@ -86,7 +86,7 @@ class SliceRead:
     Defined here because it travels to the tasks, which then need not load what plans a read (Delta).
     """
 
-    source: Source
+    source: SourcePartition
     stored: Slice
     first_offset: int = 0
     end_offset: int

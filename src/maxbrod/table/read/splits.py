@@ -12,7 +12,7 @@ from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import Kind
 from maxbrod.model import PartitionId
-from maxbrod.table.read.scope import Scope, SliceRead, Source
+from maxbrod.table.read.scope import Scope, SliceRead, SourcePartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,7 +55,7 @@ def slice_read(row: Segment, ends: Mapping[PartitionId, int] | None = None) -> S
     """A whole row, or what of it lies below the `ends` of its archive at a run."""
     place = PartitionId(topic_id=row.topic_id, partition=row.partition)
     end = row.end_offset if ends is None else min(row.end_offset, ends[place])
-    source = Source(topic=row.topic, topic_id=row.topic_id, partition=row.partition)
+    source = SourcePartition(topic=row.topic, topic_id=row.topic_id, partition=row.partition)
     return SliceRead(source=source, stored=slice_of(row), end_offset=end)
 
 

@@ -21,10 +21,20 @@ from maxbrod.errors import LogTruncatedError
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.table.read.splits import group, open_table, slice_read
 from maxbrod.table.stream.options import EARLIEST, LATEST, StreamOptions
-from maxbrod.table.stream.plan import ACCEPT, OPERATION, Limits, advance, check_known, lost, mark_at
+from maxbrod.table.stream.plan import (
+    ACCEPT,
+    OPERATION,
+    Limits,
+    StreamView,
+    advance,
+    check_known,
+    lost,
+    mark_at,
+    view_of,
+)
 from maxbrod.table.stream.positions import (
-    Mark,
     Range,
+    StreamMark,
     StreamPosition,
     decode_position,
     encode_position,
@@ -32,7 +42,6 @@ from maxbrod.table.stream.positions import (
     ranges_between,
     without,
 )
-from maxbrod.table.stream.view import View, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +63,7 @@ class Follower:
         self._options = options
         self._lossy = not options.fail_on_data_loss
         self._archive: Archive | None = None
-        self._view: View | None = None
+        self._view: StreamView | None = None
         self._stands_still = False
 
     def stand_still(self) -> None:
@@ -85,7 +94,7 @@ class Follower:
         reads = plan_batch(archive.catalog, begun, decode_position(end), table.scope, lossy=self._lossy)
         return group(reads, table.split_bytes)
 
-    def _look(self, *, to_plan: bool = False) -> tuple[Archive, View]:
+    def _look(self, *, to_plan: bool = False) -> tuple[Archive, StreamView]:
         """The archive, opened again if it has changed.
 
         A plan needs today's rows even if the stream stands still: `gc` may have deleted the objects of older rows.
@@ -97,7 +106,7 @@ class Follower:
                 self._view = view_of(self._archive, self._options.table)
         return self._archive, self._view
 
-    def _beginning(self, archive: Archive, view: View) -> dict[PartitionId, Mark]:
+    def _beginning(self, archive: Archive, view: StreamView) -> dict[PartitionId, StreamMark]:
         """What a new stream counts as read. UsageError: a topic or a run does not exist."""
         starting, runs = self._options.starting, archive.catalog.runs()
         now = find_moment(archive.storage, runs, None)
@@ -106,7 +115,7 @@ class Follower:
         select_names({*view.topics.values(), *empty}, self._options.table.topics, may_come=True)
         if starting == LATEST:
             return _ends(view)
-        marks: dict[PartitionId, Mark] = {}
+        marks: dict[PartitionId, StreamMark] = {}
         then = None if starting == EARLIEST else find_moment(archive.storage, runs, starting).snapshot
         ends = {} if then is None else then.ends
         cut = {} if then is None else _epochs_before(archive, then)
@@ -130,7 +139,7 @@ def _is_outdated(archive: Archive, *, to_plan: bool) -> bool:
     return not to_plan
 
 
-def _ends(view: View) -> dict[PartitionId, Mark]:
+def _ends(view: StreamView) -> dict[PartitionId, StreamMark]:
     last = view.end[view.starts[1:] - 1].tolist()
     return {each: mark_at(view, number, last[number]) for number, each in enumerate(view.partitions)}
 
@@ -155,7 +164,7 @@ def _epochs_before(archive: Archive, then: Snapshot) -> dict[PartitionId, int]:
     return {each: -1 if found.get(each) is None else found[each] for each in replaced}
 
 
-def _older_ids(archive: Archive, view: View, now: Moment) -> set[str]:
+def _older_ids(archive: Archive, view: StreamView, now: Moment) -> set[str]:
     """The ids of topics that were deleted and created again under the same name."""
     rows = archive.catalog.topics()
     incarnations = incarnations_in(rows.filter(pc.field("topic_id").isin(sorted(view.topics))))
@@ -197,7 +206,7 @@ def _ending_after(table: pa.Table, lows: Mapping[PartitionId, int]) -> pa.Array:
     return number_array((number_column(ends) if len(ends) else low) > low)
 
 
-def _check(partition: PartitionId, ranges: Sequence[Range], rows: Sequence[_Row], mark: Mark) -> None:
+def _check(partition: PartitionId, ranges: Sequence[Range], rows: Sequence[_Row], mark: StreamMark) -> None:
     other = next((row for row in rows if _is_newer(row, mark) and without(ranges, [_span(row)]) != ranges), None)
     if other is not None:
         raise LogTruncatedError(
@@ -214,7 +223,7 @@ def _check(partition: PartitionId, ranges: Sequence[Range], rows: Sequence[_Row]
         raise lost(name, *missing[0])
 
 
-def _reads(ranges: Sequence[Range], rows: Sequence[_Row], mark: Mark, scope: Scope) -> Iterator[SliceRead]:
+def _reads(ranges: Sequence[Range], rows: Sequence[_Row], mark: StreamMark, scope: Scope) -> Iterator[SliceRead]:
     for row in rows:
         if not isinstance(row, Segment) or _is_newer(row, mark) or not _in_scope(row, scope):
             continue
@@ -225,7 +234,7 @@ def _reads(ranges: Sequence[Range], rows: Sequence[_Row], mark: Mark, scope: Sco
                 yield replace(whole, first_offset=low, end_offset=high)
 
 
-def _is_newer(row: _Row, mark: Mark) -> bool:
+def _is_newer(row: _Row, mark: StreamMark) -> bool:
     """Whether it was written after the log was truncated. A later batch reads it, if the stream accepts that."""
     return isinstance(row, Segment) and row.first_leader_epoch > mark.epoch
 

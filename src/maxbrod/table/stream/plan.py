@@ -15,21 +15,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from maxbrod.archive.selection import select_topics
+from maxbrod.batch.columns import number_column
+from maxbrod.catalog.rows import newest_times
+from maxbrod.catalog.schema import Kind
 from maxbrod.errors import LogTruncatedError, RefusedError
-from maxbrod.table.stream.positions import Mark, StreamPosition, without
-from maxbrod.table.stream.view import TIMELESS, View
+from maxbrod.model import MENDABLE, GapReason, PartitionId
+from maxbrod.table.stream.positions import StreamMark, StreamPosition, without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from maxbrod.model import PartitionId
+    from maxbrod.archive.archive import Archive
+    from maxbrod.table.read.options import TableOptions
     from maxbrod.table.read.scope import Scope
+
 
 OPERATION: Final = "follow an archive"
 ACCEPT: Final = "the option failOnDataLoss=false continues with what the archive holds"
+
+TIMELESS: Final = -(2**63)
+_COLUMNS: Final = (
+    *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "reason", "bytes"),
+    *("min_timestamp", "max_timestamp"),
+    *("first_leader_epoch", "last_leader_epoch"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +65,10 @@ class _Candidates:
     """Where reading each begins: at its base, or behind what was read of it before."""
 
 
-def advance(view: View, start: StreamPosition, limits: Limits, scope: Scope, *, lossy: bool) -> StreamPosition:
+def advance(view: StreamView, start: StreamPosition, limits: Limits, scope: Scope, *, lossy: bool) -> StreamPosition:
     """The next position; `start` itself if nothing is new. RefusedError: the stream lost records, unless `lossy`."""
     lows = {number: resume(view, number, start.marks.get(each), lossy=lossy) for number, each in _news(view, start)}
-    marks: dict[PartitionId, Mark] = dict(start.marks)
+    marks: dict[PartitionId, StreamMark] = dict(start.marks)
     begins: dict[PartitionId, int] = {}
     for number, low in lows.items():
         each = view.partitions[number]
@@ -65,7 +80,7 @@ def advance(view: View, start: StreamPosition, limits: Limits, scope: Scope, *, 
         each = view.partitions[number]
         mark = marks[each]
         fresh = view.mendable_in(number, mark.end, end)
-        marks[each] = Mark(end, max(mark.epoch, epoch), (*mark.open, *fresh))
+        marks[each] = StreamMark(end, max(mark.epoch, epoch), (*mark.open, *fresh))
     # A new partition of which the limit left nothing joins in a later batch.
     kept = {each: mark for each, mark in marks.items() if each in start.marks or mark.end > begins[each]}
     if kept == start.marks:
@@ -73,14 +88,14 @@ def advance(view: View, start: StreamPosition, limits: Limits, scope: Scope, *, 
     return StreamPosition(marks=kept, begins={each: low for each, low in begins.items() if each in kept})
 
 
-def mark_at(view: View, number: int, end: int) -> Mark:
+def mark_at(view: StreamView, number: int, end: int) -> StreamMark:
     """The mark of a stream that has read a partition up to `end`."""
     rows = view.rows_of(number)
     below = slice(rows.start, rows.start + int(np.searchsorted(view.base[rows], end)))
-    return Mark(end, int(view.last_epoch[below].max(initial=-1)), view.mendable_in(number, 0, end))
+    return StreamMark(end, int(view.last_epoch[below].max(initial=-1)), view.mendable_in(number, 0, end))
 
 
-def _news(view: View, start: StreamPosition) -> list[tuple[int, PartitionId]]:
+def _news(view: StreamView, start: StreamPosition) -> list[tuple[int, PartitionId]]:
     """Partitions whose end or last epoch differs from the stream's, or that have open gaps."""
     last = view.starts[1:] - 1
     ends, epochs = view.end[last].tolist(), view.first_epoch[last].tolist()
@@ -92,22 +107,22 @@ def _news(view: View, start: StreamPosition) -> list[tuple[int, PartitionId]]:
     return found
 
 
-def _mended(view: View, number: int, low: int, before: Mark | None) -> Mark:
+def _mended(view: StreamView, number: int, low: int, before: StreamMark | None) -> StreamMark:
     """The mark before new rows are added: open gaps that the archive has filled since are closed."""
     if before is None:
-        return Mark(low, -1, () if view.native else view.mendable_in(number, 0, low))
+        return StreamMark(low, -1, () if view.native else view.mendable_in(number, 0, low))
     wanted = [(first, min(end, low)) for first, end in before.open if first < low]
     if not wanted:
-        return Mark(low, before.epoch)
+        return StreamMark(low, before.epoch)
     span = view.rows_of(number)
     meeting = (view.end[span] > wanted[0][0]) & (view.base[span] < wanted[-1][1])
     settled = np.flatnonzero(meeting & ~view.mendable[span]) + span.start
     left = without(wanted, [(int(view.base[row]), int(view.end[row])) for row in settled])
     inside = [row for row in settled if any(view.base[row] < end and first < view.end[row] for first, end in wanted)]
-    return Mark(low, max([before.epoch, *view.last_epoch[inside].tolist()]), tuple(left))
+    return StreamMark(low, max([before.epoch, *view.last_epoch[inside].tolist()]), tuple(left))
 
 
-def _candidates(view: View, lows: Mapping[int, int]) -> _Candidates:
+def _candidates(view: StreamView, lows: Mapping[int, int]) -> _Candidates:
     rows, groups, firsts = ([np.empty(0, np.int64)] for _ in range(3))
     for number, low in lows.items():
         span = view.rows_of(number)
@@ -119,7 +134,7 @@ def _candidates(view: View, lows: Mapping[int, int]) -> _Candidates:
     return _Candidates(np.concatenate(rows), np.concatenate(groups), np.concatenate(firsts))
 
 
-def _taken(view: View, candidates: _Candidates, limits: Limits, scope: Scope) -> list[tuple[int, int, int]]:
+def _taken(view: StreamView, candidates: _Candidates, limits: Limits, scope: Scope) -> list[tuple[int, int, int]]:
     """The number, new end and highest epoch of each partition that the batch reads."""
     order = np.argsort(_ages(view, candidates), kind="stable")
     rows, groups, first = candidates.rows[order], candidates.groups[order], candidates.first[order]
@@ -141,14 +156,14 @@ def _taken(view: View, candidates: _Candidates, limits: Limits, scope: Scope) ->
     return [(number, end, epoch) for number, (end, epoch) in found.items()]
 
 
-def _ages(view: View, candidates: _Candidates) -> NDArray[np.int64]:
+def _ages(view: StreamView, candidates: _Candidates) -> NDArray[np.int64]:
     """For each row the highest timestamp up to it in its partition, so that sorting by it keeps offsets in order."""
     times = np.where(view.data[candidates.rows], view.timestamp[candidates.rows], TIMELESS)
     borders = np.flatnonzero(np.diff(candidates.groups)) + 1
     return np.concatenate([np.maximum.accumulate(each) for each in np.split(times, borders)])
 
 
-def _in_scope(view: View, rows: NDArray[np.int64], scope: Scope) -> NDArray[np.bool_]:
+def _in_scope(view: StreamView, rows: NDArray[np.int64], scope: Scope) -> NDArray[np.bool_]:
     wanted = view.end[rows] > scope.first_offset
     if scope.end_offset is not None:
         wanted &= view.base[rows] < scope.end_offset
@@ -166,7 +181,7 @@ def _fitting(costs: NDArray[np.int64], limit: int | None) -> tuple[int, int]:
     return count, limit - (int(sums[count - 1]) if count else 0)
 
 
-def resume(view: View, number: int, mark: Mark | None, *, lossy: bool) -> int:
+def resume(view: StreamView, number: int, mark: StreamMark | None, *, lossy: bool) -> int:
     """The offset at which reading a partition resumes: that of its mark, unless something was lost."""
     rows = view.rows_of(number)
     if mark is None:
@@ -188,7 +203,7 @@ def resume(view: View, number: int, mark: Mark | None, *, lossy: bool) -> int:
     return mark.end
 
 
-def check_known(view: View, start: StreamPosition) -> None:
+def check_known(view: StreamView, start: StreamPosition) -> None:
     """RefusedError: the archive does not have a topic that the stream has read."""
     gone = next((mark for mark in start.marks if mark.topic_id not in view.known), None)
     if gone is not None:
@@ -210,7 +225,7 @@ def lost(name: str, first: int, end: int) -> RefusedError:
     )
 
 
-def _cut(view: View, rows: slice, mark: Mark) -> int | None:
+def _cut(view: StreamView, rows: slice, mark: StreamMark) -> int | None:
     """Where another history begins below the mark. Every leader since a truncation has a higher epoch."""
     below = slice(rows.start, rows.start + int(np.searchsorted(view.base[rows], mark.end)))
     newer = np.flatnonzero(view.data[below] & (view.first_epoch[below] > mark.epoch)) + below.start
@@ -223,7 +238,7 @@ def _cut(view: View, rows: slice, mark: Mark) -> int | None:
     return last if last < mark.end else None
 
 
-def _truncated(view: View, number: int, mark: Mark, cut: int) -> LogTruncatedError:
+def _truncated(view: StreamView, number: int, mark: StreamMark, cut: int) -> LogTruncatedError:
     return LogTruncatedError(
         f"the log was truncated at offset {cut}, and the stream has read up to {mark.end} of the history before",
         operation=OPERATION,
@@ -233,6 +248,99 @@ def _truncated(view: View, number: int, mark: Mark, cut: int) -> LogTruncatedErr
     )
 
 
-def _name(view: View, number: int) -> str:
+def _name(view: StreamView, number: int) -> str:
     each = view.partitions[number]
     return f"{view.topics[each.topic_id]}-{each.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamView:
+    """Rows by partition and offset: those of `partitions[i]` are at [starts[i], starts[i + 1])."""
+
+    partitions: tuple[PartitionId, ...]
+    topics: Mapping[str, str]
+    """The name of each topic id that is followed."""
+    known: frozenset[str]
+    """Every topic id of the archive."""
+    starts: NDArray[np.int64]
+    base: NDArray[np.int64]
+    end: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    timestamp: NDArray[np.int64]
+    """The highest timestamp; `TIMELESS` if it is unknown."""
+    first_epoch: NDArray[np.int64]
+    last_epoch: NDArray[np.int64]
+    data: NDArray[np.bool_]
+    mendable: NDArray[np.bool_]
+    """Gaps that a later run may fill."""
+    pruned: NDArray[np.bool_]
+    native: bool
+
+    def rows_of(self, number: int) -> slice:
+        return slice(int(self.starts[number]), int(self.starts[number + 1]))
+
+    def mendable_in(self, number: int, first: int, end: int) -> tuple[tuple[int, int], ...]:
+        """The gaps of a partition within [first, end) that a later run may fill."""
+        rows = self.rows_of(number)
+        chosen = np.flatnonzero(self.mendable[rows] & (self.end[rows] > first) & (self.base[rows] < end)) + rows.start
+        found = [(max(int(self.base[row]), first), min(int(self.end[row]), end)) for row in chosen]
+        if not self.native and first <= 0 < self.base[rows.start]:
+            # Another tool may add older files later; a backup of ours never does.
+            found.insert(0, (0, int(self.base[rows.start])))
+        return tuple(found)
+
+
+def view_of(archive: Archive, options: TableOptions) -> StreamView:
+    """The topics and partitions that the options select. A pattern may match nothing yet."""
+    rows = archive.catalog.rows(columns=_COLUMNS)
+    named = rows.group_by("topic_id").aggregate([("topic", "max")]).to_pylist()
+    names = {each["topic_id"]: each["topic_max"] for each in named}
+    chosen = {*select_topics(dict.fromkeys(names.values(), False), options.topics, internal=True).chosen}
+    topics = {topic_id: name for topic_id, name in names.items() if name in chosen}
+    followed = pc.field("topic_id").isin(pa.array(sorted(topics), pa.string()))
+    if options.scope.partitions is not None:
+        followed &= pc.field("partition").isin(pa.array(sorted(options.scope.partitions), pa.int32()))
+    rows = rows.filter(followed).combine_chunks()
+    native = archive.survey is None
+    return _arrays(rows, topics, frozenset(names), native=native)
+
+
+def _arrays(rows: pa.Table, topics: Mapping[str, str], known: frozenset[str], *, native: bool) -> StreamView:
+    # Without threads, so that groups keep the order of the rows.
+    groups = rows.group_by(["topic_id", "partition"], use_threads=False).aggregate([("kind", "count")]).to_pylist()
+    counts = [group["kind_count"] for group in groups]
+    open_reasons = sorted(MENDABLE if native else {*MENDABLE, GapReason.UNRECORDED})
+    gap = pc.equal(rows["kind"], Kind.GAP)
+
+    def because(reasons: list[GapReason]) -> NDArray[np.bool_]:
+        wanted = pc.is_in(rows["reason"], pa.array(list(map(str, reasons)), pa.string()))
+        return _truths(pc.and_(gap, wanted))
+
+    return StreamView(
+        partitions=tuple(PartitionId(topic_id=group["topic_id"], partition=group["partition"]) for group in groups),
+        topics=topics,
+        known=known,
+        starts=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
+        base=_numbers(rows["base_offset"], 0),
+        end=_numbers(rows["end_offset"], 0),
+        bytes=_numbers(rows["bytes"], 0),
+        timestamp=_numbers(newest_times(rows), TIMELESS),
+        first_epoch=_numbers(rows["first_leader_epoch"], -1),
+        last_epoch=_numbers(rows["last_leader_epoch"], -1),
+        data=_truths(pc.equal(rows["kind"], Kind.DATA)),
+        mendable=because(open_reasons),
+        pruned=because([GapReason.PRUNED]),
+        native=native,
+    )
+
+
+def _numbers(column: pa.ChunkedArray, missing: int) -> NDArray[np.int64]:
+    filled = pc.fill_null(column, missing).cast(pa.int64()).combine_chunks()
+    numbers: NDArray[np.int64] = number_column(filled) if len(filled) else np.empty(0, np.int64)
+    return numbers
+
+
+def _truths(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    filled = column.combine_chunks()
+    truths: NDArray[np.bool_] = number_column(filled) if len(filled) else np.empty(0, np.bool_)
+    return truths

@@ -24,7 +24,7 @@ Range: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StreamMark:
     """How far one partition is read."""
 
     end: int
@@ -36,7 +36,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
-    marks: Mapping[PartitionId, Mark]
+    marks: Mapping[PartitionId, StreamMark]
     begins: Mapping[PartitionId, int] = field(default_factory=dict)
     """Where the batch that ends here began, for partitions that did not begin at the mark before: new ones, say."""
 
@@ -70,7 +70,7 @@ def decode_position(document: Mapping[str, Any]) -> StreamPosition:
     _checked(document)
     opened = document.get("open", {})
     marks = {
-        PartitionId(topic_id=topic_id, partition=number): Mark(
+        PartitionId(topic_id=topic_id, partition=number): StreamMark(
             pair[0], pair[1], tuple((first, end) for first, end in opened.get(topic_id, {}).get(str(number), ()))
         )
         for topic_id, pairs in document["ends"].items()

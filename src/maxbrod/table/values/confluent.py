@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.errors import UnsupportedFormatError
-from maxbrod.table.values.confluent_kernels import read_indexes
-from maxbrod.table.values.decoding import Decoded, Encoded, decode, meaning
-from maxbrod.table.values.nodes import Node, Program, Shape
+from maxbrod.table.values.nodes import DecodedValues, Encoded, Node, Program, Shape, decode, meaning
+from maxbrod.table.values.protobuf_kernels import read_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ HEAD_BYTES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class UndecodedValue:
     """A value that could not be decoded, and why."""
 
     row: int
@@ -48,13 +47,13 @@ class Writers:
     """Whether message indexes precede the values: Protobuf."""
 
 
-def decode_plain(program: Program, values: Encoded) -> tuple[pa.Array, list[Failure]]:
+def decode_plain(program: Program, values: Encoded) -> tuple[pa.Array, list[UndecodedValue]]:
     """Decode values of one known schema, without a header."""
     found = decode(program, values)
     return found.column, _failures(program, found, np.arange(len(found.status)))
 
 
-def decode_confluent(writers: Writers, values: Encoded) -> tuple[pa.Array, list[Failure]]:
+def decode_confluent(writers: Writers, values: Encoded) -> tuple[pa.Array, list[UndecodedValue]]:
     """Decode values with headers. Those that cannot be decoded are null and reported."""
     count = len(values.starts)
     headed = values.starts >= 0
@@ -86,7 +85,7 @@ def decode_confluent(writers: Writers, values: Encoded) -> tuple[pa.Array, list[
 
 def _decode_one(
     writers: Writers, number: int, place: int, values: Encoded, rows: NDArray[np.int64]
-) -> tuple[pa.Array, list[Failure]]:
+) -> tuple[pa.Array, list[UndecodedValue]]:
     program = writers.programs.get(number, {}).get(place)
     if program is None:
         what = (
@@ -98,7 +97,7 @@ def _decode_one(
     return conform(found.column, writers.reader), _failures(program, found, rows)
 
 
-def _failures(program: Program, found: Decoded, rows: NDArray[np.int64]) -> list[Failure]:
+def _failures(program: Program, found: DecodedValues, rows: NDArray[np.int64]) -> list[UndecodedValue]:
     return [
         failure
         for status in np.unique(found.status[found.status != 0])
@@ -106,8 +105,8 @@ def _failures(program: Program, found: Decoded, rows: NDArray[np.int64]) -> list
     ]
 
 
-def _group(rows: NDArray[np.int64], why: str) -> list[Failure]:
-    return [Failure(row=int(rows[0]), why=why, like_it=len(rows))] if len(rows) else []
+def _group(rows: NDArray[np.int64], why: str) -> list[UndecodedValue]:
+    return [UndecodedValue(row=int(rows[0]), why=why, like_it=len(rows))] if len(rows) else []
 
 
 def _in_order(columns: list[pa.Array], rows: list[NDArray[np.int64]]) -> pa.Array:

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from maxbrod.table.values.avro import compile_avro
 from maxbrod.table.values.confluent import Writers, decode_confluent
-from maxbrod.table.values.decoding import decode, encoded
-from maxbrod.table.values.nodes import Node, Program, Shape
+from maxbrod.table.values.nodes import Node, Program, Shape, decode, encoded
 
 
 def prepare() -> None:

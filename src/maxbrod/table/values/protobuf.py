@@ -6,7 +6,12 @@ names, maps stay maps. A field whose message contains itself stays bytes.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,11 +19,11 @@ import pyarrow as pa
 
 from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError, UsageError
 from maxbrod.table.values import protobuf_kernels as kernels
-from maxbrod.table.values.confluent_kernels import INDEX_MAX, LEVELS_MAX
 from maxbrod.table.values.nodes import Node, Program, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
 
 _MESSAGE: Final = 11
 _GROUP: Final = 10
@@ -44,6 +49,9 @@ _TYPES: Final = {
     18: (kernels.ZIGZAG, Shape.NUMBER, pa.int64()),
 }
 _ABSENT: Final = -1
+
+_COMPILER: Final = "grpc_tools"
+_TIMEOUT_S: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +163,7 @@ def compile_protobuf(descriptors: bytes, message: str) -> Program:
 
 
 def message_places(descriptors: bytes, file: str) -> dict[int, str]:
-    """The messages of one file of a set, by their places as `confluent_kernels.read_indexes` writes them.
+    """The messages of one file of a set, by their places as `protobuf_kernels.read_indexes` writes them.
 
     Some serializers count the messages of map entries, and some do not. A place that means different messages to them
     is left out.
@@ -175,8 +183,8 @@ def _add_places(
     messages: Iterable[Any], space: str, found: dict[int, str], *, counted: bool, above: int = 0, level: int = 0
 ) -> None:
     written = [message for message in messages if counted or not message.options.map_entry]
-    for index, each in enumerate(written[: INDEX_MAX + 1]):
-        if each.options.map_entry or level >= LEVELS_MAX:
+    for index, each in enumerate(written[: kernels.INDEX_MAX + 1]):
+        if each.options.map_entry or level >= kernels.LEVELS_MAX:
             continue
         place, name = above | (index + 1) << (8 * level), f"{space}.{each.name}" if space else each.name
         found[0 if place == 1 else place] = name
@@ -235,3 +243,62 @@ def _refused(why: str) -> UnsupportedFormatError:
         operation="decode",
         hint="leave the values as bytes, or decode them in a program of your own",
     )
+
+
+def read_descriptors(file: Path) -> bytes:
+    """The descriptor set of a `.proto` file, which may import files beside it, or of a file that is one."""
+    try:
+        if file.suffix != ".proto":
+            return file.read_bytes()
+        return compile_files({file.name: ""}, main=file.name, folder=file.parent)
+    except OSError as error:
+        raise UsageError(f"the schema cannot be read: {error.strerror}", object_name=str(file)) from error
+
+
+def compile_files(files: Mapping[str, str], *, main: str, folder: Path | None = None) -> bytes:
+    """The descriptor set of `main` and all that it imports. `files` has texts by name, unless they are in `folder`."""
+    with tempfile.TemporaryDirectory(prefix="maxbrod-proto-") as scratch:
+        place = Path(scratch) if folder is None else folder
+        if folder is None:
+            for name, text in files.items():
+                _write(place, name, text)
+        out = Path(scratch) / "maxbrod.descriptors"
+        ran = _run(["--include_imports", f"--descriptor_set_out={out}", f"-I{place}", f"-I{_own_files()}", main])
+        if ran.returncode:
+            complaints = ran.stderr.decode(errors="replace").strip().splitlines()
+            raise UnsupportedFormatError(
+                f"this Protobuf schema cannot be compiled: {complaints[0] if complaints else 'no reason is given'}",
+                operation="decode",
+                object_name=main,
+            )
+        return out.read_bytes()
+
+
+def _write(place: Path, name: str, text: str) -> None:
+    file = place / name
+    if not file.resolve().is_relative_to(place.resolve()):
+        raise UnsupportedFormatError(
+            "the name of a schema points outside of its folder", operation="decode", object_name=name
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def _run(arguments: list[str]) -> subprocess.CompletedProcess[bytes]:
+    # In a process of its own, because the compiler writes errors to the terminal.
+    return subprocess.run(
+        [sys.executable, "-P", "-m", f"{_COMPILER}.protoc", *arguments],
+        capture_output=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+
+
+def _own_files() -> Path:
+    """Where google/protobuf/timestamp.proto and its like are."""
+    spec = find_spec(_COMPILER)
+    if spec is None or spec.origin is None:
+        raise EnvironmentMissingError(
+            "compiling .proto files needs grpcio-tools", operation="decode", hint="pip install 'maxbrod[protobuf]'"
+        )
+    return Path(spec.origin).parent / "_proto"

@@ -1,4 +1,6 @@
-"""The compiled loop over Protobuf messages: fields in any order, any number of times, known or not.
+"""The compiled loops over Protobuf: messages, and the message indexes of Confluent's format before them.
+
+A message has its fields in any order, any number of times, known or not.
 
 At the beginning of a message each of its fields gets an entry with its default, which the fields found then overwrite.
 Every position is compared with its end before it is read, every loop moves forward, nothing is allocated.
@@ -10,6 +12,8 @@ from typing import Final
 
 import numpy as np
 from numba import njit
+
+from maxbrod.batch.kernels import read_varint
 
 # At a message's address: its node or -1, how many fields, how many members; then fields, then members.
 FIELD_SIZE: Final = 5  # number, kind, node, list node or -1, address of its message
@@ -28,6 +32,9 @@ BYTES: Final = 8
 MESSAGE: Final = 9
 
 DEPTH_MAX: Final = 64
+LEVELS_MAX: Final = 7
+INDEX_MAX: Final = 254
+"""The message indexes of Confluent's format: how many levels, and the highest index of one."""
 OK: Final = 0
 CUT: Final = 1
 BAD_LENGTH: Final = 2
@@ -230,3 +237,30 @@ def walk(code, data, starts, ends, status, nulls, fill, first, count, value, len
                 value[first[node] + count[node]] = 0
                 length[first[node] + count[node]] = -1
             count[node] += 1
+
+
+@njit(cache=True, nogil=True)
+def read_indexes(data, starts, ends, places):
+    """Move each start behind its list of indexes, and write the list as one number: a byte for each index, plus one.
+
+    An empty list means the first message, and so does a list of one zero: both are 0. If there is no valid list, the
+    start becomes -1.
+    """
+    for row in range(len(starts)):
+        if starts[row] < 0:
+            continue
+        count, at = read_varint(data, starts[row], ends[row])
+        if at < 0 or count < 0 or count > LEVELS_MAX:
+            starts[row] = -1
+            continue
+        place = np.int64(0)
+        for level in range(count):
+            index, at = read_varint(data, at, ends[row])
+            if at < 0 or index < 0 or index > INDEX_MAX:
+                at = np.int64(-1)
+                break
+            place |= (index + 1) << (8 * level)
+        if place == 1:
+            place = np.int64(0)
+        places[row] = place
+        starts[row] = at
