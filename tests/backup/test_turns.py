@@ -18,9 +18,8 @@ from maxbrod.check.foreign import check_foreign
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import EXIT_REFUSED, RefusedError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.layouts.avro.coordination import TOPIC as COORDINATION
-from maxbrod.layouts.avro.coordination import Event
-from maxbrod.layouts.avro.instances import Stage, read_instances
+from maxbrod.layouts.avro.instances import TOPIC as COORDINATION
+from maxbrod.layouts.avro.instances import Event, Stage, read_instances
 from maxbrod.layouts.registry import layout_of
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, offsets

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, complete_facts
 from maxbrod.errors import RefusedError
+from maxbrod.layouts.avro.format import instance_folder
 from maxbrod.layouts.avro.instances import Instance, Mark, Stage, fenced, put_next, read_instances
-from maxbrod.layouts.avro.names import instance_folder
-from maxbrod.layouts.avro.publishing import folder_of
 from maxbrod.layouts.avro.survey import survey as survey_tree
 from maxbrod.layouts.coverage import extended_by
-from maxbrod.layouts.facts import encode_facts
 from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Survey, WriteOptions
+from maxbrod.layouts.tree import encode_facts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -103,7 +102,7 @@ class InstanceTarget(ForeignTarget):
     ) -> None:
         completed = complete_facts(facts, self.survey, written, unfinished)
         known = self.document.decode_facts().coverage
-        coverage = extended_by(known, self.survey, written, completed.gaps, folder_of)
+        coverage = extended_by(known, self.survey, written, completed.gaps)
         new = encode_facts(self.survey, completed, coverage)
         old = dict(self.document.facts)
         if {**new, "taken_at_ms": 0} != {**old, "taken_at_ms": 0}:

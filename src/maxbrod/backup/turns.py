@@ -39,8 +39,7 @@ from maxbrod.catalog.rows import new_run_id
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.avro.coordination import Event
-from maxbrod.layouts.avro.instances import check_name
+from maxbrod.layouts.avro.instances import Event, check_name
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.notices import Notice
 from maxbrod.work.progress import Progress

@@ -13,7 +13,7 @@ from maxbrod.layouts.parquet.compaction import DAMAGED, compact_folder, plan_fol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.layouts.parquet.overlaps import SegmentRange
+    from maxbrod.layouts.parquet.survey import SegmentRange
     from maxbrod.storage.interface import Storage
 
 

@@ -16,7 +16,7 @@ from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap, ForeignSegment, Su
 from maxbrod.model import MENDABLE, GapReason, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 Range: TypeAlias = tuple[int, int]
@@ -85,11 +85,13 @@ def extended_by(
     survey: Survey,
     written: Sequence[ForeignSegment],
     gaps: Iterable[ForeignGap],
-    folder_of: Callable[[ForeignSegment], str],
+    *,
+    levels: int = 0,
 ) -> dict[TopicPartition, Coverage]:
     """The coverage of every partition after a publishing. The writers have used `survey`.
 
     `gaps`: offsets that the source lacks without a good reason, or has deleted, do not count as empty.
+    `levels`: the folders between that of a partition and its segments.
     """
     lacking: dict[TopicPartition, list[Range]] = {}
     deleted: dict[TopicPartition, list[Range]] = {}
@@ -99,7 +101,7 @@ def extended_by(
         elif gap.reason == GapReason.RETENTION:
             deleted.setdefault(gap.where, []).append((gap.base_offset, gap.end_offset))
     present, added = by_partition(survey.segments), by_partition(written)
-    folders = {each.where: folder_of(each) for each in (*survey.segments, *written)}
+    folders = {each.where: each.path.rsplit("/", 1 + levels)[0] for each in (*survey.segments, *written)}
     return dict(known) | {
         where: extended(
             known.get(where, Coverage(folder=folder)),

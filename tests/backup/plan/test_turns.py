@@ -24,8 +24,7 @@ from maxbrod.backup.plan.turns import (
     parse_interval,
 )
 from maxbrod.errors import UsageError
-from maxbrod.layouts.avro.coordination import Coordination, Event
-from maxbrod.layouts.avro.instances import Stage
+from maxbrod.layouts.avro.instances import Coordination, Event, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

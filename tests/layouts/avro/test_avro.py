@@ -17,8 +17,8 @@ from reference import varint
 
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.avro.container import read_header
+from maxbrod.layouts.avro.format import CODECS
 from maxbrod.layouts.avro.layout import LAYOUT
-from maxbrod.layouts.avro.options import CODECS
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Layout, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
@@ -157,8 +157,8 @@ def test_the_cut_into_files_never_depends_on_the_batches(data: st.DataObject, re
 
 
 def test_many_blocks_and_many_batches_are_one_archive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maxbrod.layouts.avro.writing.BLOCK_BYTES", 100)
-    monkeypatch.setattr("maxbrod.layouts.avro.reading._GROUP_BYTES", 300)
+    monkeypatch.setattr("maxbrod.layouts.avro.writer.BLOCK_BYTES", 100)
+    monkeypatch.setattr("maxbrod.layouts.avro.reader._GROUP_BYTES", 300)
     records = [Given(offset=offset, value=b"x" * (offset % 50), headers=((b"h", b"v"),)) for offset in range(200)]
     with fresh_storage() as storage:
         store(storage, [records[:70], records[70:]], options=WriteOptions(codec="deflate"))

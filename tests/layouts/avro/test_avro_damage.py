@@ -16,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError
-from maxbrod.layouts.avro import codecs
+from maxbrod.layouts.avro import container
 from maxbrod.layouts.avro.container import encode_block, encode_header, encode_long
+from maxbrod.layouts.avro.format import CODECS, MARK, SCHEMA
 from maxbrod.layouts.avro.layout import LAYOUT
-from maxbrod.layouts.avro.options import CODECS
 from maxbrod.layouts.avro.program import compile_schema
-from maxbrod.layouts.avro.schema import MARK, SCHEMA
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
 from maxbrod.model import TopicPartition
 
@@ -37,7 +36,7 @@ RECORDS = [Given(offset=i, value=b"value %d" % i, headers=((b"h", b"v"), (b"h", 
 def written(codec: str, *, block: int = 60) -> bytes:
     """A file of several blocks, without the mark that says what is in it."""
     with fresh_storage() as storage, pytest.MonkeyPatch.context() as patched:
-        patched.setattr("maxbrod.layouts.avro.writing.BLOCK_BYTES", block)
+        patched.setattr("maxbrod.layouts.avro.writer.BLOCK_BYTES", block)
         (segment,) = LAYOUT.write(
             storage, WHERE, [batch(RECORDS)], WriteOptions(codec=codec), survey=LAYOUT.survey(storage)
         )
@@ -168,7 +167,7 @@ def raw_deflate(data: bytes) -> bytes:
     ],
 )
 def test_a_block_that_unpacks_without_end_is_refused(codec: str, pack: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "BLOCK_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(container, "BLOCK_BYTES_MAX", 1 << 20)
     assert callable(pack)
     text = made(block(1, pack(bytes(4 << 20))), codec=codec)
     with fresh_storage() as storage, pytest.raises(CorruptDataError, match=r"unpacks? to"):

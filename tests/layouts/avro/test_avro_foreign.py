@@ -10,10 +10,10 @@ import pytest
 from given_records import Given, fresh_storage, given_of
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.avro.coordination import Coordination, Event, decode_coordination, encode_coordination
-from maxbrod.layouts.avro.java_values import text_of
+from maxbrod.layouts.avro.instances import Coordination, Event, decode_coordination, encode_coordination
 from maxbrod.layouts.avro.layout import LAYOUT
 from maxbrod.layouts.avro.program import compile_schema
+from maxbrod.layouts.avro.reader import text_of
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:

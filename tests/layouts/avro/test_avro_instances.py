@@ -14,10 +14,9 @@ from maxbrod.archive.instance_target import InstanceTarget
 from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, RefusedError
-from maxbrod.layouts.avro.coordination import FINGERPRINT
-from maxbrod.layouts.avro.instances import FOLDER, Instance, Mark, Stage, put_next, read_instances
+from maxbrod.layouts.avro.instances import FINGERPRINT, FOLDER, Instance, Mark, Stage, put_next, read_instances
 from maxbrod.layouts.avro.survey import survey
-from maxbrod.layouts.avro.writing import write
+from maxbrod.layouts.avro.writer import write
 from maxbrod.layouts.foreign import Survey, WriteOptions
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import open_storage

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.errors import UsageError
 from maxbrod.layouts.parquet.layout import LAYOUT
-from maxbrod.layouts.parquet.writing import Thresholds, roll
+from maxbrod.layouts.parquet.writer import Thresholds, roll
 from parquet.archives import KEPT, WHERE, batches_of_records, kept, local, read, rows, scratch, write
 
 if TYPE_CHECKING:

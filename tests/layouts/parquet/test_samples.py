@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maxbrod.layouts.foreign import ForeignSegment
+from maxbrod.layouts.parquet.format import NO_TIMESTAMP, parse_name
 from maxbrod.layouts.parquet.layout import LAYOUT
-from maxbrod.layouts.parquet.names import parse_name
-from maxbrod.layouts.parquet.schema import NO_TIMESTAMP
 from maxbrod.layouts.registry import layout_of
 from parquet.archives import local, read, samples
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import Survey, WriteOptions
 from maxbrod.layouts.parquet import survey as surveying
-from maxbrod.layouts.parquet.footer import FOLLOWS, footer_of, parse_footer
+from maxbrod.layouts.parquet.format import FOLLOWS, SegmentName, footer_of, parse_footer, parse_name
 from maxbrod.layouts.parquet.layout import LAYOUT
-from maxbrod.layouts.parquet.names import SegmentName, parse_name
-from maxbrod.layouts.parquet.overlaps import without_overlaps
+from maxbrod.layouts.parquet.survey import without_overlaps
 from maxbrod.model import TopicPartition
 from parquet.archives import WHERE, local, read, rows, write
 

@@ -9,7 +9,7 @@ from maxbrod.config import Config, KafkaConfig
 from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.parquet.names import parse_name
+from maxbrod.layouts.parquet.format import parse_name
 from maxbrod.replicate.seed.egress import TreeEgress
 from maxbrod.replicate.seed.options import EgressTreeOptions
 from maxbrod.storage.stores import open_storage

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from maxbrod.config import Config
-from maxbrod.layouts.parquet import writing
+from maxbrod.layouts.parquet import writer
 from maxbrod.replicate.seed import destination
 from maxbrod.replicate.seed.run import ingress_from_tree
 from replicate.seed.egresses import write_segments
@@ -34,7 +34,7 @@ def dying(owner: Any, name: str, after: int) -> Any:
 def main() -> None:
     side, config, after = sys.argv[1], Config.model_validate_json(sys.argv[2]), int(sys.argv[3])
     if side == "egress":
-        with dying(writing, "_write_segment", after):
+        with dying(writer, "_write_segment", after):
             write_segments(config)
     else:
         with dying(destination, "end", after):

@@ -28,9 +28,9 @@ from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.layouts.parquet import survey as surveying
-from maxbrod.layouts.parquet import writing
+from maxbrod.layouts.parquet import writer
+from maxbrod.layouts.parquet.format import parse_name
 from maxbrod.layouts.parquet.layout import LAYOUT
-from maxbrod.layouts.parquet.names import parse_name
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.limits import limits_of
 from maxbrod.replicate.options import ReplicateOptions
@@ -226,7 +226,7 @@ def test_a_partition_that_cannot_be_written_holds_up_no_other(
     create_topic(cluster, topic, partitions=2)
     for partition in (0, 1):
         produce(cluster, topic, numbered(5), partition=partition)
-    real = writing._write_segment
+    real = writer._write_segment
 
     def fail_for_0(storage: Any, place: Any, *given: Any) -> Any:
         if place.where.partition == 0:
@@ -236,7 +236,7 @@ def test_a_partition_that_cannot_be_written_holds_up_no_other(
     config = egress_config(cluster, tmp_path, topic)
     with TreeEgress(config) as egress:
         with monkeypatch.context() as patch:
-            patch.setattr(writing, "_write_segment", fail_for_0)
+            patch.setattr(writer, "_write_segment", fail_for_0)
             assert interval(egress).records == 5
         assert (ranges(tmp_path, topic, 0), ranges(tmp_path, topic, 1)) == ([], [(0, 4)])
         assert {partition: each.offset for partition, each in committed(config).items()} == {0: 0, 1: 5}
@@ -255,7 +255,7 @@ def test_a_partition_that_cannot_be_written_holds_up_no_other(
     assert f'maxbrod_egress_lag_offsets{{topic="{topic}"}} 0.0' in text
 
 
-STEPS = [(writing, "_write_segment"), (ForeignBackup, "_publish"), (EgressGroup, "commit")]
+STEPS = [(writer, "_write_segment"), (ForeignBackup, "_publish"), (EgressGroup, "commit")]
 
 
 def test_an_egress_killed_after_any_step_loses_and_doubles_nothing(

@@ -8,9 +8,9 @@ import pytest
 from parquet.archives import local, rows, write
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnavailableError
-from maxbrod.layouts.facts import PATH, forget_segments, read_facts
 from maxbrod.layouts.parquet.events import EventType
 from maxbrod.layouts.parquet.layout import LAYOUT
+from maxbrod.layouts.tree import PATH, prune_tree, read_facts
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.notify.s3_events import Change, ObjectEvent
 from maxbrod.replicate.seed.checkpoints import Source
@@ -50,8 +50,7 @@ def test_a_tree_of_the_original_has_no_known_holes(tmp_path: Path) -> None:
 def test_pruned_offsets_are_not_taken_for_offsets_without_records(tmp_path: Path) -> None:
     first = add(tmp_path, 0, 10)
     add(tmp_path, 10, 10)
-    forget_segments(local(tmp_path), LAYOUT.survey(local(tmp_path)), {first})
-    (tmp_path / first).unlink()
+    prune_tree(local(tmp_path), LAYOUT.survey(local(tmp_path)), {first})
     found = Tree(local(tmp_path), "data").listing("eu", "t")[3]
     assert (found.empty, found.first_offset) == ((), 10)
 

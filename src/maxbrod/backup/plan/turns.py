@@ -19,8 +19,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from maxbrod.errors import UsageError
-from maxbrod.layouts.avro.coordination import Coordination, Event
-from maxbrod.layouts.avro.instances import Stage
+from maxbrod.layouts.avro.instances import Coordination, Event, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

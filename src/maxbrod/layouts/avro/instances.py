@@ -15,13 +15,20 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError, RefusedError, UsageError
-from maxbrod.layouts.avro.container import read_header
-from maxbrod.layouts.avro.schema import CLAIM, GENERATION, INSTANCE
-from maxbrod.layouts.facts import Facts, decode_facts
+from maxbrod.errors import (
+    CorruptDataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    RefusedError,
+    UnsupportedFormatError,
+    UsageError,
+)
+from maxbrod.layouts.avro.container import decode_long, encode_bytes, encode_long, read_header
+from maxbrod.layouts.avro.format import CLAIM, GENERATION, INSTANCE
+from maxbrod.layouts.tree import Facts, decode_facts
 from maxbrod.storage.overlay import OWN_FOLDER
 from maxbrod.strict_json import parse
 
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
 
     from maxbrod.layouts.foreign import WriteOptions
     from maxbrod.storage.interface import Storage
+
 
 FOLDER: Final = f"{OWN_FOLDER}/turns"
 _NAME: Final = re.compile(rf"{re.escape(FOLDER)}/([A-Za-z0-9._-]+)/(\d{{20}})\.json")
@@ -193,3 +201,78 @@ def _read(storage: Storage, name: str, version: int) -> Instance:
             hint="the files of the instance are untouched; read them with --layout-option instance=NAME",
         ) from error
     return document
+
+
+TOPIC: Final = "_compacted_log_backup_coordination"
+"""The topic by which two connectors for compacted topics take turns.
+
+The key is `<instance>-<partition>` of the addressed connector, the value an Avro single object (C3 01, the schema's
+fingerprint, the record), or null after it has been received. The key has no topic: two connectors can take turns for
+one topic only.
+"""
+_MARK: Final = b"\xc3\x01"
+FINGERPRINT: Final = bytes.fromhex("60ca86f8cd2aabcf")
+"""CRC-64-AVRO, little-endian, of the schema of `AvroCompatedLogBackupCoordination-v1.0.avsc` in canonical form."""
+
+
+class Event(IntEnum):
+    """What the connector must do."""
+
+    ACTIVATE = 0
+    PASSIVATE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordination:
+    """One message. `instance` is the connector's name followed by the partition, as in the key."""
+
+    event: Event
+    instance: str
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+def decode_coordination(value: bytes) -> Coordination:
+    """Decode a message's value. CorruptDataError: it is not one, or has too few or too many bytes."""
+    if value[: len(_MARK)] != _MARK:
+        raise UnsupportedFormatError(
+            "the value is not an Avro single object", position=0, hint="it should begin with c301"
+        )
+    at = len(_MARK) + len(FINGERPRINT)
+    event, at = decode_long(value, at)
+    if event not in set(Event):
+        raise CorruptDataError(f"there is no event {event}", position=at)
+    instance, at = _text(value, at)
+    topic, at = _text(value, at)
+    partition, at = decode_long(value, at)
+    offset, at = decode_long(value, at)
+    timestamp_ms, at = decode_long(value, at)
+    if at != len(value):
+        raise CorruptDataError(f"{len(value) - at} bytes follow the message", position=at)
+    return Coordination(
+        event=Event(event),
+        instance=instance,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        timestamp_ms=timestamp_ms,
+    )
+
+
+def encode_coordination(message: Coordination, fingerprint: bytes = FINGERPRINT) -> bytes:
+    parts = [_MARK, fingerprint, encode_long(message.event), encode_bytes(message.instance.encode())]
+    parts.append(encode_bytes(message.topic.encode()))
+    parts += [encode_long(number) for number in (message.partition, message.offset, message.timestamp_ms)]
+    return b"".join(parts)
+
+
+def _text(value: bytes, at: int) -> tuple[str, int]:
+    size, at = decode_long(value, at)
+    if not 0 <= size <= len(value) - at:
+        raise CorruptDataError(f"a string cannot have {size} bytes", position=at)
+    try:
+        return value[at : at + size].decode(), at + size
+    except UnicodeDecodeError as error:
+        raise CorruptDataError("a string is not UTF-8", position=at) from error

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.batch.columns import number_column
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
-from maxbrod.layouts.avro import schema as names
+from maxbrod.layouts.avro import format as names
 from maxbrod.layouts.avro.container import Header, read_blocks, read_header, read_last_block
+from maxbrod.layouts.avro.format import FileName, parse_name
 from maxbrod.layouts.avro.instances import Instance, read_instances
-from maxbrod.layouts.avro.names import FileName, parse_name
-from maxbrod.layouts.coverage import judge
-from maxbrod.layouts.facts import Facts, is_published, surveyed_facts
-from maxbrod.layouts.foreign import Doubt, Fault, ForeignSegment, ForeignTopic, Survey
+from maxbrod.layouts.foreign import Doubt, Fault, ForeignSegment, Survey
+from maxbrod.layouts.tree import Facts, is_published, survey_tree, surveyed_facts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -82,25 +81,15 @@ def survey(storage: Storage, instance: str | None = None) -> Survey:
                 newest = max(known.modified_ms, info.modified_ms)
                 copies[name.where][name.instance] = _Copy(segments=found, modified_ms=newest)
     segments: list[ForeignSegment] = []
-    positions: dict[TopicPartition, int] = {}
     for where in sorted(copies):
-        mine = _without_overlaps(_chosen(choice.candidates(copies[where]), faults), faults)
-        segments += mine
-        positions[where] = mine[-1].end_offset
-    verdict = judge(segments, facts.coverage)
-    for where, each in facts.coverage.items():
-        positions[where] = max(positions.get(where, 0), each.end_offset)
-    return Survey(
-        layout="avro",
-        segments=tuple(segments),
-        topics={**{name.where.topic: ForeignTopic(name=name.where.topic) for name, _ in files}, **facts.topics},
-        gaps=verdict.gaps,
-        groups=facts.groups,
-        positions=positions,
-        cluster_id=facts.cluster_id,
-        taken_at_ms=facts.taken_at_ms,
-        faults=(*faults, *verdict.faults),
-        doubts=(*verdict.doubts, *choice.doubts({name.where.topic for name, _ in files if choice.is_of_a_tool(name)})),
+        segments += _without_overlaps(_chosen(choice.candidates(copies[where]), faults), faults)
+    return survey_tree(
+        "avro",
+        segments,
+        facts,
+        faults,
+        topics=[name.where.topic for name, _ in files],
+        doubts=choice.doubts({name.where.topic for name, _ in files if choice.is_of_a_tool(name)}),
     )
 
 
@@ -233,7 +222,7 @@ def _marked(name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment:
 
 def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment | None:
     """A large file by its first and its last block; None if the last one cannot be found from the end."""
-    from maxbrod.layouts.avro.reading import Reader  # noqa: PLC0415 - compiled: loading it costs seconds
+    from maxbrod.layouts.avro.reader import Reader  # noqa: PLC0415 - compiled: loading it costs seconds
 
     first = name.first_offset
     reader = partial(Reader, storage.name_of(info.path), name.where, header, project(["offset"]))
@@ -263,7 +252,7 @@ def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Hea
 
 def _by_reading(storage: Storage, name: FileName, info: ObjectInfo) -> tuple[ForeignSegment | None, Fault | None]:
     """A file by all of its records, up to the first damage."""
-    from maxbrod.layouts.avro.reading import read_file  # noqa: PLC0415 - compiled: loading it costs seconds
+    from maxbrod.layouts.avro.reader import read_file  # noqa: PLC0415 - compiled: loading it costs seconds
 
     bounds: list[tuple[int, int, int, int, int]] = []
     fault: Fault | None = None

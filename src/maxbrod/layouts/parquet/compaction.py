@@ -26,17 +26,13 @@ from maxbrod.errors import (
     naming,
 )
 from maxbrod.layouts.compaction_limits import CompactionLimits
-from maxbrod.layouts.facts import surveyed_facts
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.parquet.conversion import as_written
-from maxbrod.layouts.parquet.footer import footer_of
-from maxbrod.layouts.parquet.names import SegmentName, parse_name
-from maxbrod.layouts.parquet.objects import parquet_errors
-from maxbrod.layouts.parquet.overlaps import SegmentRange, without_overlaps
-from maxbrod.layouts.parquet.reading import stored_records
-from maxbrod.layouts.parquet.schema import FILE_SCHEMA
-from maxbrod.layouts.parquet.survey import open_found
-from maxbrod.layouts.parquet.writing import compression_of, described, parquet_writer
+from maxbrod.layouts.parquet.format import FILE_SCHEMA, SegmentName, footer_of, parse_name
+from maxbrod.layouts.parquet.reader import parquet_errors, stored_records
+from maxbrod.layouts.parquet.survey import SegmentRange, open_found, without_overlaps
+from maxbrod.layouts.parquet.writer import compression_of, described, parquet_writer
+from maxbrod.layouts.tree import surveyed_facts
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence

@@ -18,7 +18,7 @@ from maxbrod.batch.columns import (
 )
 from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.parquet.schema import (
+from maxbrod.layouts.parquet.format import (
     FILE_SCHEMA,
     FLAGS,
     HEADERS,

@@ -5,25 +5,35 @@ Whoever surveys again and again passes a memory: then only objects that are new,
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
+from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.coverage import EMPTY, Coverage, judge, with_holes
-from maxbrod.layouts.facts import is_published, surveyed_facts
-from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, ForeignTopic, Survey
-from maxbrod.layouts.parquet.footer import Footer, check_footer, parse_footer
-from maxbrod.layouts.parquet.groups import check_columns
-from maxbrod.layouts.parquet.names import PREFIX, SegmentName, parse_name
-from maxbrod.layouts.parquet.objects import open_parquet, parquet_errors
-from maxbrod.layouts.parquet.overlaps import SegmentRange, without_overlaps
-from maxbrod.layouts.parquet.schema import NANOSECONDS, NO_TIMESTAMP
+from maxbrod.layouts.coverage import EMPTY, with_holes
+from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, Survey
+from maxbrod.layouts.parquet.format import (
+    NANOSECONDS,
+    NO_TIMESTAMP,
+    PREFIX,
+    Footer,
+    SegmentName,
+    check_footer,
+    parse_footer,
+    parse_name,
+)
+from maxbrod.layouts.parquet.reader import check_columns, open_parquet, parquet_errors, read, stored_batches
+from maxbrod.layouts.tree import check_records, is_published, survey_tree, surveyed_facts
 from maxbrod.model import GapReason, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.layouts.parquet.metadata import FileMetadata
     from maxbrod.storage.interface import ObjectInfo, Storage
@@ -75,18 +85,12 @@ def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Found
     ]
     coverage = {where: each for where, each in facts.coverage.items() if _is_of(each.folder, region)}
     coverage = with_holes(coverage, _holes(found))
-    verdict = judge(segments, coverage)
-    return Survey(
-        layout="parquet",
-        segments=tuple(segments),
-        topics={**_topics(segments), **facts.topics},
-        gaps=verdict.gaps,
-        groups=facts.groups,
-        positions=_positions(segments, coverage),
-        cluster_id=facts.cluster_id,
-        taken_at_ms=facts.taken_at_ms,
-        faults=(*faults, *verdict.faults),
-        doubts=verdict.doubts,
+    return survey_tree(
+        "parquet",
+        segments,
+        replace(facts, coverage=coverage),
+        faults,
+        topics=[segment.where.topic for segment in segments],
         details={"regions": {each.footer.region: each.name.folder for each in reversed(found)}},
     )
 
@@ -210,22 +214,9 @@ def _segment(found: Found, part: SegmentRange) -> ForeignSegment:
     )
 
 
-def _topics(segments: Iterable[ForeignSegment]) -> dict[str, ForeignTopic]:
-    return {segment.where.topic: ForeignTopic(name=segment.where.topic) for segment in segments}
-
-
 def _is_of(folder: str, region: str | None) -> bool:
     """Whether the folder of a partition belongs to the chosen region."""
     return region is None or folder.split("/")[-3:-2] in ([], [region])
-
-
-def _positions(
-    segments: Iterable[ForeignSegment], coverage: Mapping[TopicPartition, Coverage]
-) -> dict[TopicPartition, int]:
-    positions = {where: each.end_offset for where, each in coverage.items()}
-    for segment in segments:
-        positions[segment.where] = max(positions.get(segment.where, 0), segment.end_offset)
-    return positions
 
 
 def _bounds(metadata: FileMetadata) -> tuple[int | None, int | None]:
@@ -245,3 +236,100 @@ def _statistics(metadata: FileMetadata, column: str) -> tuple[int, int] | None:
     if not bounds or len(bounds) != len(metadata.groups):
         return None
     return min(least for least, _ in bounds), max(most for _, most in bounds)
+
+
+class SegmentRange(NamedTuple):
+    """The offsets [base, end) to read from a segment."""
+
+    name: SegmentName
+    base: int
+    end: int
+
+
+def without_overlaps(names: Iterable[SegmentName]) -> list[SegmentRange]:
+    """Return the ranges to read of one partition's segments, in order. Segments that others cover are left out.
+
+    Compaction leaves the merged segments until they are deleted, and two writers may have overlapped. A higher level
+    wins: it holds what the levels below held, and those may be deleted at any time. Within a level the earlier start
+    wins, and of two with the same start the longer, as when the tool reads or compacts.
+    """
+    taken = _Taken()
+    for name in sorted(names, key=lambda each: (-each.level, each.start, -each.end)):
+        taken.add(name)
+    return taken.ranges
+
+
+class _Taken:
+    def __init__(self) -> None:
+        self.ranges: list[SegmentRange] = []
+        self._bases: list[int] = []
+
+    def add(self, name: SegmentName) -> None:
+        """Assign the free part of its range to the segment."""
+        base, end = name.start, name.end + 1
+        at = bisect_right(self._bases, base)
+        if at and self.ranges[at - 1].end > base:
+            base = self.ranges[at - 1].end
+        while base < end:
+            free = min(end, self._bases[at]) if at < len(self._bases) else end
+            if base < free:
+                self.ranges.insert(at, SegmentRange(name, base, free))
+                self._bases.insert(at, base)
+                at += 1
+            if at >= len(self.ranges):
+                break
+            base = max(base, self.ranges[at].end)
+            at += 1
+
+
+def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+    """All faults, those of the survey first."""
+    yield from survey.faults
+    with ThreadPoolExecutor(THREADS) as pool:
+        for segment, fault in zip(survey.segments, pool.map(partial(_quick, storage), survey.segments), strict=True):
+            if fault is not None:
+                yield fault
+            elif deep:
+                yield from _deep(storage, segment)
+
+
+def _quick(storage: Storage, segment: ForeignSegment) -> Fault | None:
+    """Check that the object exists as surveyed and that its footer is valid."""
+    name = parse_name(segment.path)
+    try:
+        info = storage.head(segment.path)
+        if info.size != segment.bytes:
+            return _segment_fault(segment, f"the object has {info.size} bytes instead of {segment.bytes}")
+        if name is not None:
+            open_found(storage, name, info)
+    except ObjectNotFoundError:
+        return _segment_fault(segment, "the object is missing")
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        return _segment_fault(segment, error.message, error.offset)
+    return None
+
+
+def _deep(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
+    """Decode everything; the reader itself checks that offsets rise within the range of the name."""
+    end = None if segment.records is None else segment.end_offset
+    faults = list(check_records(segment, read(storage, segment), end=end))
+    yield from faults
+    if not faults:
+        yield from _fine_times(storage, segment)
+
+
+def _fine_times(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
+    """Timestamps finer than Kafka's milliseconds did not come from Kafka; reading rounds them down."""
+    opened = open_parquet(storage, segment.path, segment.bytes)
+    fine = 0
+    with parquet_errors(opened.object_name, segment.base_offset):
+        for batch in stored_batches(opened, ["timestamp"], segment.base_offset):
+            times = number_column(batch.column("timestamp"))
+            fine += int(np.count_nonzero((times % NANOSECONDS != 0) & (times != NO_TIMESTAMP)))
+    if fine:
+        message = f"{fine} records have timestamps finer than a millisecond, which are rounded down"
+        yield Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False)
+
+
+def _segment_fault(segment: ForeignSegment, message: str, offset: int | None = None) -> Fault:
+    return Fault(path=segment.path, message=message, offset=segment.base_offset if offset is None else offset)

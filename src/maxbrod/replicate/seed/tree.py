@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
-from maxbrod.layouts.facts import Facts, read_facts
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.parquet.events import EventSegment, EventType, SegmentEvent
-from maxbrod.layouts.parquet.footer import parse_footer
-from maxbrod.layouts.parquet.names import SegmentName, parse_name
-from maxbrod.layouts.parquet.objects import open_parquet
-from maxbrod.layouts.parquet.reading import read
+from maxbrod.layouts.parquet.format import SegmentName, parse_footer, parse_name
+from maxbrod.layouts.parquet.reader import open_parquet, read
+from maxbrod.layouts.tree import Facts, read_facts
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.notify.s3_events import Change, ObjectEvent
 from maxbrod.replicate.seed.machine import Before, Listing, Segment

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.kernels import sealed
-from maxbrod.layouts.avro import schema as names
-from maxbrod.layouts.avro import writing_kernels
-from maxbrod.layouts.avro.codecs import compress
-from maxbrod.layouts.avro.container import SYNC_BYTES, encode_block, encode_bytes, encode_header, encode_long
+from maxbrod.layouts.avro import format as names
+from maxbrod.layouts.avro import kernels
+from maxbrod.layouts.avro.container import SYNC_BYTES, compress, encode_block, encode_bytes, encode_header, encode_long
+from maxbrod.layouts.avro.format import check_options, file_path, is_seed
 from maxbrod.layouts.avro.instances import Mark, mark_of, put_fenced
-from maxbrod.layouts.avro.names import file_path
-from maxbrod.layouts.avro.options import check_options, is_seed
 from maxbrod.layouts.buffers import RecordBuffers, consumable
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.rotation import Rotation
@@ -70,10 +68,10 @@ class _PartitionWriter:
         buffers = RecordBuffers(batch)
         text = np.empty(len(buffers.header_key.ends) - 1, np.bool_)
         headers = (int(buffers.header_ends[0]), int(buffers.header_ends[-1]))
-        writing_kernels.mark_text(buffers.header_key.ends, buffers.header_key.data, *headers, text)
+        kernels.mark_text(buffers.header_key.ends, buffers.header_key.data, *headers, text)
         sizes = np.empty(buffers.rows, np.int64)
         numbers = (buffers.offset, buffers.timestamp, buffers.kind)
-        writing_kernels.measure(*numbers, *buffers.shape(), text, len(self._head), self._seed, sizes)
+        kernels.measure(*numbers, *buffers.shape(), text, len(self._head), self._seed, sizes)
         for first, last, begins in self._files.pieces(sizes):
             if begins:
                 self.finish()
@@ -116,7 +114,7 @@ class _File:
             if begins:
                 self._pack()
             out = np.empty(int(sizes[first:last].sum()), np.uint8)
-            writing_kernels.write(*buffers.all(), text, head, self._seed, begin + first, begin + last, out)
+            kernels.write(*buffers.all(), text, head, self._seed, begin + first, begin + last, out)
             self._open.append(out)
             self._open_records += last - first
         rows = slice(begin, begin + len(sizes))

@@ -1,4 +1,6 @@
-"""What layouts without metadata of their own cannot hold: groups, topics, the cluster, the offsets of the segments.
+"""What the layouts avro, parquet and binlog share: each is a tree of segments beside which the tool keeps little.
+
+What such a layout cannot hold is in one object of ours: groups, topics, the cluster, the offsets of the segments.
 
 One object of ours beside the segments, `maxbrod.json`, which no other tool opens. A JSON object, every field optional
 but the first: `version` 1, `layout`, `cluster_id`, `taken_at_ms`, `topics` by name (`partition_count`,
@@ -14,14 +16,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, naming
-from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage, without_segments
+from maxbrod.batch.columns import number_column
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UnsupportedFormatError, naming
+from maxbrod.layouts.coverage import (
+    Coverage,
+    by_partition,
+    decode_coverage,
+    encode_coverage,
+    extended_by,
+    judge,
+    without_segments,
+)
 from maxbrod.layouts.documents import INT64_MAX, by_topic
-from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignGroup, ForeignTopic, Survey
+from maxbrod.layouts.foreign import ClusterFacts, Doubt, Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from maxbrod.storage.interface import Storage
 
@@ -145,13 +158,77 @@ def encode_facts(survey: Survey, facts: ClusterFacts, coverage: Mapping[TopicPar
     }
 
 
-def forget_segments(storage: Storage, survey: Survey, going: Collection[str]) -> None:
-    """Take segments that are about to be deleted off the list of what the tree must hold."""
+def publish_tree(
+    storage: Storage, survey: Survey, written: Sequence[ForeignSegment], facts: ClusterFacts, *, levels: int = 0
+) -> None:
+    """Publish what is known besides the records, and which offsets segments hold: only this shows that one is lost.
+
+    The segments themselves count as soon as they exist. `levels`: the folders between a partition's and its segments.
+    """
+    coverage = extended_by(read_facts(storage).coverage, survey, written, facts.gaps, levels=levels)
+    write_facts(storage, survey, facts, coverage)
+
+
+def prune_tree(storage: Storage, survey: Survey, going: Collection[str]) -> None:
+    """Delete old segments. Before that, the list of what the tree must hold forgets them."""
     known = read_facts(storage).coverage
-    changed = {
-        where: without_segments(each, [one for one in survey.segments if one.where == where and one.path in going])
-        for where, each in known.items()
-        if any(one.where == where and one.path in going for one in survey.segments)
-    }
+    gone = by_partition(segment for segment in survey.segments if segment.path in going)
+    changed = {where: without_segments(known[where], segments) for where, segments in gone.items() if where in known}
     if changed:
         write_facts(storage, survey, ClusterFacts(), {**known, **changed})
+    storage.delete(going)
+
+
+def survey_tree(
+    layout: str,
+    segments: Sequence[ForeignSegment],
+    facts: Facts,
+    faults: Sequence[Fault],
+    *,
+    topics: Iterable[str],
+    doubts: Sequence[Doubt] = (),
+    details: Mapping[str, Any] | None = None,
+) -> Survey:
+    """Return the survey of a tree with these segments, in order and without overlaps, and these facts."""
+    verdict = judge(segments, facts.coverage)
+    positions = {where: coverage.end_offset for where, coverage in facts.coverage.items()}
+    for segment in segments:
+        positions[segment.where] = max(positions.get(segment.where, 0), segment.end_offset)
+    return Survey(
+        layout=layout,
+        segments=tuple(segments),
+        topics={**{topic: ForeignTopic(name=topic) for topic in topics}, **facts.topics},
+        gaps=verdict.gaps,
+        groups=facts.groups,
+        positions=positions,
+        cluster_id=facts.cluster_id,
+        taken_at_ms=facts.taken_at_ms,
+        faults=(*faults, *verdict.faults),
+        doubts=(*verdict.doubts, *doubts),
+        details=details or {},
+    )
+
+
+def check_records(
+    segment: ForeignSegment, batches: Iterable[pa.RecordBatch], *, first: int | None = None, end: int | None = None
+) -> Iterator[Fault]:
+    """Yield the faults of a segment that only its records show. `batches` are all of them, as they are read.
+
+    `first`: the offset of its first record, `end`: the offset after its last one; None: any will do.
+    """
+    records, begin, last = 0, None, segment.base_offset - 1
+    try:
+        for batch in batches:
+            offset = number_column(batch.column("offset"))
+            if int(offset[0]) <= last:
+                yield Fault(path=segment.path, message="has offsets that do not rise", offset=int(offset[0]))
+            begin = int(offset[0]) if begin is None else begin
+            records, last = records + len(offset), int(offset[-1])
+    except (CorruptDataError, RefusedError, ObjectNotFoundError) as error:
+        yield Fault(path=segment.path, message=error.message, offset=max(last + 1, error.offset or 0))
+        return
+    if records != (records if segment.records is None else segment.records) or (
+        (first, end) != (None if first is None else begin, None if end is None else last + 1)
+    ):
+        message = f"has {records} records from offset {begin} to {last}, which is not what it says of itself"
+        yield Fault(path=segment.path, message=message, offset=begin)

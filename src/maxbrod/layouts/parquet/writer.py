@@ -21,9 +21,18 @@ from maxbrod.batch.columns import binary_column, headers_columns, number_column
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.parquet.conversion import to_file
-from maxbrod.layouts.parquet.footer import Footer, footer_of
-from maxbrod.layouts.parquet.names import PREFIX, REGION, STREAMING, SegmentName, check_topic, region_folder
-from maxbrod.layouts.parquet.schema import FILE_SCHEMA, TOOL_COLUMNS
+from maxbrod.layouts.parquet.format import (
+    FILE_SCHEMA,
+    PREFIX,
+    REGION,
+    STREAMING,
+    TOOL_COLUMNS,
+    Footer,
+    SegmentName,
+    check_topic,
+    footer_of,
+    region_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

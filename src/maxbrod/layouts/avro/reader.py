@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
 from maxbrod.batch.kernels import sealed
-from maxbrod.batch.schema import project
+from maxbrod.batch.schema import HEADERS_TYPE, project
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.avro import java_values, kernels
-from maxbrod.layouts.avro.codecs import decompress
-from maxbrod.layouts.avro.container import Block, Header, read_blocks, read_header
+from maxbrod.layouts.avro import kernels
+from maxbrod.layouts.avro.container import Block, Header, decompress, read_blocks, read_header
+from maxbrod.layouts.avro.format import MARK, parse_name
 from maxbrod.layouts.avro.program import Program, compile_schema
-from maxbrod.layouts.avro.schema import MARK
+from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 from maxbrod.layouts.found import Found, Room, batch_of
+from maxbrod.layouts.tree import check_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
+
 
 _GROUP_BYTES: Final = 16 << 20
 """The size of the decompressed blocks of one batch, unless a single block is larger."""
@@ -119,7 +122,7 @@ class Reader:
         batch = batch_of(found, self.schema)
         if others:
             column = self.schema.get_field_index("headers")
-            batch = batch.set_column(column, self.schema.field(column), java_values.unwrap(batch.column(column)))
+            batch = batch.set_column(column, self.schema.field(column), unwrap(batch.column(column)))
         return batch
 
 
@@ -155,3 +158,99 @@ def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | Non
         first = int(np.searchsorted(np.frombuffer(batch.column("offset").buffers()[1], np.int64), begin))
         if first < batch.num_rows:
             yield batch.slice(first).select(project(names).names)
+
+
+def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+    """Yield all faults. Quick: files, sizes and names as surveyed; deep: every record is decoded."""
+    yield from survey.faults
+    sizes = {info.path: info.size for info in storage.list()}
+    for segment in survey.segments:
+        size = sizes.get(segment.path)
+        name = parse_name(segment.path)
+        if size is None or size != segment.bytes:
+            message = "is gone" if size is None else f"has {size} bytes, where it had {segment.bytes}"
+            yield Fault(path=segment.path, message=message, offset=segment.base_offset)
+            continue
+        first = name.first_offset if name else None
+        if first is not None and first > segment.base_offset:
+            message = f"begins with offset {segment.base_offset}, before the one in its name"
+            yield Fault(path=segment.path, message=message, offset=segment.base_offset)
+        if deep:
+            trimmed = "from_offset" in segment.details
+            first = None if trimmed else segment.base_offset
+            batches = read(storage, segment, ["offset", "key", "value", "headers"])
+            yield from check_records(segment, batches, first=first, end=segment.end_offset)
+
+
+# Header values that the tool wrote as serialised Java objects, besides `byte[]` and plain `String`. Connect's default
+# converter parses a header that looks like a number or a boolean; its text is the original header. Nothing is
+# deserialised: the few possible forms are compared byte by byte.
+_NUMBER: Final = bytes.fromhex("787200106a6176612e6c616e672e4e756d62657286ac951d0b94e08b0200007870")
+_STRING_HEAD: Final = bytes.fromhex("aced000574")
+
+
+def _boxed(name: bytes, serial: str, field: bytes, rest: bytes = _NUMBER) -> bytes:
+    """The bytes before the value of a boxed primitive: its class with the field `value`, and its superclass."""
+    described = len(name).to_bytes(2, "big") + name + bytes.fromhex(serial) + b"\x02\x00\x01" + field + b"\x00\x05value"
+    return bytes.fromhex("aced00057372") + described + rest
+
+
+def _whole(form: str) -> Callable[[bytes], bytes | None]:
+    def text(data: bytes) -> bytes | None:
+        return str(struct.unpack(form, data)[0]).encode()
+
+    return text
+
+
+def _decimal(form: str) -> Callable[[bytes], bytes | None]:
+    def text(data: bytes) -> bytes | None:
+        (value,) = struct.unpack(form, data)
+        shortest = float(f"{value:.9g}") if form == ">f" and math.isfinite(value) else value
+        # Beyond these, Java's notation and the original header are unknown.
+        plain = value == 0 or 1e-3 <= abs(value) < 1e7
+        return repr(shortest).encode() if plain else None
+
+    return text
+
+
+def _truth(data: bytes) -> bytes | None:
+    return {b"\x00": b"false", b"\x01": b"true"}.get(data)
+
+
+_BOXED: Final[tuple[tuple[bytes, int, Callable[[bytes], bytes | None]], ...]] = (
+    (_boxed(b"java.lang.Long", "3b8be490cc8f23df", b"J"), 8, _whole(">q")),
+    (_boxed(b"java.lang.Integer", "12e2a0a4f7818738", b"I"), 4, _whole(">i")),
+    (_boxed(b"java.lang.Short", "684d37133460da52", b"S"), 2, _whole(">h")),
+    (_boxed(b"java.lang.Byte", "9c4e6084ee50f51c", b"B"), 1, _whole(">b")),
+    (_boxed(b"java.lang.Double", "80b3c24a296bfb04", b"D"), 8, _decimal(">d")),
+    (_boxed(b"java.lang.Float", "daedc9a2db3cf0ec", b"F"), 4, _decimal(">f")),
+    (_boxed(b"java.lang.Boolean", "cd207280d59cfaee", b"Z", bytes.fromhex("7870")), 1, _truth),
+)
+
+
+def text_of(value: bytes) -> bytes:
+    """The text of a serialised value; the value itself if its form is unknown."""
+    for head, size, text in _BOXED:
+        if value.startswith(head) and len(value) == len(head) + size:
+            return text(value[len(head) :]) or value
+    if value.startswith(_STRING_HEAD) and len(value) - 7 == int.from_bytes(value[5:7], "big"):
+        return _from_java_utf8(value[7:]) or value
+    return value
+
+
+def _from_java_utf8(data: bytes) -> bytes | None:
+    try:
+        text = data.replace(b"\xc0\x80", b"\x00").decode("utf-8", "surrogatepass")
+        return text.encode("utf-16", "surrogatepass").decode("utf-16").encode()
+    except UnicodeError:
+        return None
+
+
+def unwrap(headers: pa.Array) -> pa.Array:
+    """Headers with the original text of values that Java serialised. Decodes each distinct value once."""
+    entries = headers.values
+    values = entries.field(1).dictionary_encode()
+    distinct = [None if value is None else text_of(value) for value in values.dictionary.to_pylist()]
+    unwrapped = pa.array(distinct, pa.binary()).take(values.indices)
+    pairs = pa.StructArray.from_arrays([entries.field(0), unwrapped], fields=list(entries.type))
+    return pa.Array.from_buffers(HEADERS_TYPE, len(headers), [None, headers.buffers()[1]], 0, children=[pairs])
