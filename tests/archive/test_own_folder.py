@@ -10,7 +10,7 @@ from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest
 from maxbrod.config import StorageConfig
 from maxbrod.drill.state import forget, own_drill, remember
-from maxbrod.layouts.binlog.schema import MAGIC
+from maxbrod.layouts.binlog.format import MAGIC
 from maxbrod.storage.overlay import OWN_FOLDER
 
 if TYPE_CHECKING:

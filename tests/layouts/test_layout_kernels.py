@@ -51,7 +51,7 @@ for options in (WriteOptions(codec=c, extra=e, segment_bytes_max=200) for c in c
     count = sum(b.num_rows for s in layout.survey(storage).segments for b in layout.read(storage, s))
     assert count == len(records), count
 if name == "binlog":
-    from maxbrod.layouts.binlog.repairing import repair
+    from maxbrod.layouts.binlog.repair import repair
     storage.delete([info.path for info in storage.list() if info.path.endswith("_index")])
     repair(storage)
 assert compiled() == before, (before, compiled())

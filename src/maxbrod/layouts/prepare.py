@@ -16,7 +16,7 @@ from maxbrod.batch.conform import conform
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import HEADERS_TYPE
 from maxbrod.layouts.avro.kernels import unwrap_java
-from maxbrod.layouts.binlog.schema import INDEX
+from maxbrod.layouts.binlog.format import INDEX
 from maxbrod.layouts.foreign import ClusterFacts, Layout, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, layout_of
 from maxbrod.model import TopicPartition

@@ -264,8 +264,8 @@ def test_objects_of_other_names_are_passed_over(path: str) -> None:
 
 
 def test_segments_are_read_in_pieces_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maxbrod.layouts.binlog.reading.PIECE_BYTES", 100)
-    monkeypatch.setattr("maxbrod.layouts.binlog.reading._PIECE_ENTRIES", 3)
+    monkeypatch.setattr("maxbrod.layouts.binlog.reader.PIECE_BYTES", 100)
+    monkeypatch.setattr("maxbrod.layouts.binlog.reader._PIECE_ENTRIES", 3)
     records = [Given(offset=offset, value=b"x" * (400 if offset == 4 else 20)) for offset in range(9)]
     with fresh_storage() as storage:
         store(storage, [records])

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError
-from maxbrod.layouts.binlog.layout import LAYOUT
-from maxbrod.layouts.binlog.pruning import prune
-from maxbrod.layouts.binlog.repairing import repair
+from maxbrod.layouts.binlog.layout import LAYOUT, prune
+from maxbrod.layouts.binlog.repair import repair
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -114,7 +113,7 @@ def test_a_lost_partition_index_is_a_fault_until_it_is_repaired() -> None:
 
 
 def test_repair_walks_records_that_are_larger_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maxbrod.layouts.binlog.reading.PIECE_BYTES", 64)
+    monkeypatch.setattr("maxbrod.layouts.binlog.reader.PIECE_BYTES", 64)
     large = [Given(offset=i, value=b"x" * size) for i, size in enumerate([1, 5000, 0, 700, 3])]
     records, expected = segment(large)
     with fresh_storage() as storage:

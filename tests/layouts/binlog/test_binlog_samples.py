@@ -11,7 +11,7 @@ import pytest
 from given_records import Given, batch, bytes_of, given_of, sample
 
 from maxbrod.layouts.binlog.layout import LAYOUT
-from maxbrod.layouts.binlog.repairing import repair
+from maxbrod.layouts.binlog.repair import repair
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import open_storage

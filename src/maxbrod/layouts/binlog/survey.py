@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.binlog.schema import (
+from maxbrod.layouts.binlog.format import (
     ENTRY_BYTES,
     INDEX,
     MAGIC,
@@ -176,7 +176,7 @@ def _tail(files: SegmentFiles, end: int) -> list[Fault]:
 
 
 def _full_bounds(storage: Storage, files: SegmentFiles, start_offset: int) -> tuple[int, int, int, list[Fault]]:
-    from maxbrod.layouts.binlog.reading import entries  # noqa: PLC0415 - loads numba, which a survey must not
+    from maxbrod.layouts.binlog.reader import entries  # noqa: PLC0415 - loads numba, which a survey must not
 
     base_offset, end_offset, records, end = start_offset, start_offset, 0, len(MAGIC)
     message = "the segment index is missing or incomplete, and the records are read instead; repair rebuilds it"

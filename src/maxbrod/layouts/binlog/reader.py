@@ -15,10 +15,16 @@ import numpy as np
 
 from maxbrod.batch.kernels import sealed
 from maxbrod.batch.schema import project
-from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
+from maxbrod.errors import (
+    CorruptDataError,
+    TruncatedDataError,
+    UnsupportedFormatError,
+)
 from maxbrod.layouts.binlog import kernels
-from maxbrod.layouts.binlog.schema import ENTRY_BYTES, INDEX, MAGIC, RECORD_BYTES_MIN, RECORDS, SegmentFiles
+from maxbrod.layouts.binlog.format import ENTRY_BYTES, INDEX, MAGIC, RECORD_BYTES_MIN, RECORDS, SegmentFiles
+from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 from maxbrod.layouts.found import Found, Room, batch_of
+from maxbrod.layouts.tree import check_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,8 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.foreign import ForeignSegment
     from maxbrod.storage.interface import Storage
+
 PIECE_BYTES: Final = 16 << 20
 """Bytes of records held at a time, unless a single record is larger."""
 _PIECE_ENTRIES: Final = 1 << 16
@@ -206,3 +212,21 @@ def _lost(storage: Storage, files: SegmentFiles, status: int, position: int, las
         position=position,
         hint="everything before it can be read; repair builds an index that ends there",
     )
+
+
+def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
+    """Yield what is wrong. Quick: compares objects and sizes with the survey. Deep: decodes every record.
+
+    A survey already compares names with indexes, and each index with the size of its records.
+    """
+    yield from survey.faults
+    sizes = {info.path: info.size for info in storage.list()}
+    for segment in survey.segments:
+        size = sizes.get(segment.path)
+        if size is None or size < segment.bytes:
+            message = "is missing" if size is None else f"has {size} bytes, {segment.bytes - size} fewer than it had"
+            yield Fault(path=segment.path, message=message, offset=segment.base_offset)
+        elif deep:
+            end = None if segment.records is None else segment.end_offset
+            batches = read(storage, segment, ["offset", "key", "value", "headers"])
+            yield from check_records(segment, batches, end=end)

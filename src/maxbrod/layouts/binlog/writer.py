@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.layouts.binlog import kernels
-from maxbrod.layouts.binlog.publishing import check_options, empty_segment, put_new
-from maxbrod.layouts.binlog.schema import INDEX, MAGIC, RECORDS, encode_segment_index, index_path, segment_path
+from maxbrod.layouts.binlog.format import INDEX, MAGIC, RECORDS, encode_segment_index, index_path, segment_path
+from maxbrod.layouts.binlog.layout import check_options, empty_segment, put_new
 from maxbrod.layouts.buffers import RecordBuffers, consumable
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.rotation import Rotation

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.binlog.reading import Entries, entries
-from maxbrod.layouts.binlog.schema import (
+from maxbrod.layouts.binlog.format import (
     INDEX,
     MAGIC,
     RECORDS,
@@ -26,6 +25,7 @@ from maxbrod.layouts.binlog.schema import (
     index_path,
     segment_path,
 )
+from maxbrod.layouts.binlog.reader import Entries, entries
 from maxbrod.layouts.binlog.survey import files_of
 from maxbrod.layouts.foreign import Fault
 
