@@ -31,7 +31,7 @@ from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.decoding import decode_committed
-from maxbrod.layouts.logdir import ends
+from maxbrod.layouts.logdir import scan
 from maxbrod.layouts.logdir.metadata_records import (
     AclAdded,
     BrokerRegistered,
@@ -41,7 +41,7 @@ from maxbrod.layouts.logdir.metadata_records import (
     TopicAdded,
     decode_record,
 )
-from maxbrod.layouts.logdir.reading import MIDDLE_UNREAD
+from maxbrod.layouts.logdir.reader import MIDDLE_UNREAD
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition, topic_id_text
 from maxbrod.sandbox.process import wait_for
@@ -203,7 +203,7 @@ def test_every_acknowledged_record_is_on_the_disks_of_a_killed_cluster(
 
 def assert_known_by_the_ends(storage: Storage, whole: Survey) -> None:
     """The indexes of a real broker lead to the ends of its files, and those say what a scan of everything says."""
-    with patch.object(ends, "END_BYTES", 4096), patch.object(ends, "MIDDLE_BYTES_MIN", 1):
+    with patch.object(scan, "END_BYTES", 4096), patch.object(scan, "MIDDLE_BYTES_MIN", 1):
         found = layout_of("logdir").survey(storage, {**TAIL, "check_crc": "false"})
     facts = [
         [(each.where, each.path, each.base_offset, each.end_offset, each.records, each.bytes) for each in of.segments]

@@ -8,7 +8,7 @@ from native_logs import data_batch
 
 from maxbrod.batch.columns import number_column
 from maxbrod.layouts.logdir.layout import LAYOUT
-from maxbrod.layouts.logdir.reading import read_batches
+from maxbrod.layouts.logdir.reader import read_batches
 from maxbrod.layouts.registry import layout_of
 from maxbrod.storage.stores import open_storage
 

@@ -22,8 +22,8 @@ from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.convert.source import ConvertSource
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, CorruptDataError
-from maxbrod.layouts.logdir import ends, scanning
-from maxbrod.layouts.logdir.reading import MIDDLE_UNREAD, read_batches
+from maxbrod.layouts.logdir import scan
+from maxbrod.layouts.logdir.reader import MIDDLE_UNREAD, read_batches
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.stores import open_storage
 
@@ -43,10 +43,10 @@ IN_TRANSACTION: dict[str, Any] = {"attributes": 0x10, "producer_id": 7, "produce
 def small(samples: int = 2) -> Iterator[None]:
     """Every file is worth it that has a middle, of which only the first indexed batch is looked at."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(ends, "END_BYTES", 200))
-        stack.enter_context(patch.object(scanning, "END_BYTES", 200))
-        stack.enter_context(patch.object(ends, "MIDDLE_BYTES_MIN", 1))
-        stack.enter_context(patch.object(ends, "_SAMPLES", samples))
+        stack.enter_context(patch.object(scan, "END_BYTES", 200))
+        stack.enter_context(patch.object(scan, "END_BYTES", 200))
+        stack.enter_context(patch.object(scan, "MIDDLE_BYTES_MIN", 1))
+        stack.enter_context(patch.object(scan, "_SAMPLES", samples))
         yield
 
 
@@ -116,7 +116,7 @@ def test_of_a_large_file_only_the_ends_are_read(tmp_path: Path) -> None:
 
     with patch.object(LocalStorage, "get_ranges", counted):
         found = survey(tmp_path, **FAST)
-    assert read < scanning.END_BYTES + (1 << 20) < 6_000_000 < sum(map(len, log))
+    assert read < scan.END_BYTES + (1 << 20) < 6_000_000 < sum(map(len, log))
     assert unread(found) == [True]
     assert without_times(found) == without_times(survey(tmp_path))
 

@@ -18,7 +18,7 @@ from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, decode_rows
 from maxbrod.convert.plan import parts as convert_parts
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError
-from maxbrod.layouts.logdir import scanning
+from maxbrod.layouts.logdir import scan
 from maxbrod.layouts.reading import read_logs
 from maxbrod.storage.local import LocalStorage
 from maxbrod.transfer import task as copy_task
@@ -39,11 +39,11 @@ FAST = {"check_crc": "false"}
 def small() -> Iterator[None]:
     """Every file is worth jumping in, every batch is large, and every file a task of its own."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(scanning, "END_BYTES", 0))
-        stack.enter_context(patch.object(scanning, "_LARGE_BYTES", 200))
-        stack.enter_context(patch.object(scanning, "_NARROW_BYTES", 61))
-        stack.enter_context(patch.object(scanning, "_WINDOW_BYTES", 400))
-        stack.enter_context(patch.object(scanning, "_GROUP_BATCHES", 3))
+        stack.enter_context(patch.object(scan, "END_BYTES", 0))
+        stack.enter_context(patch.object(scan, "_LARGE_BYTES", 200))
+        stack.enter_context(patch.object(scan, "_NARROW_BYTES", 61))
+        stack.enter_context(patch.object(scan, "_WINDOW_BYTES", 400))
+        stack.enter_context(patch.object(scan, "_GROUP_BATCHES", 3))
         stack.enter_context(patch.object(convert_parts, "_TASK_BYTES_MIN", 1))
         yield
 
@@ -84,7 +84,7 @@ def test_of_large_batches_only_the_headers_are_read(tmp_path: Path) -> None:
         read = 0
         survey(tmp_path, **FAST)
     # The end of the file is read as a whole, and the first window.
-    assert read < scanning.END_BYTES + (2 << 20)
+    assert read < scan.END_BYTES + (2 << 20)
     assert everything > 20_000_000
 
 

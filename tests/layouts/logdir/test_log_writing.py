@@ -15,7 +15,7 @@ from reference import Record
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.logdir.log_writing import LogWriter, SegmentIndexes, WrittenLog
+from maxbrod.layouts.logdir.writer import LogWriter, SegmentIndexes, WrittenLog
 from maxbrod.model import AbortedTransaction
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from maxbrod.archive.archive import open_archive
 from maxbrod.batch.headers import BatchHeaders
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
-from maxbrod.layouts.logdir.reading import read_batches
+from maxbrod.layouts.logdir.reader import read_batches
 from maxbrod.layouts.registry import detect_layout, layout_of
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.storage.stores import open_storage

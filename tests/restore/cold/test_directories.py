@@ -21,7 +21,7 @@ from convert.engine import convert
 from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UnavailableError
-from maxbrod.layouts.logdir.installing import JOURNAL
+from maxbrod.layouts.logdir.installation import JOURNAL
 from maxbrod.restore.cold.job import ColdMeter
 from maxbrod.restore.cold.placing import Placing
 from maxbrod.restore.cold.run import ColdRestore

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import Layout, RecordAccess
-from maxbrod.layouts.logdir.names import is_log
+from maxbrod.layouts.logdir.format import is_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,17 +52,17 @@ def _refuse(storage: Storage, *_: object) -> NoReturn:
 
 
 def _records() -> RecordAccess:
-    from maxbrod.layouts.logdir import reading  # noqa: PLC0415 - takes long to load
+    from maxbrod.layouts.logdir import reader  # noqa: PLC0415 - takes long to load
 
-    return RecordAccess(read=reading.read, write=_refuse, check=reading.check)
+    return RecordAccess(read=reader.read, write=_refuse, check=reader.check)
 
 
 def _read_batches(
     storage: Storage, segment: ForeignSegment, *, check_crc: bool = True
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    from maxbrod.layouts.logdir import reading  # noqa: PLC0415 - takes long to load
+    from maxbrod.layouts.logdir import reader  # noqa: PLC0415 - takes long to load
 
-    return reading.read_batches(storage, segment, check_crc=check_crc)
+    return reader.read_batches(storage, segment, check_crc=check_crc)
 
 
 LAYOUT: Final = Layout(

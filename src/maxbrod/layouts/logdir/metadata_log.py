@@ -14,7 +14,6 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.decoding import decode_committed
 from maxbrod.layouts.foreign import Fault
 from maxbrod.layouts.foreign_cluster import ForeignAcl, ForeignBroker, ForeignCluster, ForeignQuota, ForeignUser
-from maxbrod.layouts.logdir.copies import Copy, agreed_until
 from maxbrod.layouts.logdir.metadata_records import (
     AclAdded,
     AclRemoved,
@@ -36,7 +35,8 @@ from maxbrod.layouts.logdir.metadata_records import (
     UserSet,
     decode_record,
 )
-from maxbrod.layouts.logdir.reading import batches
+from maxbrod.layouts.logdir.partition import Copy, agreed_until
+from maxbrod.layouts.logdir.reader import batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

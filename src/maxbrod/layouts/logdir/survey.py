@@ -1,6 +1,6 @@
 """What log directories hold. Every log is scanned, several at a time: nothing else shows where a crash has left it.
 
-Without checksums, the two ends of a large log are enough (`ends.py`).
+Without checksums, the two ends of a large log are enough (`scan_ends`).
 
 Topics follow from the folders and from the cluster's metadata. Faults report where the two disagree: folders of topics
 that were deleted or never known, partitions without a folder.
@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.bounds import count_partitions
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, ForeignTopic, Survey
-from maxbrod.layouts.logdir.checkpoints import META, read_cluster_id, read_directory_id
-from maxbrod.layouts.logdir.copies import Copy, Notes, load_copy
+from maxbrod.layouts.logdir.format import CLUSTER_METADATA, META, Tree, arrange, read_cluster_id, read_directory_id
 from maxbrod.layouts.logdir.metadata_log import MetadataImage, read_metadata
-from maxbrod.layouts.logdir.names import CLUSTER_METADATA, Tree, arrange
-from maxbrod.layouts.logdir.partition import join
+from maxbrod.layouts.logdir.partition import Copy, Notes, join, load_copy
 from maxbrod.layouts.logdir.transactions import TOPIC as STATES
 from maxbrod.layouts.logdir.transactions import Decision, OpenTransaction, Verdict, read_decisions
 from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC

@@ -1,7 +1,7 @@
-"""The log directory of a stopped broker as the target of a cold restore: its contents, and its lock. Writes nothing.
+"""The log directory of a stopped broker as the target of a cold restore: its contents, its lock, its topics.
 
-The broker itself has made the folders of partitions. A link does not count as one: nothing is ever written outside the
-directory.
+Writes nothing. The broker itself has made the folders of partitions. A link does not count as one: nothing is ever
+written outside the directory.
 """
 
 from __future__ import annotations
@@ -10,26 +10,38 @@ import fcntl
 import os
 import re
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.layouts.logdir.checkpoints import META, read_epochs, read_topic_id
-from maxbrod.layouts.logdir.names import CLUSTER_METADATA, EPOCHS, METADATA, folder_of
+from maxbrod.layouts.logdir.format import (
+    CLUSTER_METADATA,
+    EPOCHS,
+    META,
+    METADATA,
+    arrange,
+    folder_of,
+    read_epochs,
+    read_topic_id,
+)
+from maxbrod.layouts.logdir.metadata_log import MetadataImage, read_metadata
+from maxbrod.layouts.logdir.partition import Notes, load_copy
+from maxbrod.model import TopicPartition
 from maxbrod.storage.failures import translate_os
 from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from maxbrod.layouts.foreign import Fault
-    from maxbrod.model import TopicPartition
+
 
 _OPERATION: Final = "look at a log directory"
 _LOCK: Final = ".lock"
 _EMPTY_LOG: Final = "00000000000000000000.log"
 _SETTING: Final = re.compile(r"^(cluster\.id|node\.id|broker\.id|directory\.id)=(\S+)\s*$", re.MULTILINE)
+_FOLDER: Final = f"{CLUSTER_METADATA}-0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,3 +176,46 @@ def held_in(path: Path) -> str | None:
     if logs and logs[-1].name != _EMPTY_LOG:
         return f"an empty log that continues at offset {int(logs[-1].stem)}"
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignments:
+    """Facts about the topics of a cluster of stopped brokers, by name, from its own copies of the controllers' log."""
+
+    ids: Mapping[str, str] = field(default_factory=dict)
+    replicas: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    """The brokers that hold each partition."""
+    configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The settings of each topic, and the defaults of all topics."""
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_assignments(directories: Iterable[Path]) -> Assignments | None:
+    """The assignments in the copy that reaches furthest. None: no directory has a readable copy."""
+    found = [image for image in map(_read, directories) if image is not None]
+    if not found:
+        return None
+    _, image = max(found, key=lambda each: each[0])
+    names = image.names()
+    defaults = image.cluster().defaults
+    return Assignments(
+        ids=names,
+        replicas={
+            TopicPartition(topic=name, partition=partition): replicas
+            for name, topic_id in names.items()
+            for partition, replicas in image.partitions.get(topic_id, {}).items()
+        },
+        configs={name: {**defaults, **image.configs_of(name)} for name in names},
+        partition_counts={name: len(image.partitions.get(topic_id, ())) for name, topic_id in names.items()},
+    )
+
+
+def _read(directory: Path) -> tuple[int, MetadataImage] | None:
+    """The state of a directory's copy, with the offset at which it ends."""
+    storage = LocalStorage(directory)
+    faults: list[Fault] = []
+    tree = arrange(storage.list(_FOLDER))
+    notes = Notes(storage, tree, faults)
+    copies = [load_copy(storage, each, notes)[0] for each in tree.metadata]
+    image = read_metadata(storage, copies, faults)
+    return None if image is None else (max(copy.end for copy in copies), image)

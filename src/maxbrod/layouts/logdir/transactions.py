@@ -16,8 +16,8 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.fields import Fields
 from maxbrod.layouts.foreign import Fault, ForeignSegment
 from maxbrod.layouts.last_records import COLUMNS, last_records
-from maxbrod.layouts.logdir.reading import read
-from maxbrod.layouts.logdir.scanning import ABORTED, DATA, ScannedLog
+from maxbrod.layouts.logdir.reader import read
+from maxbrod.layouts.logdir.scan import ABORTED, DATA, ScannedLog
 from maxbrod.model import AbortedTransaction, TopicPartition
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.logdir.log_writing import SEGMENT_BYTES, WrittenLog
-from maxbrod.layouts.logdir.target import look_at
-from maxbrod.layouts.logdir.target_metadata import read_assignments
+from maxbrod.layouts.logdir.target import look_at, read_assignments
+from maxbrod.layouts.logdir.writer import SEGMENT_BYTES, WrittenLog
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.cold.plan import LeaderEpochs, cold_configs, measure_extents, rows_to_write
 from maxbrod.restore.cold.preflight import ColdTarget

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import TypeAdapter
 
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.logdir.installing import staged_bytes
+from maxbrod.layouts.logdir.installation import staged_bytes
 from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten, run_cold_task
 from maxbrod.work.jobs import run_tasks
 from maxbrod.work.progress import OnProgress, Progress, silent

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.errors import RefusedError, naming
-from maxbrod.layouts.logdir.checkpoints import read_all
-from maxbrod.layouts.logdir.installing import (
+from maxbrod.layouts.logdir.format import read_all
+from maxbrod.layouts.logdir.installation import (
     JOURNAL,
     Journal,
     Staged,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from maxbrod.layouts.logdir.log_writing import WrittenLog
+    from maxbrod.layouts.logdir.writer import WrittenLog
     from maxbrod.model import TopicPartition
     from maxbrod.restore.cold.task import ColdWritten
 

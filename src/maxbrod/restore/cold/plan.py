@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.logdir.target import TargetDirectory
-    from maxbrod.layouts.logdir.target_metadata import Assignments
+    from maxbrod.layouts.logdir.target import Assignments, TargetDirectory
     from maxbrod.restore.plan.rename import Rename
     from maxbrod.restore.plan.sources import Source
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from maxbrod.layouts.logdir.target import TargetDirectory, TargetFolder
-    from maxbrod.layouts.logdir.target_metadata import Assignments
+    from maxbrod.layouts.logdir.target import Assignments, TargetDirectory, TargetFolder
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
 
 _INDEX_SHARE: Final = 256

@@ -12,7 +12,7 @@ from maxbrod.restore.task import Restored
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maxbrod.layouts.logdir.log_writing import WrittenLog
+    from maxbrod.layouts.logdir.writer import WrittenLog
     from maxbrod.restore.plan.plan import RestorePlan
 
 _NO_MAP: dict[str, Any] = {"base": 0, "ranges": []}

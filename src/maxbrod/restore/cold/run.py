@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from maxbrod.archive.archive import open_archive
 from maxbrod.errors import IncompleteError, MaxbrodError, UnavailableError, UsageError
-from maxbrod.layouts.logdir.target import locked, look_at
-from maxbrod.layouts.logdir.target_metadata import read_assignments
+from maxbrod.layouts.logdir.target import locked, look_at, read_assignments
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.restore.archived import look_at_archive
 from maxbrod.restore.cold.items import Done, cold_items, cold_slices

@@ -17,8 +17,8 @@ import numpy as np
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
-from maxbrod.layouts.logdir.installing import stage
-from maxbrod.layouts.logdir.log_writing import LogWriter, WrittenLog
+from maxbrod.layouts.logdir.installation import stage
+from maxbrod.layouts.logdir.writer import LogWriter, WrittenLog
 from maxbrod.layouts.reading import read_logs
 from maxbrod.model import TopicPartition  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.storage.failures import translate_os

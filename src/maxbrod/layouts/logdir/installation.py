@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.logdir.checkpoints import note_logs, own_like, replace_file
-from maxbrod.layouts.logdir.log_writing import WrittenLog
-from maxbrod.layouts.logdir.names import METADATA, folder_of
+from maxbrod.layouts.logdir.format import METADATA, folder_of, note_logs, own_like, replace_file
 from maxbrod.layouts.logdir.target import held_in
+from maxbrod.layouts.logdir.writer import WrittenLog
 from maxbrod.model import TopicPartition
 from maxbrod.storage.beneath import sync_folder
 

@@ -24,18 +24,19 @@ from maxbrod.batch.headers import (
     walk,
 )
 from maxbrod.batch.transactions import abort_markers
-from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.described_batches import DescribedBatches, Tally, describe, header_facts
-from maxbrod.layouts.logdir.reading import CHUNK_BYTES, batches
+from maxbrod.layouts.logdir.reader import CHUNK_BYTES, batches, is_plain
 from maxbrod.model import Codec
+from maxbrod.storage.interface import ByteRange, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.logdir.names import LogFile
-    from maxbrod.storage.interface import Storage
+    from maxbrod.layouts.logdir.format import LogFile
+
 
 OFFSET_MAX: Final = (1 << 63) - 1
 DATA, ABORTED, COMMITTED = range(3)
@@ -49,6 +50,14 @@ _NARROW_BYTES: Final = 4 << 10
 _CONTROL_BYTES_MAX: Final = 1 << 10
 _GROUP_BATCHES: Final = 1 << 13
 _START: Final = struct.Struct(">8xi4xb4xh")  # length, magic, attributes
+
+MIDDLE_BYTES_MIN: Final = 4 << 20
+"""A smaller middle is not worth reading an index."""
+_INDEX_BYTES_MAX: Final = 64 << 20
+"""The index of a file of 2 GiB, which is the largest, has 4 MiB with a broker's defaults."""
+_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+_SAMPLES: Final = 16
+"""Headers of the middle that are looked at, since an assumption that fails costs a second copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +86,7 @@ class ScannedLog:
     checked: bool = True
     """Whether every checksum was verified."""
     middle_read: bool = True
-    """False: only the ends of the file were read (`ends.py`), and timestamps and codec are unknown."""
+    """False: only the ends of the file were read (`scan_ends`), and timestamps and codec are unknown."""
     log_start: int | None = None
     """The start of the log, if that is within the first batch: the records before are excluded."""
 
@@ -329,3 +338,66 @@ class _Walker:
             count = min(max(self._window_bytes, size), self._size - self._at)
             self._window, self._base, start = self._storage.get_range(self._path, self._at, count), self._at, 0
         return self._window[start : start + size]
+
+
+def scan_ends(storage: Storage, file: LogFile, noted: Sequence[tuple[int, int]]) -> ScannedLog | None:
+    """Return the file, known by its ends; None if all of it must be scanned.
+
+    `noted` has the leader epochs and their starts. The index says where a batch begins near the end of the file. The
+    middle is not read. It is assumed to be plain: batches without holes and transactions, whose leader epochs begin
+    where the broker has noted it. Whoever reads the segment proves that (`reader.read_batches`), and a backup reads
+    every byte anyway. Nothing is trusted of the index but that a batch may begin at its positions: those that are used
+    are looked at.
+    """
+    if file.swap or file.size < END_BYTES + MIDDLE_BYTES_MIN:
+        return None
+    try:
+        headers = _sampled(storage, file)
+        found = None if headers is None else _assumed(file, headers, noted)
+        if found is None:
+            return None
+        middle_end = found.stop
+        scan(storage, file, before=found)
+    except (CorruptDataError, UnsupportedFormatError, ObjectNotFoundError):
+        return None
+    tally = found.tally
+    plain = not found.events and tally.records == tally.end_offset - tally.base_offset
+    return found if plain and found.stop > middle_end else None
+
+
+def _sampled(storage: Storage, file: LogFile) -> BatchHeaders | None:
+    """The first header of the file, some of the middle, and that of the batch with which the end begins."""
+    positions = _positions(storage, file)
+    positions = positions[: int(np.searchsorted(positions, file.size - END_BYTES, side="right"))]
+    if not positions.size or positions[-1] < MIDDLE_BYTES_MIN:
+        return None
+    rows = np.linspace(0, positions.size - 1, min(_SAMPLES, positions.size)).astype(np.int64)
+    at = np.unique(np.append(np.int64(0), positions[rows]))
+    ranges = [ByteRange(start=int(position), size=HEADER_BYTES) for position in at]
+    read = b"".join(bytes(each) for each in storage.get_ranges(file.path, ranges))
+    return read_headers(read, at, np.full(at.size, HEADER_BYTES, np.int64))
+
+
+def _positions(storage: Storage, file: LogFile) -> NDArray[np.int64]:
+    """The rising positions in the index of a file."""
+    path = f"{file.path.removesuffix('.log')}.index"
+    if storage.head(path).size > _INDEX_BYTES_MAX:
+        return np.empty(0, np.int64)
+    data = storage.get(path)
+    positions = np.frombuffer(data[: len(data) - len(data) % _ENTRY.itemsize], _ENTRY)["position"].astype(np.int64)
+    # The index of the last file is allocated in advance: zeros follow if its broker was killed.
+    rising = np.diff(positions, prepend=0) > 0
+    return positions if rising.all() else positions[: int(rising.argmin())]
+
+
+def _assumed(file: LogFile, headers: BatchHeaders, noted: Sequence[tuple[int, int]]) -> ScannedLog | None:
+    """The file up to the last of these headers, if nothing in them shows that it is not plain."""
+    offsets = headers["base_offset"]
+    first, last = int(offsets[0]), int(offsets[-1])
+    epochs = [(int(headers["leader_epoch"][0]), first), *(each for each in noted if first < each[1] < last)]
+    if first != file.base_offset or (np.diff(offsets) <= 0).any() or not is_plain(headers, epochs).all():
+        return None
+    found = ScannedLog(file=file, checked=False, middle_read=False, stop=int(headers.position[-1]))
+    found.epochs += epochs
+    found.tally.base_offset, found.tally.end_offset, found.tally.records = first, last, last - first
+    return found

@@ -18,8 +18,7 @@ from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.logdir.checkpoints import encode_epochs, own_like, write_file
-from maxbrod.layouts.logdir.names import EPOCHS
+from maxbrod.layouts.logdir.format import EPOCHS, encode_epochs, own_like, write_file
 from maxbrod.model import AbortedTransaction
 from maxbrod.storage.beneath import sync_folder
 from maxbrod.storage.local import Writeback
