@@ -226,6 +226,11 @@ class StorageConfig(_Settings):
 class SparkConfig(_Settings):
     """Where the work runs. On this machine by default."""
 
+    engine: Literal["auto", "spark", "local"] = _key(
+        "auto: small work is done without Spark, if Spark is not open yet and its master is this machine. spark: "
+        "everything runs on Spark. local: without Spark, whatever the size.",
+        default="auto",
+    )
     master: str = _key("local[*] (this machine), spark://…, yarn, k8s://… or sc://…", default="local[*]")
     conf: dict[str, str] = Field(default_factory=dict, description="Settings of Spark.")
 

@@ -553,6 +553,15 @@ class StorageOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class SparkOptions(Options):
+    engine: Annotated[
+        str | None,
+        Option(
+            "Where tasks run: auto (small work in this process, the rest on Spark), spark or local.",
+            SPARK,
+            "auto|spark|local",
+            setting="spark.engine",
+        ),
+    ] = None
     master: Annotated[
         str | None,
         Option(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from maxbrod.backup import run as engine
 from maxbrod.backup import task as task_module
-from maxbrod.backup.job import OUTCOMES, TASK, work
 from maxbrod.config import Config, StorageConfig
+from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from maxbrod.backup.plan.items import Outcome, Task
+    from maxbrod.backup.plan.items import Outcome
     from maxbrod.backup.report import BackupReport
     from maxbrod.backup.task import TaskSettings
     from maxbrod.sandbox.cluster import Cluster
@@ -33,21 +32,6 @@ def config_of(
             "backup": {"topics": topics, **request},
         }
     )
-
-
-def run_job_here(
-    _: object, settings: TaskSettings, tasks: Sequence[Task], *, on_done: Callable[[int], None] | None = None
-) -> list[Outcome]:
-    """What Spark does with tasks, one after another: text in, text out."""
-    return [
-        outcome for task in tasks for outcome in OUTCOMES.validate_json(work(settings, TASK.dump_json(task).decode()))
-    ]
-
-
-@contextmanager
-def without_spark(job: Callable[..., list[Outcome]] = run_job_here) -> Iterator[None]:
-    with patch.object(engine, "run_backup_job", job), patch.object(engine.Backup, "_spark", lambda _: None):
-        yield
 
 
 def back_up(config: Config, **options: Any) -> BackupReport:
@@ -73,11 +57,11 @@ def back_up_while(config: Config, act: Callable[[], object], *, after_chunks: in
             if remaining[0] == 0:
                 act()
 
-    def job(session: object, settings: TaskSettings, tasks: Sequence[Task], **more: Any) -> list[Outcome]:
+    def job(task: object, settings: TaskSettings, *more: Any, **options: Any) -> list[Outcome]:
         if remaining[0] == 0:
             remaining[0] = -1
             act()
-        return run_job_here(session, replace(settings, fetch_bytes=1), tasks, **more)
+        return run_here(task, replace(settings, fetch_bytes=1), *more, **options)
 
     with (
         without_spark(job),

@@ -8,22 +8,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from backup.engine import back_up_on
-from maxbrod.backup import run as engine
-from maxbrod.backup.job import OUTCOMES, TASK, run_backup_job
 from maxbrod.config import Config
-from maxbrod.work.jobs import run_tasks
+from maxbrod.work.jobs import SparkExecutor
 from maxbrod.work.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from maxbrod.backup.plan.items import Outcome, Task
+    from maxbrod.backup.plan.items import Outcome, RangeItem
     from maxbrod.backup.task import TaskSettings
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -31,26 +28,26 @@ Fate = str
 """What happens to a task's first attempt: `in the middle`, `at the end`, `machine` (with its executor)."""
 
 
-def one_item_each(tasks: Sequence[Task]) -> list[Task]:
-    """As many tasks as can be: others must go on while one meets its fate."""
-    return [type(task)(items=(item,)) for task in tasks for item in task.items]
+def fateful_run(fate: Fate, marks: Path) -> Callable[..., list[Outcome]]:
+    """`SparkExecutor.run` in which the first attempt of the first task meets a fate; attempts leave marks in a folder.
+
+    There are as many tasks as can be: others must go on while one meets its fate.
+    """
+    really = SparkExecutor.run
+
+    def run(
+        self: SparkExecutor, _task: object, context: TaskSettings, tasks: Sequence[Sequence[RangeItem]], **_: Any
+    ) -> list[Outcome]:
+        alone = [[item] for items in tasks for item in items]
+        return really(self, _fateful(fate, str(marks)), context, alone, name=context.run_id)
+
+    return run
 
 
-def fateful_job(fate: Fate, marks: Path) -> Callable[..., list[Outcome]]:
-    """`run_backup_job` in which the first attempt of the first task meets a fate; attempts leave marks in a folder."""
-
-    def job(session: Any, settings: TaskSettings, tasks: Sequence[Task], **_: Any) -> list[Outcome]:
-        payloads = [TASK.dump_json(task).decode() for task in one_item_each(tasks)]
-        answers = run_tasks(session, partial(_fateful(fate, str(marks)), settings), payloads, name=settings.run_id)
-        return [outcome for answer in answers for outcome in OUTCOMES.validate_json(answer)]
-
-    return job
-
-
-def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
+def _fateful(fate: Fate, marks: str) -> Callable[[Any, Any], Any]:
     """Made of nested functions, which travel to the workers by value: these cannot import the tests."""
 
-    def work(settings: Any, payload: str) -> str:
+    def work(settings: Any, items: Any) -> Any:
         import os  # noqa: PLC0415
         import signal  # noqa: PLC0415
         import time  # noqa: PLC0415
@@ -60,7 +57,6 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
         from pyspark import TaskContext  # noqa: PLC0415
 
         from maxbrod.backup import task as backup_task  # noqa: PLC0415
-        from maxbrod.backup.job import work as read_task  # noqa: PLC0415
 
         context = TaskContext.get()
         number, attempt = context.partitionId(), context.attemptNumber()
@@ -81,7 +77,7 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
         mark("began")
         if doomed and fate == "in the middle":
             backup_task.read_range = dying_range  # type: ignore[attr-defined]
-        answer = read_task(settings, payload)
+        answer = backup_task.run_backup_task(settings, items)
         mark("wrote")
         if doomed and fate == "at the end":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -96,13 +92,15 @@ def _fateful(fate: Fate, marks: str) -> Callable[[Any, str], str]:
 
 
 def die(config: Config) -> None:
-    def job(*arguments: Any, **options: Any) -> None:
-        run_backup_job(*arguments, **options)
+    really = SparkExecutor.run
+
+    def run(*arguments: Any, **options: Any) -> None:
+        really(*arguments, **options)
         sys.stdout.write("{}\n")
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with open_session(master="local[2]") as session, patch.object(engine, "run_backup_job", job):
+    with open_session(master="local[2]") as session, patch.object(SparkExecutor, "run", run):
         back_up_on(session, config)
 
 

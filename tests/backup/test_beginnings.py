@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of, without_spark
+from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.archive.foreign_target import TargetRequest
@@ -20,6 +20,8 @@ from maxbrod.errors import EnvironmentMissingError, UnavailableError
 from maxbrod.kafka.fetch.log_bounds import LogBoundsReader
 from maxbrod.kafka.fetch.offsets import list_offsets
 from maxbrod.sandbox.topics import create_topic, delete_topic
+from maxbrod.work.executor import Workers
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,8 +129,7 @@ def test_executors_that_fail_their_test_leave_no_archive_behind(
     config = config_of(cluster, tmp_path / "archive", topic)
     assert back_up(config_of(cluster, tmp_path / "source", topic)).complete
     remote = SparkConfig(master="spark://nowhere:1")
-    monkeypatch.setattr(engine.Backup, "_spark", fail)
-    monkeypatch.setattr(Convert, "_spark", fail)
+    monkeypatch.setattr(Workers, "session", fail)
     with (
         pytest.raises(EnvironmentMissingError),
         engine.Backup(config.model_copy(update={"spark": remote})) as backup,

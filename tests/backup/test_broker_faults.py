@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from compare.engine import without_spark as comparing_without_spark
 
 from backup.engine import back_up, back_up_while, config_of, kinds, settles
 from backup.ledger import Ledger
 from backup.oracle import read_archive
-from compare.engine import without_spark as comparing_without_spark
 from maxbrod.archive.archive import open_archive
 from maxbrod.check.run import check_archive
 from maxbrod.compare.plan.pairs import CompareRequest
@@ -34,6 +34,7 @@ from replicate.engine import link_config, only, take_in
 from restore.engine import read_all
 from restore.faults import restore
 from support.clusters import start_cluster
+from support.sparkless import without_spark as comparing_without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

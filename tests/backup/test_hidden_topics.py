@@ -10,8 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from backup.engine import config_of, kinds, without_spark
-from maxbrod.backup.base import BackupBase
+from backup.engine import config_of, kinds
 from maxbrod.backup.choosing import open_backup
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.metrics import BackupMetrics, problem_of
@@ -25,10 +24,9 @@ from maxbrod.replicate.seed.egress import backup_config as tree_config
 from maxbrod.sandbox.spec import SASL_PLAINTEXT
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.transfer import job as transfer_job
 from restore.engine import Command
 from restore.test_rights import allow, rule
-from support.sparkless import run_tasks_here
+from support.sparkless import stay_without_spark, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,8 +174,7 @@ def test_every_interval_of_a_follower_says_what_is_hidden_from_it(
     fenced: Cluster, prefix: str, tmp_path: Path, layout: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dave may Describe the cluster or not, whatever a test before this one has allowed him."""
-    monkeypatch.setattr(transfer_job, "run_tasks", run_tasks_here)
-    monkeypatch.setattr(BackupBase, "_spark", lambda _: None)
+    stay_without_spark(monkeypatch)
     config = as_dave(fenced, tmp_path / "archive", f"{prefix}-*", every=0.1).model_copy(update={"layout": layout})
     intervals: list[Interval] = []
     stop = threading.Event()

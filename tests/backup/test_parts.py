@@ -23,6 +23,7 @@ from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import put
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import config_of, without_spark
+from backup.engine import config_of
 from maxbrod.backup import observing
 from maxbrod.backup import run as engine
 from maxbrod.backup.observing import Observed
@@ -21,6 +21,7 @@ from maxbrod.model import PartitionId
 from maxbrod.notices import Notice
 from maxbrod.sandbox.topics import create_topic, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

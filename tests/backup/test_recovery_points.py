@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of, kinds, run_job_here, settles, without_spark
+from backup.engine import back_up, config_of, kinds, settles
 from backup.test_runs import wait_for_marker
 from maxbrod.archive.archive import open_archive
 from maxbrod.backup.follow import Interval, follow
@@ -26,6 +26,7 @@ from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, UnavailableE
 from maxbrod.inspect.listing import list_topics
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce
+from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -189,7 +190,7 @@ def test_a_run_that_is_stopped_half_way_has_the_point_of_its_oldest_partition(
 
     def job(*arguments: Any, **options: Any) -> Any:
         stop.set()
-        return run_job_here(*arguments, **options)
+        return run_here(*arguments, **options)
 
     with without_spark(job), Backup(config, stop=stop) as backup:
         report = backup.run()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pytest
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.proxy import FaultProxy
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
 
 KEEP = {"retention.ms": "-1"}

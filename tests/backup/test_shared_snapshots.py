@@ -16,6 +16,7 @@ from maxbrod.backup import archive_state, observing
 from maxbrod.backup.run import Backup
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

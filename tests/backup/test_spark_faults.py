@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up_on, config_of, run_job_here, without_spark
+from backup.engine import back_up_on, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
-from backup.spark_program import fateful_job
+from backup.spark_program import fateful_run
 from maxbrod.backup import run as engine
 from maxbrod.sandbox.topics import create_topic
+from maxbrod.work.jobs import SparkExecutor
+from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
@@ -57,7 +59,7 @@ def test_a_worker_that_is_killed_leaves_nothing_twice(
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    monkeypatch.setattr(engine, "run_backup_job", fateful_job(fate, marks))
+    monkeypatch.setattr(SparkExecutor, "run", fateful_run(fate, marks))
     report = back_up_on(spark, config_of(cluster, tmp_path / "archive", topic))
     assert (report.exit_code, report.records) == (0, PARTITIONS * RECORDS), report.notices
     died = "0-0-killed" if fate == "in the middle" else "0-0-wrote"
@@ -96,7 +98,7 @@ def test_two_attempts_of_every_task_at_once_leave_nothing_twice(
 
     def job(session: object, settings: Any, tasks: Any, **_: Any) -> list[Any]:
         with ThreadPoolExecutor(2) as both:
-            attempts = [both.submit(run_job_here, session, settings, tasks) for _ in range(2)]
+            attempts = [both.submit(run_here, session, settings, tasks) for _ in range(2)]
             return [each.result() for each in attempts][1]
 
     with without_spark(job), engine.Backup(config_of(cluster, tmp_path / "archive", topic)) as backup:

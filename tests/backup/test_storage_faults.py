@@ -16,11 +16,10 @@ from backup.oracle import read_archive
 from backup.plan.examples import item
 from maxbrod.backup.task import _nothing_written
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_REFUSED, RefusedError, StorageFullError
-from maxbrod.sandbox.proxy import (
+from maxbrod.sandbox.proxy.faults import (
     AnswerError,
     CutAnswer,
     CutRequest,
-    FaultProxy,
     FlipAnswerBit,
     HttpMatch,
     LoseAnswer,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
 
 DATA = HttpMatch("PUT", r"archive/(packs|segments)/")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of, kinds, without_spark
+from backup.engine import back_up, config_of, kinds
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from maxbrod.archive.archive import open_archive
@@ -15,6 +15,7 @@ from maxbrod.backup import run as engine
 from maxbrod.backup import truncation
 from maxbrod.kafka.fetch.offsets import EpochEnd
 from maxbrod.sandbox.topics import create_topic
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

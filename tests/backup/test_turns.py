@@ -26,6 +26,7 @@ from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, produce
 from maxbrod.storage.stores import open_storage
 from restore.engine import read_all
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, MaxbrodError, UnsupportedFormatError, UsageError
-from maxbrod.sandbox.proxy import AnswerError, Fault, FaultProxy, HttpMatch, LoseAnswer, Refuse, Stall, TruncateAnswer
+from maxbrod.sandbox.proxy.faults import AnswerError, Fault, HttpMatch, LoseAnswer, Refuse, Stall, TruncateAnswer
 from maxbrod.sandbox.security import CA_FILE, write_certificates
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.remote import RemoteStorage
@@ -30,6 +30,7 @@ from support.s3 import loopback_server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
     from maxbrod.storage.interface import Storage, Writer
 

@@ -20,7 +20,8 @@ from maxbrod.catalog.rows import decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.errors import FencedError, RefusedError
 from maxbrod.sandbox.process import wait_for
-from maxbrod.sandbox.proxy import AnswerError, FaultProxy, HttpMatch, Latency, LoseAnswer
+from maxbrod.sandbox.proxy.faults import AnswerError, HttpMatch, Latency, LoseAnswer
+from maxbrod.sandbox.proxy.server import FaultProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

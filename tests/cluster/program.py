@@ -9,26 +9,23 @@ import os
 import sys
 import threading
 from contextlib import redirect_stdout
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import maxbrod
-from backup.spark_program import LOOPBACK, fateful_job
+from backup.spark_program import LOOPBACK, fateful_run
 from cluster.upkeep import upkeep
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import TargetRequest
-from maxbrod.backup import run as engine
 from maxbrod.check.deep import deep_check
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig, S3Config, SparkConfig, StorageConfig
 from maxbrod.convert.run import Convert, ConvertRequest
 from maxbrod.errors import MaxbrodError, UnavailableError
-from maxbrod.restore import run as restoring
-from maxbrod.restore.job import decode_answer, encode_task
-from maxbrod.work.jobs import run_tasks
+from maxbrod.restore.job import restore_items
+from maxbrod.work.jobs import SparkExecutor
 from maxbrod.work.preflight import check_workers
 from maxbrod.work.reach import Needs, Place
 from maxbrod.work.session import open_configured, open_session
@@ -55,11 +52,11 @@ def work(master: str, bootstrap: str, topic: str, folder: Path, s3: dict[str, st
     marks.mkdir()
     with open_session(master=master, conf=CONF) as session:
         said["reach"] = refusals(session, s3)
-        with patch.object(engine, "run_backup_job", fateful_job("machine", marks)):
+        with patch.object(SparkExecutor, "run", fateful_run("machine", marks)):
             report = maxbrod.backup(bootstrap=bootstrap, archive=archive, topics=[topic], session=session)
         said["backup"] = [report.exit_code, report.records]
         said["marks"] = sorted(each.name for each in marks.iterdir())
-        with patch.object(restoring, "run_restore_job", fateful_restore(marks)):
+        with patch.object(SparkExecutor, "run", fateful_restore(marks)):
             said |= verbs(session, bootstrap, archive, folder)
         said |= upkeep(session, bootstrap, topic, archive, folder)
         said["restore marks"] = sorted(each.name for each in marks.iterdir() if "restore" in each.name)
@@ -92,31 +89,34 @@ def verbs(session: Any, bootstrap: str, archive: str, folder: Path) -> dict[str,
 
 
 def fateful_restore(marks: Path) -> Callable[..., list[Restored]]:
-    """`run_restore_job` in which a machine dies when its task has written, and before the driver knows that."""
+    """`SparkExecutor.run` in which a machine dies when its task has written, and before the driver knows that."""
 
-    def job(session: Any, settings: Any, tasks: Sequence[Any], **_: Any) -> list[Restored]:
-        payloads = [encode_task([item]) for task in tasks for item in task]
-        answers = run_tasks(session, partial(_dying_once(str(marks)), settings), payloads, name="restore")
-        return [each for answer in answers for each in decode_answer(answer)]
+    really = SparkExecutor.run
 
-    return job
+    def run(self: SparkExecutor, task: Any, context: Any, tasks: Sequence[Any], **options: Any) -> list[Any]:
+        if task is not restore_items:
+            return really(self, task, context, tasks, **options)
+        alone = [[item] for items in tasks for item in items]
+        return really(self, _dying_once(str(marks)), context, alone, name="restore")
+
+    return run
 
 
-def _dying_once(marks: str) -> Callable[[Any, str], str]:
+def _dying_once(marks: str) -> Callable[[Any, Any], Any]:
     """A nested function, which travels to the workers by value: these cannot import the tests."""
 
-    def dying(settings: Any, payload: str) -> str:
+    def dying(settings: Any, items: Any) -> Any:
         import time  # noqa: PLC0415
         from pathlib import Path  # noqa: PLC0415
 
         import psutil  # noqa: PLC0415
         from pyspark import TaskContext  # noqa: PLC0415
 
-        from maxbrod.restore.job import work as restore_task  # noqa: PLC0415
+        from maxbrod.restore.job import restore_items  # noqa: PLC0415
 
         context = TaskContext.get()
         number, attempt = context.partitionId(), context.attemptNumber()
-        answer = restore_task(settings, payload)
+        answer = restore_items(settings, items)
         (Path(marks) / f"restore-{number}-{attempt}").touch()
         if (number, attempt) == (0, 0):
             for parent in reversed([each for each in psutil.Process().parents() if each.name() == "java"]):
@@ -147,25 +147,26 @@ def jobs(session: Any, folder: Path) -> dict[str, Any]:
     done: list[int] = []
     gate = folder / "gate"
 
-    def waiting(payload: str) -> str:
+    def waiting(_context: None, payloads: Any) -> Any:
         import time  # noqa: PLC0415
         from pathlib import Path  # noqa: PLC0415
 
-        until = time.monotonic() + 120
+        (payload,), until = payloads, time.monotonic() + 120
         while payload and not Path(payload).exists() and time.monotonic() < until:
             time.sleep(0.05)
-        return "done"
+        return ["done"]
 
     def see(count: int) -> None:
         done.append(count)
         if count:
             gate.touch()
 
-    run_tasks(session, waiting, ["", str(gate)], name="waiting", on_done=see)
+    executor = SparkExecutor(session)
+    executor.run(waiting, None, [[""], [str(gate)]], name="waiting", on_done=see)
     stop = threading.Event()
     stop.set()
     try:
-        run_tasks(session, waiting, [str(folder / "never")], name="endless", stop=stop)
+        executor.run(waiting, None, [[str(folder / "never")]], name="endless", stop=stop)
     except UnavailableError:
         return {"seen": max(done), "stopped": True}
     return {}

@@ -17,7 +17,6 @@ from maxbrod.archive.archive import Archive, open_archive, open_for_writing
 from maxbrod.batch.headers import walk
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Row, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.tiling import find_tiling_faults
-from maxbrod.compact import job, run, tree_run
 from maxbrod.compact.run import compact_archive
 from maxbrod.config import Config, StorageConfig
 from maxbrod.layouts.kafka.format import Compression
@@ -27,7 +26,7 @@ from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import GapReason
 from maxbrod.storage.stores import directory_of
 from maxbrod.storage.urls import parse_url
-from support.sparkless import no_session, run_tasks_here
+from support.sparkless import stay_without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +43,7 @@ ANY = {"min_segment_count": 2, "min_segment_size": 1}
 
 
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "run_tasks", run_tasks_here)
-    for module in (run, tree_run):
-        monkeypatch.setattr(module, "open_configured", no_session)
+    stay_without_spark(monkeypatch)
 
 
 @dataclass

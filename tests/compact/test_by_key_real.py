@@ -6,18 +6,20 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from compare.engine import without_spark as comparing_without_spark
 
 from backup.engine import back_up, config_of
 from compact.keyed_archives import compact_keys
 from compact.keyed_archives import without_spark as without_spark_by_key
-from compare.engine import without_spark as comparing_without_spark
 from maxbrod.archive.archive import open_archive
 from maxbrod.cli.main import run
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, produce, produce_transaction
-from restore.engine import Command, read_all, run_job_here
-from restore.engine import without_spark as restoring_without_spark
+from restore.engine import Command, read_all
+from support.sparkless import run_here
+from support.sparkless import without_spark as comparing_without_spark
+from support.sparkless import without_spark as restoring_without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +102,7 @@ def test_a_restore_that_has_planned_before_lifecycle_verbs_restores_what_it_plan
             ran.append(compact_keys(str(archive)).run_id)
             assert run(["prune", "-a", str(archive), "--topic-bytes", "0", "--apply"]) == 0
             collect_garbage(open_archive(str(archive)), delete=True)
-        return run_job_here(*arguments, **options)
+        return run_here(*arguments, **options)
 
     with restoring_without_spark(job):
         Command(cluster, archive, capsys)("restore", "--suffix", "-live", "--offsets", "exact")

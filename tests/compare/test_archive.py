@@ -21,8 +21,9 @@ from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce
 from maxbrod.table.read.counting import count_records
 from maxbrod.table.read.options import parse_options
 from restore.engine import Command
-from restore.engine import without_spark as restoring_without_spark
 from support.archives import damage
+from support.sparkless import without_spark
+from support.sparkless import without_spark as restoring_without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP
-from convert.engine import back_up_as, convert, run_job_here, without_spark
+from convert.engine import back_up_as, convert, without_spark
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import foreign as backing_up
@@ -22,6 +22,7 @@ from maxbrod.convert.targets import NativeTarget
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_INCOMPLETE, StorageFullError
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 from support.archives import damage
+from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,7 +162,7 @@ def test_a_backup_in_another_layout_tells_what_it_has_not_stored(cluster: Cluste
     full = StorageFullError("the disk is full").as_dict()
 
     def failing(*arguments: Any, **options: Any) -> list[Transferred]:
-        return [replace(each, failure=full, segments=()) for each in run_job_here(*arguments, **options)]
+        return [replace(each, failure=full, segments=()) for each in run_here(*arguments, **options)]
 
     with backing_up.ForeignBackup(changed, target_request(changed)) as work:
         with without_spark():

@@ -25,6 +25,7 @@ from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic
 from maxbrod.sandbox.traffic import Message
 from restore.engine import put
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,6 @@ from kafka.structs import TopicPartition as KafkaPartition
 
 from backup.engine import config_of
 from backup.oracle import read_archive
-from compare.engine import without_spark as compare_here
 from convert import acknowledged
 from convert.engine import convert
 from maxbrod.archive.archive import open_archive
@@ -51,6 +50,8 @@ from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.storage.stores import open_storage
 from restore.engine import Command, read_all, stand, without_spark
 from support.clusters import start_cluster
+from support.sparkless import without_spark
+from support.sparkless import without_spark as compare_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from compare.engine import without_spark as comparing_without_spark
 from maxbrod.drill import run as engine
-from restore.engine import without_spark as restoring_without_spark
 from support.sparkless import no_session
+from support.sparkless import without_spark as sparkless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 @contextmanager
 def without_spark() -> Iterator[None]:
     with (
-        restoring_without_spark(),
-        comparing_without_spark(),
+        sparkless(),
         patch.object(engine, "open_configured", no_session),
         patch.object(engine, "cancelled_by", no_session),
     ):

@@ -17,10 +17,9 @@ from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.events import orders
-from maxbrod.sandbox.proxy import (
+from maxbrod.sandbox.proxy.faults import (
     CutAnswer,
     CutRequest,
-    FaultProxy,
     FlipRequestBit,
     KafkaMatch,
     Latency,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
+    from maxbrod.sandbox.proxy.server import FaultProxy
 
 pytestmark = pytest.mark.full
 

@@ -11,10 +11,9 @@ from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.sandbox.proxy import (
+from maxbrod.sandbox.proxy.faults import (
     CutAnswer,
     CutRequest,
-    FaultProxy,
     FlipAnswerBit,
     KafkaMatch,
     Latency,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
+    from maxbrod.sandbox.proxy.server import FaultProxy
 
 pytestmark = pytest.mark.full
 

@@ -26,7 +26,8 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.process import wait_for
-from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, LoseAnswer
+from maxbrod.sandbox.proxy.faults import KafkaMatch, LoseAnswer
+from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.sandbox.spec import PLAINTEXT
 from maxbrod.sandbox.topics import create_topic, replicas, wait_until_known
 

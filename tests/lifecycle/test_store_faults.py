@@ -28,7 +28,8 @@ from maxbrod.errors import (
     ObjectNotFoundError,
     UsageError,
 )
-from maxbrod.sandbox.proxy import AnswerError, FaultProxy, HttpMatch, Latency
+from maxbrod.sandbox.proxy.faults import AnswerError, HttpMatch, Latency
+from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.storage.stores import directory_of
 from maxbrod.storage.urls import parse_url
 from repair.histories import History, sparkless
@@ -37,6 +38,7 @@ from support.failing_stores import Store, full, gone
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
 
 _GAP = 3

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backup.engine import back_up, config_of
-from compare.engine import without_spark
 from maxbrod.cli.main import run
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import Command
-from restore.engine import without_spark as restoring_without_spark
+from support.sparkless import without_spark
+from support.sparkless import without_spark as restoring_without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

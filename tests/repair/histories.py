@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import numpy as np
 from native_logs import data_batch, marker
@@ -22,10 +21,8 @@ from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import GapReason, PartitionId
-from maxbrod.repair import job as jobs
-from maxbrod.repair import run as runs
 from maxbrod.repair.run import repair_archive
-from support.sparkless import no_session, run_tasks_here
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -219,12 +216,7 @@ class History:
 
 @contextmanager
 def sparkless() -> Iterator[None]:
-    with (
-        patch.object(jobs, "run_tasks", run_tasks_here),
-        patch("maxbrod.check.job.run_tasks", run_tasks_here),
-        patch.object(runs, "open_configured", no_session),
-        patch.object(runs, "parallelism_of", lambda *_: 2),
-    ):
+    with without_spark():
         yield
 
 

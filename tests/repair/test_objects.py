@@ -17,7 +17,7 @@ from maxbrod.model import MENDABLE, Codec, GapReason
 from maxbrod.repair.report import Action
 from maxbrod.repair.run import repair_archive
 from repair.histories import IDS, History, records, repaired
-from support.sparkless import no_session, run_tasks_here
+from support.sparkless import stay_without_spark
 
 if TYPE_CHECKING:
     from maxbrod.notices import Notice
@@ -96,9 +96,7 @@ def test_a_batch_that_is_larger_than_what_is_looked_into_is_neither_damage_nor_t
     version = history.open().catalog.version
     assert (repaired(history.url, deep=True).action, history.open().catalog.version) == (Action.NONE, version)
     monkeypatch.setenv("MAXBROD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("maxbrod.check.deep.open_configured", no_session)
-    monkeypatch.setattr("maxbrod.check.deep.parallelism_of", lambda *_: 1)
-    monkeypatch.setattr("maxbrod.check.job.run_tasks", run_tasks_here)
+    stay_without_spark(monkeypatch)
     assert maxbrod(["check", "--deep", "-a", history.url]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "limit: orders-0 offsets [30, 32)" in text

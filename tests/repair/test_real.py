@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backup.engine import back_up, config_of
-from backup.engine import without_spark as backing_up_without_spark
-from compare.engine import without_spark as comparing_without_spark
 from maxbrod.backup import archive_state
 from maxbrod.backup import run as engine
 from maxbrod.backup.plan.tasks import plan_tasks
@@ -18,7 +16,9 @@ from maxbrod.cli.main import run
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
 from restore.engine import Command
-from restore.engine import without_spark as restoring_without_spark
+from support.sparkless import without_spark as backing_up_without_spark
+from support.sparkless import without_spark as comparing_without_spark
+from support.sparkless import without_spark as restoring_without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

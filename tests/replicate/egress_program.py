@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from backup.engine import without_spark
 from maxbrod.backup.run import Backup
 from maxbrod.config import Config
 from maxbrod.replicate.egress import follow_source
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from maxbrod.backup.follow import Interval

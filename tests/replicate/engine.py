@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from backup.engine import config_of, without_spark
+from backup.engine import config_of
 from maxbrod.backup.run import Backup
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.replicate.egress import beat
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.sandbox.topics import offsets
 from restore.oracle import assert_restored, log_of
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from maxbrod.config import Config

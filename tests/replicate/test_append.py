@@ -18,7 +18,7 @@ from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.replicate import promote as promote_module
-from maxbrod.replicate.ingress import append_job, append_source, append_task, workers
+from maxbrod.replicate.ingress import append_source, append_task
 from maxbrod.replicate.ingress import groups as groups_module
 from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.positions import put_mark, take_position
@@ -35,7 +35,7 @@ from replicate.processes import ingress_program, produce_small_batches, tell, to
 from replicate.test_operating import LinkCommand
 from restore.engine import configs_of, put, stand
 from restore.oracle import log_of
-from support.sparkless import no_session, run_tasks_here
+from support.sparkless import stay_without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,9 +54,7 @@ def test_records_join_those_of_others_once_in_order_and_unchanged(
 
     Work travels as it does to the workers of Spark.
     """
-    monkeypatch.setattr(workers, "SPARK_FROM_BYTES", 0)
-    monkeypatch.setattr(workers, "open_configured", no_session)
-    monkeypatch.setattr(append_job, "run_tasks", run_tasks_here)
+    stay_without_spark(monkeypatch)
     other = f"{topic}-other"
     create_topic(cluster, topic)
     create_topic(cluster, other)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compare.engine import without_spark
 from maxbrod.replicate.fail_back import fail_back
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
@@ -14,6 +13,7 @@ from maxbrod.sandbox.topics import create_topic, recreate_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, carry, link_config, take_in
 from replicate.test_append import committed, mark_of
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

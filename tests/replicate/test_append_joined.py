@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compare.engine import without_spark
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.replicate.fail_back import fail_back
 from maxbrod.replicate.link import State
@@ -18,6 +17,7 @@ from replicate.engine import archive, carry, link_config, take_in
 from replicate.processes import ingress_program, produce_small_batches, tell, wait_until_stopped
 from replicate.test_append import committed
 from restore.engine import put, stand
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

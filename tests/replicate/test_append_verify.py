@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compare.engine import without_spark
 from maxbrod.compare.plan import parts
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.admin.topics import delete_records
@@ -21,6 +20,7 @@ from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transact
 from replicate.engine import SUFFIX, archive, carry, link_config, take_in
 from replicate.test_append import mark_of
 from restore.oracle import log_of
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,6 +29,7 @@ from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.storage.stores import open_storage
 from replicate.engine import assert_mirrored, link_config, take_in
 from replicate.processes import egress_program, wait_until_stopped
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from maxbrod.kafka.produce.refusals import misplaced
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.run import Ingress
-from maxbrod.replicate.ingress.workers import Workers
+from maxbrod.replicate.ingress.workers import IngressWorkers
 from maxbrod.replicate.lease import Lease
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.promote import promote
@@ -118,16 +118,18 @@ def test_an_instance_that_lost_its_share_writes_no_verdict(
     archive(config)
     fault = misplaced(TopicPartition(topic=topic + SUFFIX, partition=0), 9, landed=58, expected=9).as_dict()
 
-    def suspended(_: Workers, archive: object, items: list[tuple[int, RestoreItem]], *more: object) -> list[Restored]:
+    def suspended(
+        _: IngressWorkers, _name: str, items: list[tuple[int, RestoreItem]], *more: object, **_o: object
+    ) -> list[Restored]:
         with monkeypatch.context() as owner:
-            owner.setattr(Workers, "do", do)
+            owner.setattr(IngressWorkers, "do", do)
             if replaced:
                 assert only(take_in(config)).state is State.IN_STEP
         return [Restored(where=item.where, end=0, records=0, map={}, failure=fault) for _, item in items]
 
-    do = Workers.do
+    do = IngressWorkers.do
     with Ingress(config) as ingress:
-        monkeypatch.setattr(Workers, "do", suspended)
+        monkeypatch.setattr(IngressWorkers, "do", suspended)
         found = only(ingress.run())
         monkeypatch.undo()
         told = link_status(config).partitions[0]

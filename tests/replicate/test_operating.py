@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-
 from compare.engine import without_spark as comparing_without_spark
+
 from maxbrod.archive.archive import open_for_writing
 from maxbrod.cli.main import run
-from maxbrod.compare import job
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import CorruptDataError, MaxbrodError, NoArchiveError, UnavailableError, UsageError
 from maxbrod.kafka.admin.topics import delete_records
@@ -57,7 +56,8 @@ from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
 from restore.engine import Command, configs_of, put, read_all, stand
 from restore.oracle import log_of
-from support.sparkless import run_tasks_here
+from support.sparkless import run_here
+from support.sparkless import without_spark as comparing_without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -565,9 +565,9 @@ def test_verify_is_right_while_both_sides_go_on(
         produce(cluster, topic, numbered(10, first=offsets(cluster, topic)[1]))
         carry(config)
         grown.append(offsets(cluster, topic + SUFFIX)[1])
-        return run_tasks_here(*arguments, **more)
+        return run_here(*arguments, **more)
 
-    with comparing_without_spark(), patch.object(job, "run_tasks", growing):
+    with comparing_without_spark(growing):
         (found,) = command.json("replicate", "verify")["partitions"]
     assert (found["equal"], found["source_records"]) == (True, 100)
     assert grown[0] == 110

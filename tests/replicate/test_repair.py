@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catalog.examples import TOPIC_ID
-from compare.engine import without_spark as comparing_without_spark
 from maxbrod.compare.plan.differences import RECORD, Difference
 from maxbrod.compare.report import CompareReport, PartitionComparison
 from maxbrod.kafka.produce.refusals import misplaced
@@ -15,7 +14,7 @@ from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.replicate.ingress.plan import Extent, Mirror
 from maxbrod.replicate.ingress.run import Ingress
-from maxbrod.replicate.ingress.workers import Workers
+from maxbrod.replicate.ingress.workers import IngressWorkers
 from maxbrod.replicate.link import State
 from maxbrod.replicate.repair import Repair, RepairedPartition, RepairReport, plan_repairs
 from maxbrod.replicate.view import MirroredPartition
@@ -25,6 +24,7 @@ from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only
 from restore.engine import Command, put
+from support.sparkless import without_spark as comparing_without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -98,7 +98,9 @@ def test_a_good_mirror_that_was_called_faulted_goes_on_after_it_is_proven(
     archive(config)
     fault = misplaced(TopicPartition(topic=topic + SUFFIX, partition=0), 9, landed=58, expected=9).as_dict()
 
-    def fail(_: Workers, archive: object, items: list[tuple[int, RestoreItem]], *more: object) -> list[Restored]:
+    def fail(
+        _: IngressWorkers, _name: str, items: list[tuple[int, RestoreItem]], *more: object, **_o: object
+    ) -> list[Restored]:
         return [Restored(where=item.where, end=0, records=0, map={}, failure=fault) for _, item in items]
 
     with Ingress(config) as ingress:
@@ -106,7 +108,7 @@ def test_a_good_mirror_that_was_called_faulted_goes_on_after_it_is_proven(
         produce(cluster, topic, numbered(10, first=10))
         archive(config)
         with monkeypatch.context() as failing:
-            failing.setattr(Workers, "do", fail)
+            failing.setattr(IngressWorkers, "do", fail)
             assert only(ingress.run()).state is State.FAULTED
         assert only(ingress.run()).state is State.FAULTED, "as long as the process lives"
         with comparing_without_spark():

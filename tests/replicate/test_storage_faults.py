@@ -12,7 +12,7 @@ from maxbrod.errors import UnavailableError
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
 from maxbrod.replicate.seed.run import TreeIngress
-from maxbrod.sandbox.proxy import AnswerError, CutAnswer, Fault, FaultProxy, HttpMatch, Latency, TruncateAnswer
+from maxbrod.sandbox.proxy.faults import AnswerError, CutAnswer, Fault, HttpMatch, Latency, TruncateAnswer
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only
@@ -20,6 +20,7 @@ from replicate.seed.trees import Link, until
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
 
 _ALL = HttpMatch("GET")

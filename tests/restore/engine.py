@@ -6,7 +6,6 @@ import json
 import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 from kafka import KafkaConsumer
 from kafka import TopicPartition as LibraryPartition
@@ -19,9 +18,6 @@ from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.groups import list_groups
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.restore import loss
-from maxbrod.restore import run as engine
-from maxbrod.restore.job import decode_answer, encode_task, work
 from maxbrod.sandbox.jars import QUICK_OPTIONS, QUIET_OPTIONS, java_command, kafka_release
 from maxbrod.sandbox.node import archive_options
 from maxbrod.sandbox.process import wait_for
@@ -29,51 +25,11 @@ from maxbrod.sandbox.spec import CLIENTS_DIR, SASL_PLAINTEXT
 from maxbrod.sandbox.tools import CONSOLE_CONSUMER
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     import pytest
 
-    from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
     from maxbrod.sandbox.cluster import Cluster
-
-
-def run_job_here(
-    _: object,
-    settings: RestoreSettings,
-    tasks: Sequence[Sequence[RestoreItem]],
-    *,
-    on_done: Callable[[int], None] | None = None,
-    stop: threading.Event | None = None,
-) -> list[Restored]:
-    """What Spark does with tasks, one after another: JSON in, JSON out."""
-    del on_done, stop
-    return [each for task in tasks for each in decode_answer(work(settings, encode_task(task)))]
-
-
-def run_loss_job_here(*arguments: Any, **options: Any) -> loss.Losses:
-    """The same for tasks that look for damage."""
-
-    def run_tasks(_: object, task: Callable[[str], str], payloads: Sequence[str], **__: object) -> list[str]:
-        return [task(each) for each in payloads]
-
-    with patch.object(loss, "run_tasks", run_tasks):
-        return loss.run_loss_job(*arguments, **options)
-
-
-@contextmanager
-def without_spark(job: Callable[..., list[Restored]] = run_job_here) -> Iterator[None]:
-    @contextmanager
-    def nothing(*_: object, **__: object) -> Iterator[None]:
-        yield None
-
-    with (
-        patch.object(engine, "run_restore_job", job),
-        patch.object(engine, "open_configured", nothing),
-        patch.object(engine, "parallelism_of", lambda *_: 2),
-        patch.object(engine, "run_loss_job", run_loss_job_here),
-    ):
-        yield
 
 
 class Command:

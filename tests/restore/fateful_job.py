@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.restore.job import decode_answer, encode_task
-from maxbrod.work.jobs import run_tasks
+from maxbrod.work.jobs import SparkExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,25 +13,24 @@ if TYPE_CHECKING:
     from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
 
 
-def fateful_job(marks: Path) -> Callable[..., list[Restored]]:
-    """`run_restore_job` in which the first attempt of the first task dies in the middle; attempts leave marks in a
+def fateful_run(marks: Path) -> Callable[..., list[Restored]]:
+    """`SparkExecutor.run` in which the first attempt of the first task dies in the middle; attempts leave marks in a
     folder."""
+    really = SparkExecutor.run
 
-    def job(
-        session: Any, settings: RestoreSettings, tasks: Sequence[Sequence[RestoreItem]], **_: Any
+    def run(
+        self: SparkExecutor, _task: object, context: RestoreSettings, tasks: Sequence[Sequence[RestoreItem]], **_: Any
     ) -> list[Restored]:
-        payloads = [encode_task([item]) for task in tasks for item in task]
-        work = partial(_fateful(str(marks)), settings)
-        answers = run_tasks(session, work, payloads, name=settings.restore_id)
-        return [each for answer in answers for each in decode_answer(answer)]
+        alone = [[item] for items in tasks for item in items]
+        return really(self, _fateful(str(marks)), context, alone, name=context.restore_id)
 
-    return job
+    return run
 
 
-def _fateful(marks: str) -> Callable[[Any, str], str]:
+def _fateful(marks: str) -> Callable[[Any, Any], Any]:
     """Made of nested functions, which travel to the workers by value: these cannot import the tests."""
 
-    def work(settings: Any, payload: str) -> str:
+    def work(settings: Any, items: Any) -> Any:
         import os  # noqa: PLC0415
         import signal  # noqa: PLC0415
         from pathlib import Path  # noqa: PLC0415
@@ -41,7 +38,7 @@ def _fateful(marks: str) -> Callable[[Any, str], str]:
         from pyspark import TaskContext  # noqa: PLC0415
 
         from maxbrod.restore import task as restore_task  # noqa: PLC0415
-        from maxbrod.restore.job import work as restore_work  # noqa: PLC0415
+        from maxbrod.restore.job import restore_items  # noqa: PLC0415
 
         context = TaskContext.get()
         number, attempt = context.partitionId(), context.attemptNumber()
@@ -59,7 +56,7 @@ def _fateful(marks: str) -> Callable[[Any, str], str]:
 
         if number == 0 and attempt == 0:
             restore_task.produce_all = dying  # type: ignore[attr-defined]
-        answer = restore_work(settings, payload)
+        answer = restore_items(settings, items)
         mark("done")
         return answer
 

@@ -21,8 +21,8 @@ from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered
-from restore.engine import without_spark
 from restore.program import requests_in
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

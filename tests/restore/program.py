@@ -26,7 +26,7 @@ from maxbrod.restore import target as restore_target
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.storage.local import LocalStorage
-from restore.engine import without_spark
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

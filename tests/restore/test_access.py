@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,11 +14,11 @@ from maxbrod.kafka.state.access import read_acls, read_quotas
 from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.restore import run as engine
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, run_job_here, without_spark
+from restore.engine import Command
+from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,9 +128,9 @@ def test_a_quota_that_somebody_sets_meanwhile_is_never_overwritten(
     def job(*arguments: Any, **more: Any) -> list[Restored]:
         set_quotas(client, [quota(f"{topic}-other", 9e6)])
         wait_for("the quota", lambda: rates(client).get(f"{topic}-other") == 9e6, timeout_s=60)
-        return run_job_here(*arguments, **more)
+        return run_here(*arguments, **more)
 
-    with patch.object(engine, "run_restore_job", job):
+    with without_spark(job):
         assert command.json("restore", "--suffix", "-new", "--with-quotas")["complete"]
     assert rates(client)[f"{topic}-other"] == 9e6
 
@@ -150,7 +150,7 @@ def remove_quota(client: KafkaClient, user: str) -> None:
 def test_no_record_stands_in_a_topic_before_its_rules_do(client: KafkaClient, topic: str, command: Command) -> None:
     """And a resumed restore does it again, without harm."""
     request = ("restore", "--suffix", "-new", "--with-acls", "--with-quotas")
-    with patch.object(engine, "run_restore_job", side_effect=UnavailableError("the lights went out")):
+    with without_spark(Mock(side_effect=UnavailableError("the lights went out"))):
         command(*request, exits=1)
     wait_for("the rules", lambda: len(acls_of(client, f"{topic}-new")) == 3, timeout_s=60)
     report = command.json(*request)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
-from unittest.mock import patch
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock, patch
 
 import pytest
 import typer
@@ -16,11 +16,11 @@ from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, UnavailableError
 from maxbrod.options import parse_pairs, parse_rate
-from maxbrod.restore import run as engine
 from maxbrod.restore import target as restore_target
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, read_all, run_job_here, without_spark
+from restore.engine import Command, read_all
+from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,12 +127,11 @@ def test_a_refusal_for_machines_names_every_obstacle(command: Command) -> None:
 
 
 def test_the_same_command_goes_on_after_a_failure(cluster: Cluster, topic: str, command: Command) -> None:
-    def dying(*arguments: object, **more: object) -> object:
-        settings, tasks = arguments[1], arguments[2]
-        run_job_here(None, settings, tasks[:1])  # type: ignore[arg-type, index]
+    def dying(task: object, settings: object, tasks: list[Any], **_: object) -> list[Any]:
+        run_here(task, settings, tasks[:1])
         raise UnavailableError("the lights went out")
 
-    with patch.object(engine, "run_restore_job", dying):
+    with without_spark(dying):
         command("restore", "--suffix", "-new", exits=1)
     report = command.json("restore", "--suffix", "-new")
     assert (report["resumed"], report["complete"]) == (True, True)
@@ -228,7 +227,7 @@ def test_what_was_agreed_to_is_what_runs(cluster: Cluster, topic: str, command: 
     delete_topic(cluster, new)
 
     def begin() -> None:
-        with patch.object(engine, "run_restore_job", side_effect=UnavailableError("the lights went out")):
+        with without_spark(Mock(side_effect=UnavailableError("the lights went out"))):
             assert run([*words, "--yes", *command.place]) == 1
 
     meanwhile(begin)

@@ -12,7 +12,8 @@ from backup.engine import back_up, config_of
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import read_all, without_spark
+from restore.engine import read_all
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,8 @@ from maxbrod.model import TopicPartition
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, joined, joined_by_the_newer_protocol, put, read_all, stand, without_spark
+from restore.engine import Command, joined, joined_by_the_newer_protocol, put, read_all, stand
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,8 @@ from maxbrod.backup.run_state import BackupRun
 from maxbrod.cli.main import run
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, configs_of, put, read_all, stand, without_spark
+from restore.engine import Command, configs_of, put, read_all, stand
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,8 @@ from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce
-from restore.engine import read_all, run_job_here, without_spark
+from restore.engine import read_all
+from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,7 @@ def test_partitions_never_get_each_others_records_and_a_huge_one_has_a_task_for_
 
     def watch(session: object, settings: Any, tasks: Sequence[Sequence[RestoreItem]], **hears: Any) -> list[Restored]:
         shares.extend([item.where.partition for item in task] for task in tasks)
-        return run_job_here(session, settings, tasks, **hears)
+        return run_here(session, settings, tasks, **hears)
 
     request = RestoreRequest(rename=parse_rename(prefix="new-"))
     with without_spark(watch), patch.object(Catalog, "rows", count_rows), engine.Restore(config, request) as work:

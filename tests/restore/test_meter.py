@@ -16,7 +16,7 @@ from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import run_job_here, without_spark
+from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,17 +41,16 @@ def test_progress_moves_while_no_task_is_done(
     steps: list[Progress] = []
 
     def job(
-        _: object,
+        task: object,
         settings: RestoreSettings,
         tasks: Sequence[Sequence[RestoreItem]],
         *,
         on_done: Callable[[int], None],
-        stop: object,
+        **_: object,
     ) -> list[Restored]:
-        del stop
         found = []
-        for task in tasks:
-            found += run_job_here(None, settings, [task])
+        for items in tasks:
+            found += run_here(task, settings, [items])
             on_done(0)
         return found
 

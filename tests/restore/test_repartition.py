@@ -30,10 +30,11 @@ from maxbrod.restore.repartition import split as repartition_split
 from maxbrod.restore.repartition import task as repartition_task
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from restore.engine import Command, put, stand, without_spark
+from restore.engine import Command, put, stand
 from restore.faults import KEEP, CrashError, restore
 from restore.oracle import log_of
 from restore.test_exactly_once import dated
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -21,7 +21,8 @@ from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from restore.engine import Command, read_all, stand, without_spark
+from restore.engine import Command, read_all, stand
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,8 @@ from backup.engine import back_up, config_of
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, read_all, without_spark
+from restore.engine import Command, read_all
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

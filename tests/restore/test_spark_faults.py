@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maxbrod.restore import run as engine
-from restore.fateful_job import fateful_job
+from maxbrod.work.jobs import SparkExecutor
+from restore.fateful_job import fateful_run
 from restore.faults import archive, renamed
 from restore.oracle import assert_restored
 
@@ -42,7 +43,7 @@ def marks(tmp_path: Path) -> Path:
 def test_a_worker_that_is_killed_leaves_nothing_twice(
     cluster: Cluster, topic: str, archived: Archived, marks: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "run_restore_job", fateful_job(marks))
+    monkeypatch.setattr(SparkExecutor, "run", fateful_run(marks))
     with engine.Restore(archived[0], renamed(), session=spark) as work:
         report = work.run(work.plan())
     assert report.exit_code == 0, report.partitions

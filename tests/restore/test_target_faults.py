@@ -19,9 +19,9 @@ from maxbrod.restore.state import store_plan
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.storage.stores import open_storage
-from restore.engine import without_spark
 from restore.faults import CrashError, Wire, archive, failure_of, renamed, restore, when_acknowledged
 from restore.oracle import assert_restored, log_of
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,8 +19,9 @@ from maxbrod.restore import transforming as staging
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.transform.job import run_transform_job
-from restore.engine import run_job_here
+from maxbrod.work.jobs import SparkExecutor
 from restore.faults import when_acknowledged
+from support.sparkless import run_here
 
 STAGE = staging.Staging.run
 
@@ -59,7 +60,9 @@ def main(config: Config, topic: str, fate: str) -> None:
             stack.enter_context(patch.object(staging, "run_transform_job", dying_job))
         else:
             # In this process, which is to die.
-            stack.enter_context(patch.object(engine, "run_restore_job", run_job_here))
+            stack.enter_context(
+                patch.object(SparkExecutor, "run", lambda _, *arguments, **more: run_here(*arguments, **more))
+            )
             stack.enter_context(when_acknowledged(3, die))
         work = stack.enter_context(engine.Restore(config, with_expressions(topic)))
         work.run(work.plan())

@@ -9,13 +9,14 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 from kafka.errors import CorruptRecordError, KafkaError
 
-from maxbrod.sandbox.proxy import FaultProxy, FlipAnswerBit, KafkaMatch, LoseAnswer
+from maxbrod.sandbox.proxy.faults import FlipAnswerBit, KafkaMatch, LoseAnswer
 from support.clusters import proxied_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.sandbox.cluster import Cluster
+    from maxbrod.sandbox.proxy.server import FaultProxy
 
 pytestmark = pytest.mark.full
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.sandbox.proxy import (
+from maxbrod.sandbox.proxy.faults import (
     AnswerError,
     CutAnswer,
     Fault,
-    FaultProxy,
     FlipAnswerBit,
     FlipRequestBit,
     HttpMatch,
     Latency,
     TruncateAnswer,
 )
+from maxbrod.sandbox.proxy.server import FaultProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.sandbox.proxy import (
+from maxbrod.sandbox.proxy.faults import (
     CutAnswer,
     CutRequest,
     Fault,
-    FaultProxy,
     FlipAnswerBit,
     FlipRequestBit,
     KafkaMatch,
@@ -23,6 +22,7 @@ from maxbrod.sandbox.proxy import (
     TruncateAnswer,
     Watch,
 )
+from maxbrod.sandbox.proxy.server import FaultProxy
 from support.s3 import loopback_server
 
 if TYPE_CHECKING:

@@ -14,13 +14,12 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from maxbrod.sandbox.process import wait_for
-from maxbrod.sandbox.proxy import (
+from maxbrod.sandbox.proxy.faults import (
     AnswerError,
     Blackhole,
     CutAnswer,
     CutRequest,
     Fault,
-    FaultProxy,
     FlipAnswerBit,
     FlipRequestBit,
     HttpMatch,
@@ -35,6 +34,7 @@ from maxbrod.sandbox.proxy import (
 from support.s3 import no_retries
 
 if TYPE_CHECKING:
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
 
 pytestmark = pytest.mark.usefixtures("no_proxy_thread_left")

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
-from maxbrod.sandbox.proxy import (
+from maxbrod.sandbox.proxy.faults import (
     AnswerError,
     Blackhole,
     CutAnswer,
     CutRequest,
     Fault,
-    FaultProxy,
     FlipAnswerBit,
     FlipRequestBit,
     HttpMatch,
@@ -31,6 +30,7 @@ from maxbrod.sandbox.proxy import (
     TruncateAnswer,
     Watch,
 )
+from maxbrod.sandbox.proxy.server import FaultProxy
 from support.s3 import loopback_server
 
 if TYPE_CHECKING:

@@ -16,13 +16,12 @@ from maxbrod.errors import (
     UnavailableError,
     UsageError,
 )
-from maxbrod.sandbox.proxy import (
+from maxbrod.sandbox.proxy.faults import (
     AnswerError,
     Blackhole,
     CutAnswer,
     CutRequest,
     Fault,
-    FaultProxy,
     FlipAnswerBit,
     FlipRequestBit,
     HttpMatch,
@@ -40,6 +39,7 @@ from support.storages import s3_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
     from maxbrod.storage.interface import Storage
 

@@ -12,11 +12,10 @@ import pytest
 
 from maxbrod.errors import UnavailableError
 from maxbrod.sandbox.process import wait_for
-from maxbrod.sandbox.proxy import (
+from maxbrod.sandbox.proxy.faults import (
     AnswerError,
     CutRequest,
     Fault,
-    FaultProxy,
     FlipRequestBit,
     HttpMatch,
     LoseAnswer,
@@ -27,6 +26,7 @@ from maxbrod.sandbox.proxy import (
 from maxbrod.storage.remote import PART_BYTES
 
 if TYPE_CHECKING:
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
     from maxbrod.storage.interface import Storage
 

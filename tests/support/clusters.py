@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.proxy import FaultProxy
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from support.java_oracle import JavaOracle
 
 # Clusters that the whole run shares do nothing most of the time. By default a controller then writes a record twice a
@@ -52,7 +52,7 @@ def _hurry_clients() -> None:
 @contextmanager
 def proxied_broker(folder: Path) -> Iterator[tuple[Cluster, FaultProxy]]:
     """A broker that sends clients of its PROXIED listener to the proxy; by `bootstrap` it is reached around it."""
-    from maxbrod.sandbox.proxy import FaultProxy
+    from maxbrod.sandbox.proxy.server import FaultProxy
 
     proxies: list[FaultProxy] = []
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from obstore.store import S3Store
 
-    from maxbrod.sandbox.proxy import FaultProxy
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
 
 
@@ -42,7 +42,7 @@ def lying_s3(tmp_path: Path) -> Iterator[LyingS3Server]:
 @pytest.fixture
 def s3_proxy(s3: S3Server) -> Iterator[FaultProxy]:
     """A proxy before `s3` that breaks nothing yet."""
-    from maxbrod.sandbox.proxy import FaultProxy
+    from maxbrod.sandbox.proxy.server import FaultProxy
 
     with FaultProxy(s3.address, protocol="http") as proxy:
         yield proxy

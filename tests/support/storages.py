@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from maxbrod.config import StorageConfig
-    from maxbrod.sandbox.proxy import FaultProxy
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
     from maxbrod.storage.interface import Storage
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from maxbrod.sandbox.process import wait_for
-from maxbrod.sandbox.proxy import FaultProxy, KafkaMatch, Stall
+from maxbrod.sandbox.proxy.faults import KafkaMatch, Stall
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.table.kafka_sink import task as kafka_sink_rows
 from support.clusters import proxied_broker
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.faults import Fault
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from support.java_oracle import JavaOracle
 
 pytestmark = pytest.mark.full

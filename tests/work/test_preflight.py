@@ -11,11 +11,11 @@ import pytest
 
 from maxbrod.config import Config, KafkaConfig, StorageConfig
 from maxbrod.errors import AccessDeniedError, EnvironmentMissingError, MaxbrodError, UsageError
-from maxbrod.sandbox.proxy import AnswerError, FaultProxy, HttpMatch, Watch
+from maxbrod.sandbox.proxy.faults import AnswerError, HttpMatch, Watch
 from maxbrod.work import preflight
-from maxbrod.work.preflight import check_workers, is_local, needs_of
-from maxbrod.work.probe import prober
+from maxbrod.work.preflight import check_workers, needs_of, prober
 from maxbrod.work.reach import Needs, Place, reach
+from maxbrod.work.session import is_local
 from support.storages import s3_options
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from obstore.store import S3Store
 
+    from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
 
 VERSION = metadata.version("maxbrod")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from maxbrod.work.worker_trouble import trouble_of
+from maxbrod.work.jobs import trouble_of
 
 LOST = "Job aborted: Task 0 failed 4 times, most recent: Lost task 0.3 in stage 0.0 (TID 6) (10.1.2.3 executor 1): "
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Self
 from maxbrod.backup.plan.starts import parse_start
 from maxbrod.errors import UsageError
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_of
-from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
     from maxbrod.config import Config
+    from maxbrod.work.session import Session
 
 
 class BackupBase:
@@ -47,10 +48,11 @@ class BackupBase:
         """The recovery point of the chosen topics, even if the last run failed."""
         self.lags: Mapping[str, int | None] | None = None
         """For each topic, how many offsets the cluster had at the last run and the archive lacks; None if unknown."""
-        self._given_session = session
-        self._session: Session | None = None
         self._undo = ExitStack()
-        self._close_session = self._undo.enter_context(ExitStack())
+        needs = needs_of(config, writes=True)
+        self._workers = self._undo.enter_context(
+            Workers(config.spark, needs=needs, session=session, on_progress=on_progress, stop=self.stop)
+        )
         self._client = self._undo.enter_context(KafkaClient(self._kafka, stop=self.stop))
 
     def __enter__(self) -> Self:
@@ -63,26 +65,9 @@ class BackupBase:
 
     def hurry(self) -> None:
         """Allow one more run after a stop, which reads everything to the end."""
-        self.stop = self._client.stop = threading.Event()
-
-    def _spark(self) -> Session:
-        if self._session is None:
-            self._on_progress(Progress(phase="starting Spark"))
-            opening = open_configured(
-                self._config.spark, self._given_session, needs=needs_of(self._config, writes=True), stop=self.stop
-            )
-            self._session = self._close_session.enter_context(opening)
-        return self._session
-
-    def _close_spark(self) -> None:
-        """The next run that reads starts another session."""
-        self._session = None
-        self._close_session.close()
+        self.stop = self._client.stop = self._workers.stop = threading.Event()
 
     def _rate_of_one(self, tasks: int) -> float | None:
         """What each of these tasks may read in a second, of what the user allows all of them."""
         rate = self._request.rate_bytes_per_s
-        return None if rate is None else rate / max(min(tasks, self._parallelism()), 1)
-
-    def _parallelism(self) -> int:
-        return parallelism_of(self._config.spark.master, self._session or self._given_session)
+        return None if rate is None else rate / max(min(tasks, self._workers.parallelism), 1)

@@ -29,8 +29,7 @@ from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment
 from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
 from maxbrod.notices import Notice, worst_exit_code
-from maxbrod.transfer.job import run_transfer_job
-from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
+from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, run_transfer_task
 from maxbrod.work.progress import OnProgress, Progress, silent
 from maxbrod.work.windows import Window, next_windows, spread
 
@@ -258,10 +257,13 @@ class ForeignBackup(BackupBase):
             if self.stop.is_set():
                 return replace(progress, notices=(*progress.notices, stopped()))
             self._on_progress(Progress(phase="reading", bytes_done=bytes_done, bytes_total=bytes_total))
+            executor = self._workers.for_bytes(bytes_total)
             wave = next_windows(progress.left, bytes_max=self._request.commit_bytes)
-            tasks = spread([(each.bytes, self._item(where, each)) for where, each in wave.items()], self._parallelism())
+            tasks = spread(
+                [(each.bytes, self._item(where, each)) for where, each in wave.items()], self._workers.parallelism
+            )
             paced = replace(settings, rate_bytes_per_s=self._rate_of_one(len(tasks)))
-            done = run_transfer_job(self._spark(), paced, tasks)
+            done = executor.run(run_transfer_task, paced, tasks, name=run_id)
             progress, segments = self._after_wave(progress, done)
             lags = _lags(observed, progress.ends)
             self._publish(segments, self._ending(facts, progress.ends, segments), lags)

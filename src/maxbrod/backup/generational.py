@@ -97,7 +97,7 @@ class GenerationalBackup(BackupBase):
         run_id = self._run.run_id
         waves = plan_tasks(
             [plan.range for plan in plans.values()],
-            parallelism=self._parallelism(),
+            parallelism=self._workers.parallelism,
             wave_bytes=self._request.commit_bytes,
         )
         meter = Meter(self._on_progress, waves)

@@ -31,7 +31,6 @@ from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
 from maxbrod.backup.archive_state import ArchiveState, SharedSnapshot, StoredDocument, read_archive_state
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
-from maxbrod.backup.job import run_backup_job
 from maxbrod.backup.joint import ATTEMPTS, PAUSE_S, JointBackup, dropped, own_catalog
 from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
 from maxbrod.backup.observing import ChosenTopics, Observations, Observed, choose_topics, observe
@@ -41,7 +40,7 @@ from maxbrod.backup.plan.tasks import Wave, plan_tasks
 from maxbrod.backup.proving import Proved, prove, prove_mended, prove_unread, still_to_read
 from maxbrod.backup.quiet import QuietRun, quiet_run
 from maxbrod.backup.run_state import BackupRun
-from maxbrod.backup.task import TaskSettings
+from maxbrod.backup.task import TaskSettings, run_backup_task
 from maxbrod.backup.truncation import apply_truncation, find_mixed
 from maxbrod.backup.watching import BrokerWatch, Meter
 from maxbrod.catalog.replaced import after_replacing
@@ -55,7 +54,6 @@ from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.model import MENDABLE, PartitionId, now_ms
 from maxbrod.notices import Notice, worst_exit_code
 from maxbrod.work.jobs import ON_SPARK
-from maxbrod.work.preflight import is_local
 from maxbrod.work.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
@@ -63,11 +61,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from maxbrod.backup.part import Part
-    from maxbrod.backup.plan.items import Task
+    from maxbrod.backup.plan.items import Outcome, Task
     from maxbrod.backup.plan.rolling import Waiting
     from maxbrod.backup.report import BackupReport
     from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.config import Config
+    from maxbrod.work.executor import TasksDone
     from maxbrod.work.session import Session
 
     Plans = Mapping[PartitionId, PartitionBackup]
@@ -203,7 +202,7 @@ class Backup(JointBackup):
         self._accept(prove_unread(due, self._known.held, run_id=self._run.run_id))
         waves = plan_tasks(
             [plan.range for plan in due if not plan.idle],
-            parallelism=self._parallelism(),
+            parallelism=self._workers.parallelism,
             wave_bytes=self._request.commit_bytes,
         )
         return self._read_waves(archive, waves)
@@ -220,8 +219,8 @@ class Backup(JointBackup):
 
     def _try_executors(self, chosen: ChosenTopics) -> None:
         """Test the workers of a Spark cluster, which may fail, before the first run creates the archive."""
-        if chosen.topics and (self._given_session is not None or not is_local(self._config.spark.master)):
-            self._spark()
+        if chosen.topics:
+            self._workers.try_cluster()
 
     def _archive(self, before_creating: Callable[[], object]) -> Archive:
         if self._opened is None:
@@ -248,7 +247,7 @@ class Backup(JointBackup):
         self._observations.clear()
         if isinstance(error, UnavailableError) and error.operation == ON_SPARK:
             # Its JVM may have died.
-            self._close_spark()
+            self._workers.close()
 
     def _forget_everything(self) -> None:
         self._opened = self._quiet = None
@@ -333,7 +332,7 @@ class Backup(JointBackup):
 
     def _read_wave(self, wave: Sequence[Task], plans: Plans, held: Held, meter: Meter) -> Proved:
         watch = BrokerWatch(self._kafka, self._client.brokers, then=meter.tasks_done)
-        outcomes = run_backup_job(self._spark(), self._settings(len(wave)), wave, on_done=watch.tasks_done)
+        outcomes = self._run_tasks(wave, bytes_total=meter.bytes_total, on_done=watch.tasks_done)
         # A log that was cut while it was read must not become one history: it is planned again.
         mixed = find_mixed(self._client, held, outcomes, patience_s=self._config.patience)
         outcomes = [outcome for outcome in outcomes if outcome.item.id not in mixed]
@@ -351,11 +350,16 @@ class Backup(JointBackup):
         if self._run.interrupted:
             self._run = replace(self._run, suspect=self._run.suspect.union(retry.partition for retry in retries))
             return
-        waves = plan_tasks([retry.range for retry in retries], parallelism=self._parallelism())
-        outcomes = [
-            outcome for wave in waves for outcome in run_backup_job(self._spark(), self._settings(len(wave)), wave)
-        ]
+        waves = plan_tasks([retry.range for retry in retries], parallelism=self._workers.parallelism)
+        total = sum(task.bytes_estimate for wave in waves for task in wave)
+        outcomes = [outcome for wave in waves for outcome in self._run_tasks(wave, bytes_total=total)]
         self._accept(prove_mended(outcomes, retries, self._run.plans, run_id=self._run.run_id))
+
+    def _run_tasks(self, wave: Sequence[Task], *, bytes_total: int, on_done: TasksDone | None = None) -> list[Outcome]:
+        """Return the outcome of every range of a wave, which is one of several with `bytes_total` together."""
+        executor = self._workers.for_bytes(bytes_total)
+        tasks = [task.items for task in wave]
+        return executor.run(run_backup_task, self._settings(len(wave)), tasks, name=self._run.run_id, on_done=on_done)
 
     def _accept(self, proved: Proved) -> None:
         """Keep proved rows for the next commit."""

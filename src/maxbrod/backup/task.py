@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.backup.plan.items import Damage, Failure, FailureKind, Outcome, RangeItem, Task
+from maxbrod.backup.plan.items import Damage, Failure, FailureKind, Outcome, RangeItem
 from maxbrod.batch.looking import look_into
 from maxbrod.errors import (
     AccessDeniedError,
@@ -92,7 +92,7 @@ class _Reading:
         )
 
 
-def run_backup_task(settings: TaskSettings, task: Task) -> tuple[Outcome, ...]:
+def run_backup_task(settings: TaskSettings, items: Sequence[RangeItem]) -> tuple[Outcome, ...]:
     """Archive the items of a task. Errors are reported, not raised: they must not affect other partitions."""
     try:
         storage = open_storage(settings.archive_url, settings.storage)
@@ -102,17 +102,17 @@ def run_backup_task(settings: TaskSettings, task: Task) -> tuple[Outcome, ...]:
             compression=settings.compression,
             limits=settings.limits,
             exact_timestamps=settings.exact_timestamps,
-            look=look_into(task.bytes_estimate),
+            look=look_into(sum(item.bytes_estimate for item in items)),
         )
         pace = Pace(settings.rate_bytes_per_s)
         with KafkaClient(settings.kafka) as client, writer as archive:
             readings = [
                 _archive(client, archive, item, settings, chunk, pace)
-                for group in _groups(task.items)
+                for group in _groups(items)
                 for item, chunk in _gathered(client, group)
             ]
     except MaxbrodError as error:
-        return _nothing_written(task.items, error)
+        return _nothing_written(items, error)
     return tuple(reading.outcome() for reading in readings)
 
 

@@ -32,6 +32,7 @@ class Meter:
     def __init__(self, on_progress: OnProgress, waves: Sequence[Wave]) -> None:
         self._on_progress = on_progress
         self._waves = [(len(wave), sum(task.bytes_estimate for task in wave)) for wave in waves]
+        self.bytes_total = sum(size for _, size in self._waves)
         self._wave = 0
         self._bytes = self._records = self._tasks = 0
         if waves:

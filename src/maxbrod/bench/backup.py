@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.backup.job import run_backup_job
 from maxbrod.backup.plan.tasks import PartitionRange, plan_tasks
-from maxbrod.backup.task import TaskSettings
+from maxbrod.backup.task import TaskSettings, run_backup_task
 from maxbrod.bench.bare import BareLoop, Writing
 from maxbrod.bench.figures import Figure, seconds, share, speed
 from maxbrod.bench.groups import Group
@@ -35,6 +34,7 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.model import topic_id_text
 from maxbrod.sandbox.cluster import Cluster
+from maxbrod.work.jobs import SparkExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -223,7 +223,8 @@ def _race_hot(stage: Stage) -> list[Figure]:
 
 
 def _read(session: Session, settings: TaskSettings, tasks: tuple[Task, ...], load: Load) -> None:
-    outcomes = run_backup_job(session, settings, tasks)
+    executor = SparkExecutor(session)
+    outcomes = executor.run(run_backup_task, settings, [task.items for task in tasks], name=settings.run_id)
     records = sum(found.records for outcome in outcomes for found in outcome.slices)
     if records != load.records:
         failures = sorted({outcome.failure.message for outcome in outcomes if outcome.failure is not None})

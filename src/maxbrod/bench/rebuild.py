@@ -24,10 +24,12 @@ from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.repair.run import repair_archive
 from maxbrod.storage.stores import open_storage
-from maxbrod.work.jobs import run_tasks
-from maxbrod.work.session import Session, open_session, parallelism_of
+from maxbrod.work.jobs import SparkExecutor
+from maxbrod.work.session import Session, open_session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 
@@ -115,18 +117,18 @@ def _rebuild(folder: str, session: Session) -> None:
 
 def _read_all(folder: str, session: Session) -> None:
     paths = [info.path for info in open_storage(folder).list()]
-    count = 4 * parallelism_of("local[*]", session)
-    payloads = ["\n".join(paths[number::count]) for number in range(count)]
-    run_tasks(session, partial(_read, folder), [payload for payload in payloads if payload], name="bench-read")
+    executor = SparkExecutor(session)
+    tasks = [paths[number :: 4 * executor.parallelism] for number in range(4 * executor.parallelism)]
+    executor.run(_read, folder, [task for task in tasks if task], name="bench-read")
 
 
-def _read(folder: str, payload: str) -> str:
+def _read(folder: str, paths: Sequence[str]) -> list[int]:
     storage, total = open_storage(folder), 0
-    for path in payload.splitlines():
+    for path in paths:
         size = storage.head(path).size
         for start in range(0, size, REQUEST_BYTES):
             total += len(storage.get_range(path, start, min(REQUEST_BYTES, size - start)))
-    return str(total)
+    return [total]
 
 
 def _cat(folder: str) -> Any:  # noqa: ANN401 - nothing

@@ -22,9 +22,10 @@ from maxbrod.check.job import SliceProblem, verify_slices
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
 from maxbrod.errors import UsageError
 from maxbrod.private_files import make_private, opened
+from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.reach import Place
 
 if TYPE_CHECKING:
     import threading
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
     from maxbrod.config import SparkConfig
     from maxbrod.layouts.kafka.format import Slice
+    from maxbrod.work.session import Session
 
 WAVE_BYTES: Final = 8 << 30
 _TASK_BYTES: Final = 256 << 20
@@ -100,13 +102,14 @@ def deep_check(
     waiting = [row for row in chosen if slice_name(row) not in sound]
     check = _DeepCheck(archive, _Meter(on_progress, sum(row.raw_bytes for row in waiting)))
     if waiting:
-        with open_configured(spark, session, needs=needs_storage(archive.url, archive.options), stop=stop) as working:
-            parallelism = parallelism_of(spark.master, working)
+        needs = needs_storage(archive.url, archive.options)
+        with Workers(spark, needs=needs, session=session, on_progress=on_progress, stop=stop) as workers:
+            executor = workers.for_bytes(sum(row.raw_bytes for row in waiting))
             for wave in _waves(waiting, wave_bytes):
                 if stop is not None and stop.is_set():
                     check.interrupted = True
                     break
-                damaged = check.run(working, wave, _tasks(wave, parallelism))
+                damaged = check.run(executor, wave, _tasks(wave, executor.parallelism))
                 if sample == 1:
                     memory.add(row for number, row in enumerate(wave) if number not in damaged)
     if sample == 1 and not check.interrupted:
@@ -168,11 +171,12 @@ class _DeepCheck:
     problems: list[Problem] = field(default_factory=list)
     interrupted: bool = False
 
-    def run(self, session: Session, wave: Sequence[Segment], tasks: Sequence[list[tuple[int, Slice]]]) -> set[int]:
+    def run(self, executor: Executor, wave: Sequence[Segment], tasks: Sequence[list[tuple[int, Slice]]]) -> set[int]:
         """Read the slices of a wave; returns the numbers of the damaged ones."""
         self.meter.begin(len(tasks), sum(row.raw_bytes for row in wave))
-        archive, name = self.archive, f"check-{uuid.uuid4().hex[:12]}"
-        found = verify_slices(session, archive.url, archive.options, tasks, name=name, on_done=self.meter.report)
+        place = Place(url=self.archive.url, storage=self.archive.options)
+        name = f"check-{uuid.uuid4().hex[:12]}"
+        found = executor.run(verify_slices, place, tasks, name=name, on_done=self.meter.report)
         self.problems += [self._problem(wave[each.number], each) for each in found]
         self.checked += wave
         return {each.number for each in found if not each.limit}

@@ -13,15 +13,17 @@ from maxbrod.layouts.registry import layout_of, repair_of
 from maxbrod.layouts.travelling import describe
 from maxbrod.model import GapReason
 from maxbrod.storage.stores import open_storage
+from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.reach import Place
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
     from maxbrod.config import SparkConfig
     from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
+    from maxbrod.work.session import Session
 
 _TASKS_PER_CORE = 4
 
@@ -74,18 +76,20 @@ def check_foreign(
     storage = open_storage(archive.url, archive.options)
     faults = list(layout_of(survey.layout).check(storage, survey, deep=False))
     if spark is not None:
-        on_progress(Progress(phase="starting Spark"))
-        with open_configured(spark, session, needs=needs_storage(archive.url, archive.options)) as opened:
+        needs = needs_storage(archive.url, archive.options)
+        with Workers(spark, needs=needs, session=session, on_progress=on_progress) as workers:
             described = [(segment.bytes, describe(survey.layout, segment)) for segment in survey.segments]
-            tasks = spread(described, _TASKS_PER_CORE * parallelism_of(spark.master, opened))
             total = sum(segment.bytes for segment in survey.segments)
+            executor = workers.for_bytes(total)
+            tasks = spread(described, _TASKS_PER_CORE * executor.parallelism)
 
             def report(done: int) -> None:
                 share = total * done // max(len(tasks), 1)
                 on_progress(Progress(phase="checking", bytes_done=share, bytes_total=total))
 
             known = {(fault.path, fault.offset) for fault in faults}
-            found = check_segments(opened, archive.url, archive.options, tasks, on_done=report)
+            place = Place(url=archive.url, storage=archive.options)
+            found = executor.run(check_segments, place, tasks, name="check", on_done=report)
             faults += [each for each in found if (each.path, each.offset) not in known]
     partitions = {
         *survey.positions,

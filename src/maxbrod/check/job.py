@@ -1,13 +1,11 @@
-"""The deep checks as Spark jobs: each task reads slices or segments whole and returns what is wrong. Writes nothing."""
+"""The tasks of deep checks: each reads slices or segments whole and returns what is wrong. They write nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import BatchLimitError, MaxbrodError
@@ -17,15 +15,13 @@ from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.registry import layout_of
 from maxbrod.layouts.travelling import segment_of
 from maxbrod.storage.stores import open_storage
-from maxbrod.work.jobs import run_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
-
-    from maxbrod.config import StorageConfig
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.storage.interface import Storage
+    from maxbrod.work.reach import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,55 +35,21 @@ class SliceProblem:
     """It is sound, but larger than what is looked into."""
 
 
-_SLICES: Final = TypeAdapter(list[tuple[int, Slice]])
-_PROBLEMS: Final = TypeAdapter(list[SliceProblem])
-_SEGMENTS: Final = TypeAdapter(list[str])
-_FAULTS: Final = TypeAdapter(list[Fault])
-
-
-def verify_slices(
-    session: SparkSession,
-    archive_url: str,
-    storage: StorageConfig,
-    tasks: Sequence[list[tuple[int, Slice]]],
-    *,
-    name: str,
-    on_done: Callable[[int], None] | None = None,
-) -> list[SliceProblem]:
+def verify_slices(place: Place, slices: Sequence[tuple[int, Slice]]) -> list[SliceProblem]:
     """Verify numbered slices. A storage error ends the job: a slice that was not read may be sound or damaged."""
-    payloads = [_SLICES.dump_json(task).decode() for task in tasks]
-    answers = run_tasks(session, partial(_verify_slices, archive_url, storage), payloads, name=name, on_done=on_done)
-    return [each for answer in answers for each in _PROBLEMS.validate_json(answer)]
-
-
-def check_segments(
-    session: SparkSession,
-    url: str,
-    storage: StorageConfig,
-    tasks: Sequence[list[str]],
-    *,
-    on_done: Callable[[int], None] | None = None,
-) -> list[Fault]:
-    """Read segments of another layout: every record, every checksum. `travelling.describe` makes their descriptions."""
-    payloads = [_SEGMENTS.dump_json(task).decode() for task in tasks]
-    answers = run_tasks(session, partial(_check_segments, url, storage), payloads, name="check", on_done=on_done)
-    return [each for answer in answers for each in _FAULTS.validate_json(answer)]
-
-
-def _verify_slices(archive_url: str, options: StorageConfig, payload: str) -> str:
-    storage = open_storage(archive_url, options)
-    problems = [
+    storage = open_storage(place.url, place.storage)
+    return [
         SliceProblem(number=number, offset=problem.offset, message=problem.message, limit=problem.limit)
-        for number, each in _SLICES.validate_json(payload)
-        for problem in verify_slice(storage, each)
+        for number, stored in slices
+        for problem in verify_slice(storage, stored)
     ]
-    return _PROBLEMS.dump_json(problems).decode()
 
 
-def _check_segments(url: str, options: StorageConfig, payload: str) -> str:
-    storage = open_storage(url, options)
-    faults = [_check_segment(storage, *segment_of(details)) for details in _SEGMENTS.validate_json(payload)]
-    return _FAULTS.dump_json([fault for fault in faults if fault is not None]).decode()
+def check_segments(place: Place, segments: Sequence[str]) -> list[Fault]:
+    """Read segments of another layout: every record, every checksum. `travelling.describe` makes their descriptions."""
+    storage = open_storage(place.url, place.storage)
+    faults = [_check_segment(storage, *segment_of(details)) for details in segments]
+    return [fault for fault in faults if fault is not None]
 
 
 def _check_segment(storage: Storage, layout: str, segment: ForeignSegment) -> Fault | None:

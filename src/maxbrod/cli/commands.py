@@ -202,8 +202,11 @@ def _with_shared(config: Config, given: Mapping[str, Any]) -> Config:
             changed["patience"] = TypeAdapter(Seconds).validate_python(given["patience"])
         except ValueError:
             raise UsageError("--patience is not a time such as 60s, 5m or 1h", hint="see --help") from None
-    if "master" in given:
-        changed["spark"] = config.spark.model_copy(update={"master": given["master"]})
+    spark = {name: given[name] for name in ("engine", "master") if name in given}
+    if spark.get("engine", "auto") not in {"auto", "spark", "local"}:
+        raise UsageError("--engine is none of auto, spark and local", hint="see --help")
+    if spark:
+        changed["spark"] = config.spark.model_copy(update=spark)
     log = {name.removeprefix("log_"): given[name] for name in ("verbose", "log_file", "log_format") if name in given}
     if log:
         changed["log"] = _with_log(config.log, log)

@@ -21,7 +21,7 @@ from maxbrod.catalog.commits import commit_with_retries
 from maxbrod.catalog.rows import Run, Segment, decode_rows, encode_rows, new_run_id, slice_of
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.compact.by_key.run import compact_by_key
-from maxbrod.compact.job import JobPlace, merge_groups
+from maxbrod.compact.job import MergeContext, merge_groups
 from maxbrod.compact.plan.groups import PLAN_COLUMNS, REPLACED_COLUMNS, Group, Plan, join_plans, plan_groups
 from maxbrod.compact.plan.joining import IDENTITY_COLUMNS, Merge, Written, still_applies
 from maxbrod.compact.report import CompactFault, CompactReport, Figures
@@ -32,15 +32,17 @@ from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
+from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.reach import Place
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from maxbrod.config import Config
+    from maxbrod.work.session import Session
 
 COMMAND: Final = "compact"
 PARQUET: Final = "parquet"
@@ -133,13 +135,11 @@ class _Compaction:
             return self._report(join_plans(map(self._estimate, plans)).left)
         plan = join_plans(plans)
         if plan.groups:
-            with open_configured(
-                self._config.spark,
-                session,
-                needs=needs_storage(self._archive.url, self._config.storage, writes=True),
-                stop=self._stop,
-            ) as working:
-                self._merge_all(working, settings, plan)
+            needs = needs_storage(self._archive.url, self._config.storage, writes=True)
+            with Workers(
+                self._config.spark, needs=needs, session=session, on_progress=self._on_progress, stop=self._stop
+            ) as workers:
+                self._merge_all(workers, settings, plan)
             if self._commits and not self._recorded:
                 self._commit([], last=True)
         return self._report(plan.left)
@@ -175,15 +175,15 @@ class _Compaction:
     def _is_stopped(self) -> bool:
         return self._stop is not None and self._stop.is_set()
 
-    def _merge_all(self, session: Session, settings: Mapping[str, TopicSettings], plan: Plan) -> None:
+    def _merge_all(self, workers: Workers, settings: Mapping[str, TopicSettings], plan: Plan) -> None:
         total = sum(group.bytes for group in plan.groups)
-        parallelism = parallelism_of(self._config.spark.master, session)
+        executor = workers.for_bytes(total)
         waves = list(_waves(plan.groups, self._options.commit_bytes))
         for number, wave in enumerate(waves):
             if self._is_stopped():
                 return
             try:
-                done = self._merge(session, merges_of(self._catalog, wave), settings, parallelism, total)
+                done = self._merge(executor, merges_of(self._catalog, wave), settings, total)
             except UnavailableError:
                 if self._is_stopped():
                     return
@@ -193,10 +193,9 @@ class _Compaction:
 
     def _merge(
         self,
-        session: Session,
+        executor: Executor,
         merges: Sequence[Merge],
         settings: Mapping[str, TopicSettings],
-        parallelism: int,
         total: int,
     ) -> list[_Done]:
         """Merge the groups of a wave; those that cannot be read are reported and left out."""
@@ -204,7 +203,7 @@ class _Compaction:
             (each.group.topic, each.group.bytes, item_of(number, each, self._run_id))
             for number, each in enumerate(merges)
         ]
-        tasks = tasks_of(items, settings, parallelism)
+        tasks = tasks_of(items, settings, executor.parallelism)
         size = sum(merge.group.bytes for merge in merges)
 
         def on_done(count: int) -> None:
@@ -212,14 +211,10 @@ class _Compaction:
             self._on_progress(Progress(phase="merging", bytes_done=done, bytes_total=total))
 
         on_done(0)
-        place = JobPlace(
-            archive_url=self._archive.url,
-            storage=self._archive.options,
-            name=f"compact-{uuid.uuid4().hex[:12]}",
-            on_done=on_done,
-            stop=self._stop,
-        )
-        outcomes = merge_groups(session, place, tasks, self._compression)
+        place = Place(url=self._archive.url, storage=self._archive.options)
+        context = MergeContext(place=place, compression=self._compression)
+        name = f"compact-{uuid.uuid4().hex[:12]}"
+        outcomes = executor.run(merge_groups, context, tasks, name=name, on_done=on_done, stop=self._stop)
         self._faults += [
             _fault(merges[outcome.number].group, outcome) for outcome in outcomes if outcome.failure is not None
         ]

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.incarnations import select_names
-from maxbrod.compact.job import JobPlace, merge_folders
+from maxbrod.compact.job import merge_folders
 from maxbrod.compact.report import CompactFault, CompactReport, Figures
 from maxbrod.compact.settings import settings_of, tasks_of
 from maxbrod.compact.tree import TreeItem, TreeOutcome, merge_folder
@@ -20,9 +20,10 @@ from maxbrod.layouts.kafka.format import Compression, CompressionMode
 from maxbrod.layouts.parquet.compaction import partition_folders
 from maxbrod.model import now_ms
 from maxbrod.storage.stores import open_storage
+from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress
-from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.reach import Place
 
 if TYPE_CHECKING:
     import threading
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.archive import Archive
     from maxbrod.config import Config
+    from maxbrod.work.session import Session
 
 _WRITTEN_ANEW: Final = "rows are written anew, with the settings of this release"
 
@@ -73,20 +75,20 @@ def compact_tree(
         storage = open_storage(archive.url, archive.options)
         outcomes = [merge_folder(storage, item) for item in items]
     elif items:
-        with open_configured(
-            config.spark, session, needs=needs_storage(archive.url, archive.options, writes=True), stop=stop
-        ) as working:
-            sized = ((item.topic, sizes[item.folder], item) for item in items)
-            tasks = tasks_of(sized, settings, parallelism_of(config.spark.master, working))
+        needs = needs_storage(archive.url, archive.options, writes=True)
+        with Workers(config.spark, needs=needs, session=session, on_progress=on_progress, stop=stop) as workers:
             total = sum(sizes[item.folder] for item in items)
-            outcomes = _on_spark(working, archive, tasks, total, on_progress=on_progress, stop=stop)
+            executor = workers.for_bytes(total)
+            sized = ((item.topic, sizes[item.folder], item) for item in items)
+            tasks = tasks_of(sized, settings, executor.parallelism)
+            outcomes = _run_tasks(executor, archive, tasks, total, on_progress=on_progress, stop=stop)
     else:
         outcomes = []
     return _report(archive, outcomes, options.recompress, dry_run=options.dry_run, started_at=started_at, stop=stop)
 
 
-def _on_spark(
-    session: Session,
+def _run_tasks(
+    executor: Executor,
     archive: Archive,
     tasks: Sequence[Sequence[TreeItem]],
     total: int,
@@ -99,15 +101,9 @@ def _on_spark(
         on_progress(Progress(phase="merging", bytes_done=done, bytes_total=total))
 
     on_done(0)
-    place = JobPlace(
-        archive_url=archive.url,
-        storage=archive.options,
-        name=f"compact-{uuid.uuid4().hex[:12]}",
-        on_done=on_done,
-        stop=stop,
-    )
+    place, name = Place(url=archive.url, storage=archive.options), f"compact-{uuid.uuid4().hex[:12]}"
     try:
-        return merge_folders(session, place, tasks)
+        return executor.run(merge_folders, place, tasks, name=name, on_done=on_done, stop=stop)
     except UnavailableError:
         if stop is None or not stop.is_set():
             raise

@@ -22,13 +22,15 @@ from maxbrod.batch.hashing import hash_keys
 from maxbrod.batch.provenance import source_offsets
 from maxbrod.compare.items import Cleaner, CompactedItem, CompareItem, CompareSettings, Settled
 from maxbrod.compare.plan.parts import Side
-from maxbrod.compare.task import Event, Reader, Rows, Search
+from maxbrod.compare.task import Reader, Rows, Search
 from maxbrod.errors import MaxbrodError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from maxbrod.compare.task import Event
 
 
 _KEY: Final = ("word", "other_word")

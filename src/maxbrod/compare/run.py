@@ -26,7 +26,7 @@ from maxbrod.compare.items import (
     Settled,
     SuspectItem,
 )
-from maxbrod.compare.job import run_compacted_job, run_difference_job, run_digest_job
+from maxbrod.compare.job import compacted_task, difference_task, digest_task
 from maxbrod.compare.live import LiveCluster, pair_live
 from maxbrod.compare.plan.pairs import (
     BY_OFFSET,
@@ -58,9 +58,9 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.restore.plan.mapping import encode_map
 from maxbrod.text import counted
+from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.preflight import needs_of
 from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, open_configured, parallelism_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.layouts.kafka.format import Slice
     from maxbrod.work.reach import Needs
+    from maxbrod.work.session import Session
 
 _SHARE_OFFSETS: Final = 4_000_000
 """A task holds the keys of so many offsets at most: some 50 bytes each."""
@@ -130,12 +131,14 @@ class Comparison:
         self._on_progress(Progress(phase="planning"))
         pairs = self._pairs()
         parts = cut_parts(pairs)
-        self._on_progress(Progress(phase="starting Spark"))
-        with open_configured(self._config.spark, self._session, needs=self._needs()) as session:
-            digested = self._digest(session, pairs, parts)
+        with Workers(
+            self._config.spark, needs=self._needs(), session=self._session, on_progress=self._on_progress
+        ) as workers:
+            executor = workers.for_bytes(sum(part.cost_bytes for part in parts))
+            digested = self._digest(executor, pairs, parts)
             work = _Judging(pairs, parts, digested)
-            self._settle(session, pairs, work)
-            differences = self._look_closer(session, pairs, work)
+            self._settle(executor, pairs, work)
+            differences = self._look_closer(executor, pairs, work)
         settings = self._settings
         source = settings.source.bootstrap if settings.source is not None else settings.archive_url or ""
         return CompareReport(
@@ -170,8 +173,8 @@ class Comparison:
     def _client(self, config: KafkaConfig) -> KafkaClient:
         return self._undo.enter_context(KafkaClient(config))
 
-    def _digest(self, session: Session, pairs: Sequence[Pair], parts: Sequence[ComparePart]) -> list[Digested]:
-        tasks = spread(parts, parallelism_of(self._config.spark.master, session))
+    def _digest(self, executor: Executor, pairs: Sequence[Pair], parts: Sequence[ComparePart]) -> list[Digested]:
+        tasks = spread(parts, executor.parallelism)
         total = sum(part.cost_bytes for part in parts)
         items = [[make_item(pairs[part.pair], part.side, part.extent, part=part) for part in task] for task in tasks]
 
@@ -181,9 +184,9 @@ class Comparison:
 
         report(0)
         name = f"compare-{uuid.uuid4().hex[:12]}"
-        return run_digest_job(session, self._settings, items, name=name, on_done=report)
+        return executor.run(digest_task, self._settings, items, name=name, on_done=report)
 
-    def _settle(self, session: Session, pairs: Sequence[Pair], work: _Judging) -> None:
+    def _settle(self, executor: Executor, pairs: Sequence[Pair], work: _Judging) -> None:
         """Find out what compaction explains of the pairs that differ."""
         differing = {number: pairs[number] for number in work.differing()}
         for side, cluster in self._clusters.items():
@@ -214,7 +217,7 @@ class Comparison:
         if items:
             self._on_progress(Progress(phase="looking at what compaction removed"))
             name = f"compacted-{uuid.uuid4().hex[:12]}"
-            work.settle(run_compacted_job(session, self._settings, items, name=name))
+            work.settle(executor.run(compacted_task, self._settings, [[item] for item in items], name=name))
 
     def _horizons(self, side: Side, pairs: Mapping[int, Pair], work: _Judging) -> dict[int, int | None]:
         """Before which time tombstones may be gone, of those pairs of which this side is compacted."""
@@ -266,14 +269,15 @@ class Comparison:
             parts.append((compared, None))
         return tuple((make_item(uncut, side, part), place) for part, place in parts if part.first < part.end)
 
-    def _look_closer(self, session: Session, pairs: Sequence[Pair], work: _Judging) -> list[Difference]:
+    def _look_closer(self, executor: Executor, pairs: Sequence[Pair], work: _Judging) -> list[Difference]:
         limit = self._request.differences
         if not limit:
             return []
         items = [self._suspect_item(pairs[suspect.pair], suspect) for suspect in work.suspects(limit)[:limit]]
         self._on_progress(Progress(phase="looking for the first differences"))
         name = f"differences-{uuid.uuid4().hex[:12]}"
-        return work.differences() + run_difference_job(session, self._settings, items, name=name)
+        found = executor.run(difference_task, self._settings, [[item] for item in items], name=name)
+        return work.differences() + found
 
     def _suspect_item(self, pair: Pair, suspect: Suspect) -> SuspectItem:
         source, target = (

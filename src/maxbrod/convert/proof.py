@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Final
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING
 
 from maxbrod.batch.digest import join
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.convert.verify_task import Verified, VerifyItem, VerifySettings, run_verify_task
 from maxbrod.errors import EXIT_CORRUPT
 from maxbrod.notices import Notice
-from maxbrod.work.jobs import run_tasks
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
@@ -21,22 +17,19 @@ if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
     from maxbrod.convert.plan.parts import ConvertPart
     from maxbrod.convert.report import TopicCounts
-    from maxbrod.work.session import Session
+    from maxbrod.work.executor import Executor
 
 _SOURCE, _TARGET = 0, 1
-_ITEMS: Final = TypeAdapter(list[VerifyItem])
-_VERIFIED: Final = TypeAdapter(list[Verified])
 
 
 def prove(
-    session: Session,
+    executor: Executor,
     source: Archive,
     target: Archive,
     parts: Sequence[ConvertPart],
     counts: Mapping[str, TopicCounts],
     *,
     ignored: Sequence[str],
-    parallelism: int,
     run_id: str,
 ) -> list[Notice]:
     """A notice for each partition that differs. Adds the digests of each topic to its counts.
@@ -51,10 +44,8 @@ def prove(
     )
     items = [*_items(_SOURCE, source, parts, by_name=False)]
     items += _items(_TARGET, target, parts, by_name=target.survey is not None)
-    tasks = spread([(sum(each.bytes for each in item.slices), item) for item in items], parallelism)
-    payloads = [_ITEMS.dump_json(task).decode() for task in tasks]
-    answers = run_tasks(session, partial(_verify, settings), payloads, name=f"verify-{run_id}")
-    verified = (each for answer in answers for each in _VERIFIED.validate_json(answer))
+    tasks = spread([(sum(each.bytes for each in item.slices), item) for item in items], executor.parallelism)
+    verified = executor.run(run_verify_task, settings, tasks, name=f"verify-{run_id}")
     found = {(each.archive, each.topic_id, each.where.partition): each for each in verified}
     notices = []
     for part in parts:
@@ -64,10 +55,6 @@ def prove(
     for topic, each in counts.items():
         each.verified = _verified(topic, parts, found)
     return notices
-
-
-def _verify(settings: VerifySettings, payload: str) -> str:
-    return _VERIFIED.dump_json(run_verify_task(settings, _ITEMS.validate_json(payload))).decode()
 
 
 def _items(archive: int, opened: Archive, parts: Sequence[ConvertPart], *, by_name: bool) -> Iterator[VerifyItem]:

@@ -25,15 +25,13 @@ from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.notices import Notice
 from maxbrod.text import counted
-from maxbrod.transfer.job import run_transfer_job
-from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
+from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, run_transfer_task
 from maxbrod.transform.frame import check_transform
 from maxbrod.transform.job import run_transform_job
 from maxbrod.transform.plan import Changes, Transform, add_changes
-from maxbrod.work.preflight import is_local
+from maxbrod.work.executor import Workers
 from maxbrod.work.progress import OnProgress, Progress, silent
 from maxbrod.work.reach import Needs, Place
-from maxbrod.work.session import Session, open_configured, parallelism_of
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.foreign_target import TargetRequest
     from maxbrod.config import SparkConfig, StorageConfig
+    from maxbrod.work.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +74,24 @@ class Convert:
         on_progress: OnProgress = silent,
         stop: threading.Event | None = None,
     ) -> None:
-        self._request, self._spark_config = request, spark
+        self._request = request
         self._source = ConvertSource(request)
         self._run_id = new_run_id()
         refuse_layout(request.transform, request.to.layout)
-        self._given_session = session
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
         self._undo = ExitStack()
+        self._workers = self._undo.enter_context(
+            Workers(
+                spark,
+                needs=self._needs(),
+                jvm_works=request.transform is not None,
+                session=session,
+                on_progress=on_progress,
+                stop=self.stop,
+            )
+        )
+        self._bytes_total = 0
         self._target = self._open_target()
         self._notices: list[Notice] = []
         self._failures: list[Notice] = []
@@ -175,12 +184,10 @@ class Convert:
 
     def _check(self, transform: Transform | None = None) -> None:
         """Check the workers of a cluster, and the expressions, before anything is created at the target."""
-        if transform is None and is_local(self._spark_config.master):
-            return
         try:
-            session = self._spark()
+            self._workers.try_cluster()
             if transform is not None:
-                check_transform(session, transform)
+                check_transform(self._workers.session(), transform)
         except BaseException:
             self._undo.close()
             raise
@@ -201,6 +208,7 @@ class Convert:
         parts = [part.after(self._target.position(part)) for part in whole]
         parts = [part for part in parts if part.rows]
         total, done = sum(part.bytes for part in parts), 0
+        self._bytes_total = total
         for wave in waves(parts, self._request.commit_bytes):
             if self.stop.is_set():
                 self._notices.append(_stopped())
@@ -222,17 +230,18 @@ class Convert:
             source_url=self._source.archive.url,
             source=self._request.source,
         )
-        session = self._spark()
-        parallelism = parallelism_of(self._spark_config.master, session)
+        parallelism = self._workers.parallelism
         # Only in our own layout can two tasks write into one partition.
         parts = shares(wave, parallelism) if self._request.to.layout == NATIVE else wave
         items = [(part, self._item(part)) for part in parts]
         tasks = spread([(part.bytes, item) for part, item in items], parallelism)
         if self._request.transform is None:
-            answers = {_key(each): each for each in run_transfer_job(session, settings, tasks)}
+            executor = self._workers.for_bytes(self._bytes_total)
+            done = executor.run(run_transfer_task, settings, tasks, name=settings.run_id)
+            answers = {_key(transferred): transferred for transferred in done}
         else:
             transform = self._request.transform
-            transformed = run_transform_job(session, settings_of(settings, transform), transform, tasks)
+            transformed = run_transform_job(self._workers.session(), settings_of(settings, transform), transform, tasks)
             answers = {_key(each): each for each in as_transferred([item for _, item in items], transformed)}
             self._changes += [each.changes for each in transformed if each.failure is None]
         self._publish([(part, answers[_key(item)]) for part, item in items])
@@ -264,16 +273,15 @@ class Convert:
 
     def _prove(self, parts: Sequence[ConvertPart]) -> None:
         self._on_progress(Progress(phase="comparing both sides"))
-        request, session = self._request, self._spark()
+        request = self._request
         self._notices += prove(
-            session,
+            self._workers.for_bytes(2 * sum(part.bytes for part in parts)),
             self._source.archive,
             open_archive(request.target_url, request.target, layout=request.to.layout),
             # Failed partitions are reported already, and would look like damage.
             [part for part in parts if part.id not in self._stuck],
             self._counts,
             ignored=[loss.field for loss in self._target.losses if loss.field is not None],
-            parallelism=parallelism_of(self._spark_config.master, session),
             run_id=self._run_id,
         )
         for topic in {part.topic for part in parts if part.id in self._stuck}:
@@ -295,16 +303,6 @@ class Convert:
         request = self._request
         source = Place(url=request.source_url, storage=request.source)
         return Needs(places=(source, Place(url=request.target_url, storage=request.target, writes=True)))
-
-    def _spark(self) -> Session:
-        if self._given_session is None:
-            self._on_progress(Progress(phase="starting Spark"))
-            jvm_works = self._request.transform is not None
-            opening = open_configured(
-                self._spark_config, None, jvm_works=jvm_works, needs=self._needs(), stop=self.stop
-            )
-            self._given_session = self._undo.enter_context(opening)
-        return self._given_session
 
 
 def _key(either: TransferItem | Transferred) -> tuple[str, int, int]:

@@ -20,9 +20,9 @@ from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.query.counts import SPARK_TYPES, parse_count, shown, view_of
 from maxbrod.query.scope import RESERVED, QueryScope, Selected, select
-from maxbrod.work.preflight import is_local, needs_storage
+from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, open_configured
+from maxbrod.work.session import Session, is_local, open_configured
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, Refu
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
 from maxbrod.repair.gathering import FOLDERS, Gathered, gather
-from maxbrod.repair.job import examine_objects, salvage_slices, scan_slices
+from maxbrod.repair.job import RepairContext, examine_objects, salvage_slices, scan_slices
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange
 from maxbrod.repair.plan.rebuild import Rebuilt, Remains, lost_notices, rebuild
 from maxbrod.repair.report import Action, RepairReport
@@ -28,9 +28,8 @@ from maxbrod.work.windows import spread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.config import StorageConfig
     from maxbrod.storage.interface import Storage
-    from maxbrod.work.session import Session
+    from maxbrod.work.executor import Executor, Workers
 
 _TASKS_PER_CORE: Final = 4
 _OBJECT_COST_BYTES: Final = 256 << 10
@@ -38,57 +37,35 @@ _OBJECT_COST_BYTES: Final = 256 << 10
 
 
 def rebuild_catalog(
-    storage: Storage,
-    options: StorageConfig,
-    session: Session,
-    *,
-    problem: str,
-    run_id: str,
-    parallelism: int,
-    apply: bool,
-    on_progress: OnProgress,
+    storage: Storage, workers: Workers, context: RepairContext, *, problem: str, apply: bool, on_progress: OnProgress
 ) -> RepairReport:
     """Make a new catalog of what the objects say; with `apply`, put it in place.
 
     RefusedError: another writer committed meanwhile, or objects vanish; nothing is changed but for the copy of the old
     catalog. CorruptDataError: an object vanished while the new catalog was put in place.
     """
-    with announced(storage, run_id) if apply else nullcontext():
-        return _rebuild(
-            storage,
-            options,
-            session,
-            problem=problem,
-            run_id=run_id,
-            parallelism=parallelism,
-            apply=apply,
-            on_progress=on_progress,
-        )
+    with announced(storage, context.run_id) if apply else nullcontext():
+        return _rebuild(storage, workers, context, problem=problem, apply=apply, on_progress=on_progress)
 
 
 def _rebuild(
-    storage: Storage,
-    options: StorageConfig,
-    session: Session,
-    *,
-    problem: str,
-    run_id: str,
-    parallelism: int,
-    apply: bool,
-    on_progress: OnProgress,
+    storage: Storage, workers: Workers, context: RepairContext, *, problem: str, apply: bool, on_progress: OnProgress
 ) -> RepairReport:
+    run_id = context.run_id
     on_progress(Progress(phase="reading snapshots"))
     started_at = now_ms()
     table = readable_table(storage)
     found = gather(storage, table)
-    examined = _examine(storage.url, options, session, found, run_id, parallelism, on_progress)
+    executor = workers.for_bytes(sum(item.size for item in found.objects))
+    context = replace(context, compacted=frozenset(found.compacted))
+    examined = _examine(executor, context, found, on_progress)
     slices = [each for one in examined for each in one.slices]
     lost = [*found.missing, *(each for one in examined for each in one.lost)]
-    rebuilt = _decide(storage, options, session, found, slices, lost, run_id)
+    rebuilt = _decide(executor, context, found, slices, lost)
     needed = needed_losses(rebuilt, lost)
-    salvaged = _salvage(storage, options, session, needed, run_id) if apply else []
+    salvaged = _salvage(executor, context, needed) if apply else []
     if salvaged:
-        rebuilt = _decide(storage, options, session, found, [*slices, *salvaged], lost, run_id)
+        rebuilt = _decide(executor, context, found, [*slices, *salvaged], lost)
         needed = needed_losses(rebuilt, lost)
     version = next_version(found.remains.version, found.highest_commit)
     notices = [*found.notices, *_lost_runs(rebuilt, found, run_id), *_unknown_objects(examined)]
@@ -176,35 +153,25 @@ def gaps_by_reason(rows: Sequence[Segment | Gap]) -> dict[str, int]:
     return dict(counted)
 
 
-def _examine(
-    url: str,
-    options: StorageConfig,
-    session: Session,
-    found: Gathered,
-    run_id: str,
-    parallelism: int,
-    on_progress: OnProgress,
-) -> list[Examined]:
+def _examine(executor: Executor, context: RepairContext, found: Gathered, on_progress: OnProgress) -> list[Examined]:
     total = sum(each.size for each in found.objects)
     sized = [(each.size + _OBJECT_COST_BYTES, each) for each in found.objects]
-    tasks = spread(sized, parallelism * _TASKS_PER_CORE)
+    tasks = spread(sized, executor.parallelism * _TASKS_PER_CORE)
 
     def done(count: int) -> None:
         at = total * min(count, len(tasks)) // max(len(tasks), 1)
         on_progress(Progress(phase="reading", bytes_done=at, bytes_total=total))
 
     done(0)
-    return examine_objects(session, url, options, tasks, compacted=found.compacted, name=run_id, on_done=done)
+    return executor.run(examine_objects, context, tasks, name=context.run_id, on_done=done)
 
 
 def _decide(
-    storage: Storage,
-    options: StorageConfig,
-    session: Session,
+    executor: Executor,
+    context: RepairContext,
     found: Gathered,
     slices: Sequence[FoundSlice],
     lost: Sequence[LostRange],
-    run_id: str,
 ) -> Rebuilt:
     while True:
         remains = Remains(
@@ -221,10 +188,11 @@ def _decide(
             replaced=list(zip(found.ledger.before, revisions_of(found.ledger.replaced), strict=True)),
             retired=found.ledger.retired | found.remains.retired,
         )
-        rebuilt = rebuild(remains, run_id=run_id, now_ms=now_ms())
+        rebuilt = rebuild(remains, run_id=context.run_id, now_ms=now_ms())
         if not rebuilt.unscanned:
             return rebuilt
-        scanned = scan_slices(session, storage.url, options, rebuilt.unscanned, name=run_id)
+        unscanned = [[stored] for stored in rebuilt.unscanned]
+        scanned = executor.run(scan_slices, context, unscanned, name=context.run_id)
         known = {
             (each.slice.path, each.slice.position): one for each, one in zip(rebuilt.unscanned, scanned, strict=True)
         }
@@ -250,11 +218,9 @@ def needed_losses(rebuilt: Rebuilt, lost: Sequence[LostRange]) -> list[LostRange
     ]
 
 
-def _salvage(
-    storage: Storage, options: StorageConfig, session: Session, lost: Sequence[LostRange], run_id: str
-) -> list[FoundSlice]:
+def _salvage(executor: Executor, context: RepairContext, lost: Sequence[LostRange]) -> list[FoundSlice]:
     damaged = [each for each in lost if each.slice is not None]
-    copies = salvage_slices(session, storage.url, options, damaged, run_id=run_id)
+    copies = executor.run(salvage_slices, context, [[damage] for damage in damaged], name=context.run_id)
     return [
         FoundSlice(
             topic=each.topic,
@@ -263,7 +229,7 @@ def _salvage(
             slice=copy,
             epochs=((copy.base_offset, copy.first_leader_epoch), (copy.end_offset - 1, copy.last_leader_epoch)),
             modified_ms=now_ms(),
-            run_id=run_id,
+            run_id=context.run_id,
         )
         for each, copy in zip(damaged, copies, strict=True)
         if copy is not None

@@ -6,7 +6,6 @@ With a cluster, the offsets that are gaps afterwards are read again, as any late
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,21 +23,24 @@ from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, Refu
 from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
 from maxbrod.notices import Notice
+from maxbrod.repair.job import RepairContext
 from maxbrod.repair.rebuilding import rebuild_catalog
 from maxbrod.repair.report import Action, RepairReport
 from maxbrod.repair.taking_out import Notices, SliceSums, take_out
 from maxbrod.storage.probe import probe_conditional_puts
 from maxbrod.storage.stores import open_storage
 from maxbrod.text import counted
+from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_storage
-from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.progress import OnProgress, silent
+from maxbrod.work.reach import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maxbrod.config import Config
     from maxbrod.storage.interface import Storage
+    from maxbrod.work.session import Session
 
 
 def repair_archive(
@@ -73,27 +75,17 @@ def repair_archive(
             hint="make sure that nobody else writes to this archive and pass --single-writer",
         )
     run_id = new_run_id()
-    with ExitStack() as undo:
-        opened: list[Session] = [] if session is None else [session]
-
-        def spark() -> Session:
-            if not opened:
-                on_progress(Progress(phase="starting Spark"))
-                opened.append(
-                    undo.enter_context(
-                        open_configured(config.spark, None, needs=needs_storage(storage.url, config.storage))
-                    )
-                )
-            return opened[0]
-
+    place = Place(url=storage.url, storage=config.storage)
+    context = RepairContext(place=place, run_id=run_id)
+    with Workers(
+        config.spark, needs=needs_storage(storage.url, config.storage), session=session, on_progress=on_progress
+    ) as workers:
         if problem is not None or catalog is None:
             report = rebuild_catalog(
                 storage,
-                config.storage,
-                spark(),
+                workers,
+                context,
                 problem=problem or "there is no catalog",
-                run_id=run_id,
-                parallelism=parallelism_of(config.spark.master, spark()),
                 apply=options.apply,
                 on_progress=on_progress,
             )
@@ -102,11 +94,9 @@ def repair_archive(
             report = take_out(
                 storage,
                 catalog,
-                config.storage,
-                spark,
+                workers,
+                context,
                 needed,
-                run_id=run_id,
-                parallelism=lambda: parallelism_of(config.spark.master, spark()),
                 deep=options.deep,
                 apply=options.apply,
                 notices=Notices(None if options.apply else notices_max, None if options.apply else on_notice),
@@ -116,7 +106,7 @@ def repair_archive(
                 report, lost_snapshots=len(lost), notices=(*report.notices, *lost, *map(_unlisted_notice, unlisted))
             )
         if report.applied and report.action is not Action.NONE and config.kafka is not None:
-            return _read_again(config, report, spark(), on_progress)
+            return _read_again(config, report, session, on_progress)
     return report
 
 
@@ -199,7 +189,7 @@ def _misfit(catalog: Catalog, needed: SliceSums) -> UncoveredRange | Overlap | N
     return found
 
 
-def _read_again(config: Config, report: RepairReport, session: Session, on_progress: OnProgress) -> RepairReport:
+def _read_again(config: Config, report: RepairReport, session: Session | None, on_progress: OnProgress) -> RepairReport:
     """Back up the topics with gaps that may still be read, which reads those gaps once more."""
     archive = open_archive(_url(config), config.storage)
     topics = {row.topic for row in archive.catalog.gaps(MENDABLE)}

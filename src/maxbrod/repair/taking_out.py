@@ -19,7 +19,7 @@ from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.check.job import verify_slices
 from maxbrod.check.objects import LackingObjects, NeededObjects, complaint
 from maxbrod.model import GapReason, now_ms
-from maxbrod.repair.job import salvage_slices
+from maxbrod.repair.job import RepairContext, salvage_slices
 from maxbrod.repair.plan.found import LostRange
 from maxbrod.repair.plan.rebuild import lost_notices
 from maxbrod.repair.rebuilding import gaps_by_reason, statistics_of
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from maxbrod.catalog.catalog import Catalog
-    from maxbrod.config import StorageConfig
     from maxbrod.layouts.kafka.format import Slice
     from maxbrod.notices import Notice
     from maxbrod.storage.interface import Storage
-    from maxbrod.work.session import Session
+    from maxbrod.work.executor import Workers
 
 _COUNT_COLUMNS: Final = ("topic_id", "partition", "kind", "details", "path", "position", "bytes")
 """What is needed to count lost slices, but not to name them."""
@@ -88,12 +87,10 @@ class Notices:
 def take_out(
     storage: Storage,
     catalog: Catalog,
-    options: StorageConfig,
-    open_session: Callable[[], Session],
+    workers: Workers,
+    context: RepairContext,
     needed: SliceSums,
     *,
-    run_id: str,
-    parallelism: Callable[[], int],
     deep: bool,
     apply: bool,
     on_progress: OnProgress,
@@ -101,7 +98,7 @@ def take_out(
 ) -> RepairReport:
     """Find bad objects, and with `apply` commit gaps in their place."""
     on_progress(Progress(phase="listing objects"))
-    started_at = now_ms()
+    started_at, run_id = now_ms(), context.run_id
     building = catalog.building()
     needed.objects.add(building)
     lacking = needed.objects.lacking(storage)
@@ -126,7 +123,7 @@ def take_out(
     if deep:
         known = {_identity(each.row, live=each.live) for each in bad}
         sound = [segment for segment in _segments(catalog) if _identity(segment[0], live=segment[1]) not in known]
-        damaged = _damaged(storage.url, options, open_session(), sound, run_id, parallelism(), on_progress)
+        damaged = _damaged(workers, context, sound, on_progress)
         for each in damaged:
             notices.add(_lost(each))
         bad += damaged
@@ -134,7 +131,7 @@ def take_out(
         rows = [(row, True) for row in decode_rows(building) if isinstance(row, Segment)]
         sound = [each for each in rows if _identity(each[0], live=True) not in known]
         if sound:
-            unfinished += _damaged(storage.url, options, open_session(), sound, run_id, parallelism(), on_progress)
+            unfinished += _damaged(workers, context, sound, on_progress)
         count = len(bad)
         partitions = {(each.row.topic_id, each.row.partition) for each in bad}
     for each in unfinished:
@@ -158,7 +155,9 @@ def take_out(
     if not report.applied:
         return report
     cut = [each for each in bad if each.exists and each.live]
-    copies = salvage_slices(open_session(), storage.url, options, [_lost(each) for each in cut], run_id=run_id)
+    damages = [[_lost(each)] for each in cut]
+    executor = workers.for_bytes(sum(each.row.bytes for each in cut))
+    copies = executor.run(salvage_slices, context, damages, name=run_id)
     saved = {_key(each.row): copy for each, copy in zip(cut, copies, strict=True) if copy is not None}
     added = [row for each in bad if each.live for row in _instead(each.row, saved.get(_key(each.row)), run_id)]
     report = replace(
@@ -199,18 +198,15 @@ def _decoded(slices: pa.Table, sizes: Sequence[int | None], *, live: bool, count
 
 
 def _damaged(
-    url: str,
-    options: StorageConfig,
-    session: Session,
-    rows: Sequence[tuple[Segment, bool]],
-    run_id: str,
-    parallelism: int,
-    on_progress: OnProgress,
+    workers: Workers, context: RepairContext, rows: Sequence[tuple[Segment, bool]], on_progress: OnProgress
 ) -> list[_Bad]:
     """Read every slice."""
-    on_progress(Progress(phase="reading", bytes_total=sum(row.bytes for row, _ in rows)))
+    total = sum(row.bytes for row, _ in rows)
+    on_progress(Progress(phase="reading", bytes_total=total))
+    executor = workers.for_bytes(total)
     items = [(row.bytes, (number, slice_of(row))) for number, (row, _) in enumerate(rows)]
-    checked = verify_slices(session, url, options, spread(items, parallelism), name=run_id)
+    tasks = spread(items, executor.parallelism)
+    checked = executor.run(verify_slices, context.place, tasks, name=context.run_id)
     # What is larger than what is looked into is not damaged.
     found = [each for each in checked if not each.limit]
     first = {each.number: each for each in reversed(found)}

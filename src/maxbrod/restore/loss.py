@@ -6,12 +6,10 @@ when the object is read. Ranges that the user accepts to lose are left out, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from maxbrod.archive.words import INT64_MAX
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
@@ -26,7 +24,6 @@ from maxbrod.restore.plan.plan import RestorePlan, sources_of
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.sources import Source, UnreadableRange, sound_part
 from maxbrod.storage.stores import open_storage
-from maxbrod.work.jobs import run_tasks
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
@@ -37,10 +34,10 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.archive import Archive
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.config import StorageConfig
     from maxbrod.restore.task import Restored
     from maxbrod.storage.interface import Storage
-    from maxbrod.work.session import Session
+    from maxbrod.work.executor import Executor
+    from maxbrod.work.reach import Place
 
 _COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "path", "position", "bytes"),
@@ -58,28 +55,6 @@ class Ended(Protocol):
     def where(self) -> TopicPartition: ...
     @property
     def failure(self) -> Mapping[str, Any] | None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StoredSlice:
-    partition: PartitionId
-    slice: Slice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loss:
-    partition: PartitionId
-    lost: UnreadableRange
-
-
-@cache
-def _payloads() -> TypeAdapter[list[_StoredSlice]]:
-    return TypeAdapter(list[_StoredSlice])
-
-
-@cache
-def _answers() -> TypeAdapter[list[_Loss]]:
-    return TypeAdapter(list[_Loss])
 
 
 def listed_losses(archive: Archive, topic_ids: Collection[str], revisions: Revisions | None = None) -> Losses:
@@ -128,42 +103,31 @@ def find_loss(storage: Storage, stored: Slice) -> UnreadableRange | None:
     return None
 
 
-def run_loss_job(
-    session: Session,
-    archive_url: str,
-    storage: StorageConfig,
+def find_losses(
+    executor: Executor,
+    place: Place,
     slices: Mapping[PartitionId, Sequence[Slice]],
     *,
     name: str,
-    parallelism: int,
     stop: threading.Event | None = None,
 ) -> Losses:
-    """Read slices on Spark to find what is lost of each partition, in the order of offsets. Writes nothing.
+    """Read slices to find what is lost of each partition, in the order of offsets. Writes nothing.
 
     UnavailableError: `stop` was set before the tasks had finished.
     """
-    sized = [
-        (each.bytes, _StoredSlice(partition=partition, slice=each))
-        for partition, stored in slices.items()
-        for each in stored
-    ]
-    payloads = [_payloads().dump_json(task).decode() for task in spread(sized, parallelism)]
-    return _gathered(run_tasks(session, partial(work, archive_url, storage), payloads, name=name, stop=stop))
-
-
-def work(archive_url: str, options: StorageConfig, payload: str) -> str:
-    """What a worker does with one task: JSON in, JSON out."""
-    storage = open_storage(archive_url, options)
-    found = ((each.partition, find_loss(storage, each.slice)) for each in _payloads().validate_json(payload))
-    losses = [_Loss(partition=partition, lost=lost) for partition, lost in found if lost is not None]
-    return _answers().dump_json(losses).decode()
-
-
-def _gathered(answers: Iterable[str]) -> Losses:
+    sized = [(one.bytes, (partition, one)) for partition, stored in slices.items() for one in stored]
     found: Losses = {}
-    for each in (loss for answer in answers for loss in _answers().validate_json(answer)):
-        found.setdefault(each.partition, []).append(each.lost)
+    for partition, lost in executor.run(_read_slices, place, spread(sized, executor.parallelism), name=name, stop=stop):
+        found.setdefault(partition, []).append(lost)
     return {partition: sorted(lost, key=lambda each: each.end) for partition, lost in found.items()}
+
+
+def _read_slices(
+    place: Place, slices: Sequence[tuple[PartitionId, Slice]]
+) -> list[tuple[PartitionId, UnreadableRange]]:
+    storage = open_storage(place.url, place.storage)
+    found = ((partition, find_loss(storage, stored)) for partition, stored in slices)
+    return [(partition, lost) for partition, lost in found if lost is not None]
 
 
 def losses_of(plan: RestorePlan) -> Losses:

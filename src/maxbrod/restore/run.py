@@ -21,9 +21,9 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import now_ms
 from maxbrod.restore.archived import ArchivedRows, ArchivedState, look_at_archive
 from maxbrod.restore.items import restore_slices, restore_tasks
-from maxbrod.restore.job import run_restore_job
+from maxbrod.restore.job import run_restore_tasks
 from maxbrod.restore.lock import alone
-from maxbrod.restore.loss import Losses, damaged_part, joined, listed_losses, losses_of, run_loss_job, unknown_losses
+from maxbrod.restore.loss import Losses, damaged_part, find_losses, joined, listed_losses, losses_of, unknown_losses
 from maxbrod.restore.meter import RestoreMeter
 from maxbrod.restore.plan.changes import refuse_changes
 from maxbrod.restore.plan.choosing import choose_groups
@@ -59,9 +59,11 @@ from maxbrod.restore.target import (
 )
 from maxbrod.restore.task import Restored, RestoreSettings
 from maxbrod.restore.transforming import as_staged, clear_staging, plan_transform, stage, transform_session
+from maxbrod.work.executor import Executor, Workers
+from maxbrod.work.jobs import SparkExecutor
 from maxbrod.work.preflight import needs_of
 from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.reach import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import Config
     from maxbrod.transform.plan import TransformPlan
+    from maxbrod.work.session import Session
 
 
 class Restore:
@@ -276,25 +279,28 @@ class Restore:
         """The outcome of every partition; and the plan without damaged ranges, if the user accepts to lose them."""
         if self.stop.is_set():
             raise UnavailableError("the restore was stopped", operation="restore")
-        self._on_progress(Progress(phase="starting Spark"))
-        with open_configured(
-            self._config.spark, self._session, needs=needs_of(self._config), stop=self.stop
-        ) as session:
-            restored = self._write_once(session, plan, topics, producer_id)
-            while lost := self._accepted_losses(session, plan, restored):
+        with self._workers() as workers:
+            executor = workers.for_bytes(plan.bytes)
+            restored = self._write_once(executor, plan, topics, producer_id)
+            while lost := self._accepted_losses(executor, plan, restored):
                 # Stored before any record that follows them is written: a resumed restore must leave out the same.
                 store_lost(self._archive.storage, plan.restore_id, lost)
                 plan = without_lost(plan, lost, accepted=True)
                 again = damaged_part(plan, restored)
-                restored = joined(plan, restored, self._write_once(session, again, topics, producer_id))
+                restored = joined(plan, restored, self._write_once(executor, again, topics, producer_id))
             return plan, restored
 
+    def _workers(self) -> Workers:
+        needs = needs_of(self._config)
+        return Workers(
+            self._config.spark, needs=needs, session=self._session, on_progress=self._on_progress, stop=self.stop
+        )
+
     def _write_once(
-        self, session: Session, plan: RestorePlan, topics: TargetTopics, producer_id: int
+        self, executor: Executor, plan: RestorePlan, topics: TargetTopics, producer_id: int
     ) -> list[Restored]:
         slices = restore_slices(self._archive, self._config.storage, plan, self._request)
-        parallelism = parallelism_of(self._config.spark.master, session)
-        tasks = restore_tasks(self._archive, plan, topics, slices, parallelism)
+        tasks = restore_tasks(self._archive, plan, topics, slices, executor.parallelism)
         if not tasks:
             return []
         rate = plan.rate_bytes_per_s
@@ -312,7 +318,7 @@ class Restore:
             patience_s=self._patience_s,
         )
         with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:
-            return run_restore_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
+            return run_restore_tasks(executor, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
 
     def _release(self, plan: RestorePlan, topics: TargetTopics) -> None:
         self._on_progress(Progress(phase="releasing topics"))
@@ -367,7 +373,7 @@ class Restore:
                 )
             except CorruptDataError:
                 read = replace(plan, transform=None)
-                lost = self._damage(session, read) if self._request.accept_gaps else {}
+                lost = self._damage(SparkExecutor(session), read) if self._request.accept_gaps else {}
                 if not lost:
                     raise
                 plan = without_lost(plan, lost, accepted=True)
@@ -376,23 +382,21 @@ class Restore:
 
     # Damage
 
-    def _accepted_losses(self, session: Session, plan: RestorePlan, restored: Sequence[Restored]) -> Losses:
+    def _accepted_losses(self, executor: Executor, plan: RestorePlan, restored: Sequence[Restored]) -> Losses:
         """Unreadable ranges, not yet known, of partitions that damage has stopped, if the user accepts to lose them."""
         if not self._request.accept_gaps or plan.transform is not None:
             return {}
-        return self._damage(session, damaged_part(plan, restored))
+        return self._damage(executor, damaged_part(plan, restored))
 
-    def _damage(self, session: Session, plan: RestorePlan) -> Losses:
+    def _damage(self, executor: Executor, plan: RestorePlan) -> Losses:
         if not plan.topics:
             return {}
         self._on_progress(Progress(phase="looking for damage"))
-        found = run_loss_job(
-            session,
-            self._archive.url,
-            self._config.storage,
+        found = find_losses(
+            executor,
+            Place(url=self._archive.url, storage=self._config.storage),
             restore_slices(self._archive, self._config.storage, plan, self._request),
             name=f"damage-{plan.restore_id}",
-            parallelism=parallelism_of(self._config.spark.master, session),
             stop=self.stop,
         )
         return unknown_losses(plan, found)

@@ -44,6 +44,7 @@ from maxbrod.restore.task import transactional_id_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from maxbrod.kafka.admin.access import Operations
     from maxbrod.kafka.admin.outcomes import Outcome
     from maxbrod.restore.plan.plan import RestorePlan
 

@@ -21,7 +21,7 @@ from maxbrod.layouts.decoding import Skipped, decode_committed
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.layouts.reading import read_logs, read_records
-from maxbrod.layouts.registry import layout_of
+from maxbrod.layouts.registry import NATIVE, layout_of
 from maxbrod.layouts.travelling import decode_survey, encode_segment
 from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.storage.stores import open_storage
@@ -94,7 +94,9 @@ class Transferred:
 
 
 def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem]) -> list[Transferred]:
-    """Write items in another tool's layout. An error of one partition is reported and does not affect the others."""
+    """Write items. An error of one partition is reported and does not affect the others."""
+    if settings.layout == NATIVE:
+        return run_copy_task(settings, items)
     target = open_storage(settings.target_url, settings.target)
     source = None
     if settings.source_url is not None and settings.source is not None:

@@ -1,11 +1,13 @@
-"""Runs tasks on Spark: one payload in, one answer out, as text. Uses DataFrames only, so Spark Connect works too.
+"""Runs tasks on Spark. Uses DataFrames only, so Spark Connect works too.
 
-There are exactly as many tasks as payloads. Payloads travel inside the function: in a table of them Spark would decide
-itself which rows share a task.
+There are exactly as many tasks of Spark as the caller has. Items travel inside the function: in a table of them Spark
+would decide itself which rows share a task.
 """
 
 from __future__ import annotations
 
+import pickle
+import re
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -15,49 +17,82 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from maxbrod.batch.columns import number_array, text_array
-from maxbrod.errors import UnavailableError
+from maxbrod.batch.columns import number_array
+from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError
+from maxbrod.work.session import is_local, parallelism_of
 from maxbrod.work.settling import settle
-from maxbrod.work.worker_trouble import trouble_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    TasksDone = Callable[[int], None]
+    from maxbrod.work.executor import Context, Item, Outcome, Task, TasksDone
+
 
 ON_SPARK: Final = "run on Spark"
 _POLL_S: Final = 0.2
 _KILL_S: Final = 30.0
 """Spark gives a Python worker about 4 s to end, and then ends it."""
 _ENDING_S: Final = 6.0
-_SCHEMA: Final = "task bigint, answer string"
-_ANSWERS: Final = pa.schema([("task", pa.int64()), ("answer", pa.string())])
+_SCHEMA: Final = "task bigint, answer binary"
+_ANSWERS: Final = pa.schema([("task", pa.int64()), ("answer", pa.binary())])
+
+HINT: Final = (
+    "give the workers the driver's environment: install it, or send it ('maxbrod cluster pack') and set "
+    "spark.pyspark.python; docs/cluster.md says how"
+)
+_LOST_TASK: Final = re.compile(r"\(TID \d+\) \(([^\s()]+) executor ([^\s():]+)\)")
+_NO_PYTHON: Final = re.compile(r"Cannot run program \"([^\"]+)\"")
+_NO_MODULE: Final = re.compile(r"No module named '?([A-Za-z0-9_.]+)'?")
+_OTHER_PYTHON: Final = re.compile(
+    r"different version:?\s*\(?\[?(?:'?(\d+)'?[.,]\s*'?(\d+)'?)[^0-9]+(?:'?(\d+)'?[.,]\s*'?(\d+)'?)"
+)
 
 
-def run_tasks(
-    session: SparkSession,
-    function: Callable[[str], str],
-    payloads: Sequence[str],
-    *,
-    name: str,
-    on_done: TasksDone | None = None,
-    stop: threading.Event | None = None,
-) -> list[str]:
-    """The answers in the order of the payloads. `on_done` is called now and then with the number of finished tasks.
+class SparkExecutor:
+    """Runs tasks in the Python workers of a Spark session. See `work.executor.Executor`."""
 
-    When `stop` is set, the job and its running tasks are cancelled: UnavailableError, once they have ended.
-    `function` is called in Python workers, so it must be importable by name, or a `functools.partial` of such.
-    """
-    count = len(payloads)
-    if not count:
-        return []
-    with errors_of_spark():
-        job = session.range(0, count, 1, count).mapInArrow(partial(_answer, function, tuple(payloads)), _SCHEMA)
-    table = collect(session, job, name=name, on_done=on_done, stop=stop)
-    answers = dict(zip(table["task"].to_pylist(), table["answer"].to_pylist(), strict=True))
-    return [answers[number] for number in range(count)]
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    @property
+    def parallelism(self) -> int:
+        return parallelism_of("", self._session)
+
+    @property
+    def is_here(self) -> bool:
+        return is_local(str(self._session.conf.get("spark.master", "")))
+
+    def run(
+        self,
+        task: Task[Context, Item, Outcome],
+        context: Context,
+        tasks: Sequence[Sequence[Item]],
+        *,
+        name: str,
+        on_done: TasksDone | None = None,
+        stop: threading.Event | None = None,
+        alone: bool = False,
+    ) -> list[Outcome]:
+        count = len(tasks)
+        if not count:
+            return []
+        session = self._session
+        if alone and str(session.conf.get("spark.speculation", "false")).lower() == "true":
+            raise RefusedError(
+                "this Spark session runs tasks speculatively: two tasks would write to one partition",
+                operation=name,
+                hint="use a session with spark.speculation=false",
+            )
+        # Each worker unpickles its own items only.
+        payloads = tuple(pickle.dumps(tuple(items)) for items in tasks)
+        with errors_of_spark():
+            job = session.range(0, count, 1, count).mapInArrow(partial(_answer, task, context, payloads), _SCHEMA)
+        table = collect(session, job, name=name, on_done=on_done, stop=stop)
+        answers = dict(zip(table["task"].to_pylist(), table["answer"].to_pylist(), strict=True))
+        # The workers of this job have pickled them.
+        return [outcome for number in range(count) for outcome in pickle.loads(answers[number])]  # noqa: S301
 
 
 def collect(
@@ -69,7 +104,10 @@ def collect(
     stop: threading.Event | None = None,
     passed_on: Callable[[Exception], bool] = lambda _: False,
 ) -> pa.Table:
-    """The rows of a DataFrame, watched and cancelled as above. Errors that are `passed_on` are not translated."""
+    """Return the rows of a DataFrame. `on_done` and `stop` are as for an executor.
+
+    Errors that are `passed_on` are not translated.
+    """
     with errors_of_spark(passed_on), _watched(session, name, on_done, stop):
         return frame.toArrow()
 
@@ -110,12 +148,16 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
 
 
 def _answer(
-    function: Callable[[str], str], payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
+    task: Task[Context, Item, Outcome],
+    context: Context,
+    payloads: Sequence[bytes],
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            answer = [number_array(np.array([number])), text_array([function(payloads[number])])]
-            yield pa.RecordBatch.from_arrays(answer, schema=_ANSWERS)
+            items = pickle.loads(payloads[number])  # noqa: S301 - the driver has pickled it
+            answer = pa.array([pickle.dumps(list(task(context, items)))], pa.binary())
+            yield pa.RecordBatch.from_arrays([number_array(np.array([number])), answer], schema=_ANSWERS)
     settle()
 
 
@@ -270,3 +312,22 @@ def context_of(session: SparkSession) -> Any:  # noqa: ANN401 - a SparkContext
         if type(error).__module__.startswith("pyspark"):
             return None
         raise
+
+
+def trouble_of(text: str) -> EnvironmentMissingError | None:
+    """The error for Spark's message; None: the job failed for another reason."""
+    host = found[1] if (found := _LOST_TASK.search(text)) else None
+    where = f"the Spark workers on {host}" if host else "a Spark worker"
+    if found := _NO_PYTHON.search(text):
+        return _error(f"{where} cannot start the Python {found[1]}")
+    if "PYTHON_VERSION_MISMATCH" in text or "Python in worker has different version" in text:
+        versions = _OTHER_PYTHON.search(text)
+        which = f" ({versions[1]}.{versions[2]}, not {versions[3]}.{versions[4]})" if versions else ""
+        return _error(f"the Python of {where} is not of the driver's version{which}")
+    if found := _NO_MODULE.search(text):
+        return _error(f"the Python of {where} has no module {found[1]}")
+    return None
+
+
+def _error(message: str) -> EnvironmentMissingError:
+    return EnvironmentMissingError(message, operation="run on Spark", hint=HINT)

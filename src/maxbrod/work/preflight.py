@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.errors import EnvironmentMissingError, MaxbrodError, UnavailableError, error_of
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import collect, context_of, errors_of_spark
-from maxbrod.work.probe import prober
 from maxbrod.work.reach import Needs, Place, is_folder
+from maxbrod.work.session import is_local
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from maxbrod.config import Config, StorageConfig
     from maxbrod.storage.interface import Storage
+
 
 _ROUNDS_MAX: Final = 5
 _TASKS_MAX: Final = 512
@@ -54,11 +55,6 @@ def needs_of(config: Config, *, writes: bool = False) -> Needs:
 
 def needs_storage(url: str, storage: StorageConfig, *, writes: bool = False) -> Needs:
     return Needs(places=(Place(url=url, storage=storage, writes=writes),))
-
-
-def is_local(master: str) -> bool:
-    """Whether the workers of this master run on this machine, from this Python."""
-    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def check_workers(session: SparkSession, needs: Needs, *, stop: threading.Event | None = None) -> None:
@@ -197,3 +193,31 @@ def _packages() -> tuple[str, ...]:
     required = [require for require in metadata.requires("maxbrod") or () if "extra ==" not in require]
     names = [re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0] for each in required]
     return ("maxbrod", *(name for name in names if name not in _DRIVER_ONLY))
+
+
+def prober(version: str, packages: tuple[str, ...], needs: bytes) -> Callable[[int], str]:
+    """The function that a task calls. `needs` stays pickled until the worker is known to have maxbrod."""
+
+    def probe(_: int) -> str:
+        import json  # noqa: PLC0415 - see above, as all that follow
+        import pickle  # noqa: PLC0415
+        import socket  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+        from importlib import metadata  # noqa: PLC0415
+
+        found: dict[str, Any] = {"host": socket.gethostname(), "python": sys.executable, "lacks": [], "errors": []}
+        for name in packages:
+            try:
+                there = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                found["lacks"].append(name)
+                continue
+            if name == "maxbrod" and there != version:
+                found["lacks"].append(f"maxbrod {version} (it has {there})")
+        if not found["lacks"]:
+            from maxbrod.work.reach import reach  # noqa: PLC0415
+
+            found["errors"] = reach(pickle.loads(needs))  # noqa: S301 - the driver has pickled it
+        return json.dumps(found)
+
+    return probe

@@ -165,7 +165,11 @@ def open_configured(
 
     The workers of a cluster are tested for `needs` first; see `preflight`. `stop` ends the wait for them.
     """
-    if session is not None or config == SparkConfig():
+    if session is None and config.engine == "local":
+        raise UsageError(
+            "this is done by Spark itself, and the engine is set to local", hint="leave out --engine and spark.engine"
+        )
+    if session is not None or (config.master, config.conf) == (SparkConfig().master, {}):
         opening = open_session(session=session, jvm_works=jvm_works)
     else:
         opening = open_session(master=config.master, conf=config.conf, jvm_works=jvm_works)
@@ -190,6 +194,17 @@ def parallelism_of(master: str, session: SparkSession | None = None) -> int:
         if isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j")):
             return _PARALLELISM_UNKNOWN
         raise
+
+
+def is_local(master: str) -> bool:
+    """Return True if the workers of this master run on this machine, from this Python."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def has_session() -> bool:
+    """Return True if a Spark session of any kind is open in this process."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None  # noqa: SLF001
 
 
 def _open_already(*, wanted: bool) -> SparkSession | None:

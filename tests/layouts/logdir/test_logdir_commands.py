@@ -12,12 +12,14 @@ from backup.oracle import read_archive
 from convert.engine import convert, without_spark
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.check.job import _check_segments as check_segments
+from maxbrod.check.job import check_segments
 from maxbrod.cli.main import run as maxbrod
 from maxbrod.config import StorageConfig
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from maxbrod.layouts.reading import read_records
 from maxbrod.layouts.travelling import describe
+from maxbrod.work.reach import Place
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,4 +107,4 @@ def test_aborted_records_never_reach_another_layout(tmp_path: Path) -> None:
 def test_a_deep_check_of_transactions_finds_nothing_wrong(tmp_path: Path) -> None:
     put_transactions(tmp_path)
     described = [describe("logdir", each) for each in survey(tmp_path).segments]
-    assert json.loads(check_segments(str(tmp_path), StorageConfig(), json.dumps(described))) == []
+    assert check_segments(Place(url=str(tmp_path), storage=StorageConfig()), described) == []

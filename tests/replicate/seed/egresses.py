@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from convert.engine import without_spark
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.client import KafkaClient
@@ -14,6 +13,7 @@ from maxbrod.replicate.seed.egress import TreeEgress
 from maxbrod.replicate.seed.options import EgressTreeOptions
 from maxbrod.storage.stores import open_storage
 from replicate.seed.trees import REGION
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from maxbrod.backup.plan.rolling import Waiting

@@ -17,7 +17,6 @@ import pytest
 from kafka import KafkaConsumer
 from parquet.archives import rows
 
-from convert.engine import run_job_here, without_spark
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, RefusedError, UnavailableError, UsageError
@@ -45,6 +44,7 @@ from maxbrod.storage.stores import open_storage
 from maxbrod.transfer import task
 from replicate.seed.egresses import committed, egress_config, interval, ranges, write_segments
 from replicate.seed.trees import KEPT, REGION, Link
+from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -209,7 +209,7 @@ def test_following_opens_only_new_segments_and_reads_markers_once(
         interval(egress)
         assert opened.total() == 3
         produce_transaction(cluster, topic, numbered(5), transactional_id=topic, commit=False)
-        with without_spark(_counted(run_job_here, jobs)):
+        with without_spark(_counted(run_here, jobs)):
             for _ in range(3):
                 egress.run()
         assert (opened.total(), jobs.total()) == (3, 1)

@@ -11,7 +11,8 @@ from parquet.archives import rows, write
 from maxbrod.replicate.seed import notifications
 from maxbrod.replicate.seed.metrics import IngressCollector, serving
 from maxbrod.replicate.seed.run import TreeIngress
-from maxbrod.sandbox.proxy import AnswerError, FaultProxy
+from maxbrod.sandbox.proxy.faults import AnswerError
+from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.storage.stores import open_storage
 from replicate.notify.servers import Aws, aws_server
 from replicate.seed.trees import REGION, Link, until

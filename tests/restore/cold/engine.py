@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,37 +13,11 @@ from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.restore.cold import run as engine
-from maxbrod.restore.cold.job import decode_answer, encode_task, work
 from maxbrod.restore.plan.request import RestoreRequest
-from restore.engine import run_loss_job_here
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-
-    from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten
-
-
-def run_job_here(
-    _: object, settings: ColdSettings, tasks: Sequence[Sequence[ColdItem]], **__: object
-) -> list[ColdWritten]:
-    """What Spark does with tasks, one after another: JSON in, JSON out."""
-    return [each for task in tasks for each in decode_answer(work(settings, encode_task(task)))]
-
-
-@contextmanager
-def without_spark(job: Callable[..., list[ColdWritten]] = run_job_here) -> Iterator[None]:
-    @contextmanager
-    def nothing(*_: object, **__: object) -> Iterator[None]:
-        yield None
-
-    with (
-        patch.object(engine, "run_cold_job", job),
-        patch.object(engine, "open_configured", nothing),
-        patch.object(engine, "parallelism_of", lambda *_: 2),
-        patch.object(engine, "run_loss_job", run_loss_job_here),
-    ):
-        yield
 
 
 def restore(source: Path, *directories: Path, **request: Any) -> dict[str, Any]:

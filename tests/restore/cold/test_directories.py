@@ -28,7 +28,8 @@ from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.transfer import task as copy_task
 from restore.cold.directories import LOGS, TARGET_ID, put_empty, put_source, put_target
-from restore.cold.engine import Cold, contents, log_of, refused, restore, run_job_here, without_spark
+from restore.cold.engine import Cold, contents, log_of, refused, restore
+from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,7 +226,7 @@ def test_nothing_behind_the_end_that_is_asked_for_is_written(source: Path, disk:
     """As of an earlier run, a slice may reach further."""
 
     def shorter(session: object, settings: ColdSettings, tasks: list[list[ColdItem]], **more: Any) -> list[ColdWritten]:
-        return run_job_here(session, settings, [[replace(item, end=15) for item in task] for task in tasks], **more)
+        return run_here(session, settings, [[replace(item, end=15) for item in task] for task in tasks], **more)
 
     work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk])
     with without_spark(shorter):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pytest
+from compare.engine import without_spark as comparing_here
 from native_logs import data_batch
 
 from backup.engine import back_up, config_of
-from compare.engine import without_spark as comparing_here
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.batch.headers import walk
@@ -32,9 +32,11 @@ from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, replicas, wait_for_in_sync
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
-from restore.cold.engine import log_of, without_spark
+from restore.cold.engine import log_of
 from restore.engine import Command, put, read_all, stand
 from support.clusters import start_cluster
+from support.sparkless import without_spark
+from support.sparkless import without_spark as comparing_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,13 +14,12 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
 from maxbrod.model import now_ms
 from maxbrod.replicate.ingress.append_items import Appended, AppendItem, AppendSettings
-from maxbrod.replicate.ingress.append_job import run_append_job
 from maxbrod.replicate.ingress.append_task import run_append_task
 from maxbrod.replicate.ingress.groups import carry_appended_groups
 from maxbrod.replicate.ingress.plan import Portion, why_not_append
 from maxbrod.replicate.ingress.positions import put_mark, take_position
 from maxbrod.replicate.ingress.topics import MirrorTopics, tell_unled
-from maxbrod.replicate.ingress.workers import Workers, judge_failure
+from maxbrod.replicate.ingress.workers import IngressWorkers, judge_failure
 from maxbrod.replicate.link import Link, Mark, Order, Ordered, PositionKey, State
 
 if TYPE_CHECKING:
@@ -49,11 +48,13 @@ class Appending:
         topics: MirrorTopics,
         partitions: Sequence[MirroredPartition],
         orders: Orders,
-        workers: Workers,
+        workers: IngressWorkers,
     ) -> tuple[int, int]:
         """Append what the destination lacks. Returns the number of records, and of archived bytes."""
         items = self._plan(newest, topics, partitions, orders)
-        appended = workers.do(newest.archive, items, partial(self._settings, newest), run_append_task, run_append_job)
+        settings = partial(self._settings, newest)
+        # A task that Spark repeats fences its earlier attempt.
+        appended = workers.do(f"append-{self._link.name}", items, settings, run_append_task, alone=False)
         size = sum(map(partial(_finished_bytes, {item.key: item for _, item in items}), appended))
         return self._settle(appended, partitions), size
 

@@ -15,11 +15,11 @@ from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.ingress.groups import carry_groups
 from maxbrod.replicate.ingress.plan import Portion, why_longer, why_other_source
 from maxbrod.replicate.ingress.topics import MirrorTopics, tell_unled
-from maxbrod.replicate.ingress.workers import Workers, judge_failure
+from maxbrod.replicate.ingress.workers import IngressWorkers, judge_failure
 from maxbrod.replicate.link import Link, Mark, State
-from maxbrod.restore.job import run_restore_job
+from maxbrod.restore.job import restore_items
 from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
-from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings, run_restore_task
+from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -57,7 +57,7 @@ class Mirroring:
         newest: Newest,
         topics: MirrorTopics,
         partitions: Sequence[MirroredPartition],
-        workers: Workers,
+        workers: IngressWorkers,
         producer: ProducerIdentity | None,
     ) -> tuple[int, int]:
         """Append what the destination lacks. Returns the number of records, and of archived bytes.
@@ -91,7 +91,7 @@ class Mirroring:
                 items.append((portion.bytes, self._item(each, portion, topics)))
         begun = {each.where: (topics.extents[each.where].end, portions[each.id]) for each in behind}
         settings = partial(self._settings, newest.archive, producer)
-        restored = workers.do(newest.archive, items, settings, run_restore_task, run_restore_job)
+        restored = workers.do(f"mirror-{self._link.name}", items, settings, restore_items, alone=True)
         size = sum(begun[each.where][1].bytes_between(begun[each.where][0], each.end) for each in restored)
         return self._settle(restored, behind, topics), size
 

@@ -20,7 +20,7 @@ from maxbrod.replicate.ingress.appending import Appending
 from maxbrod.replicate.ingress.mirroring import Mirroring
 from maxbrod.replicate.ingress.plan import Mirror, why_other_source
 from maxbrod.replicate.ingress.topics import NO_LEADER, MirrorTopics
-from maxbrod.replicate.ingress.workers import Workers
+from maxbrod.replicate.ingress.workers import IngressWorkers
 from maxbrod.replicate.link import Link, Mark, Offsets, PositionKey, State, parse_offsets
 from maxbrod.replicate.report import IngressReport, standing_by, status_of
 from maxbrod.replicate.shares import Shares, shares_of_link
@@ -60,7 +60,7 @@ class Ingress:
         self._config, self._options = config, config.replicate
         self.stop = stop or threading.Event()
         self._undo = ExitStack()
-        self._workers = Workers(config, session, on_progress, self.stop)
+        self._workers = IngressWorkers(config, session, on_progress, self.stop)
         self._undo.callback(self._workers.close)
         self._client = self._undo.enter_context(KafkaClient(kafka, stop=self.stop))
         self._view = LinkView(config, self._client)

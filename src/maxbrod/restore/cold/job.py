@@ -1,77 +1,49 @@
-"""The Spark job that writes partitions into log directories of this machine, and how far it is."""
+"""The job that writes partitions into log directories of this machine, and how far it is."""
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
-from functools import cache, partial
 from typing import TYPE_CHECKING, Final
-
-from pydantic import TypeAdapter
 
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.logdir.installation import staged_bytes
 from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten, run_cold_task
-from maxbrod.work.jobs import run_tasks
 from maxbrod.work.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from maxbrod.work.executor import Executor, TasksDone
 
 
 _LOOKING_SHARE: Final = 0.1
 """The part of the time that is spent on looking how far it is: 100,000 folders take a while."""
 
 
-@cache
-def _payloads() -> TypeAdapter[list[ColdItem]]:
-    return TypeAdapter(list[ColdItem])
-
-
-@cache
-def _answers() -> TypeAdapter[list[ColdWritten]]:
-    return TypeAdapter(list[ColdWritten])
-
-
-def run_cold_job(
-    session: SparkSession,
+def run_cold_tasks(
+    executor: Executor,
     settings: ColdSettings,
     tasks: Sequence[Sequence[ColdItem]],
     *,
-    on_done: Callable[[int], None] | None = None,
+    on_done: TasksDone | None = None,
     stop: threading.Event | None = None,
 ) -> list[ColdWritten]:
-    """The outcome of every item of every task. UnavailableError: `stop` was set before the tasks had finished.
+    """Return the outcome of every item. UnavailableError: `stop` was set before the tasks had finished.
 
-    RefusedError: the session's workers may run on other machines, which do not have these directories.
+    RefusedError: the tasks may run on other machines, which do not have these directories.
     """
-    if not str(session.conf.get("spark.master", "")).startswith("local"):
+    if not executor.is_here:
         raise RefusedError(
             "this Spark session runs elsewhere, and log directories are on this machine",
             operation="restore",
             hint="leave out --master, or say --master 'local[*]'",
         )
-    name = f"restore-{settings.restore_id}"
-    payloads = [encode_task(task) for task in tasks]
-    answers = run_tasks(session, partial(work, settings), payloads, name=name, on_done=on_done, stop=stop)
-    return [each for answer in answers for each in decode_answer(answer)]
-
-
-def encode_task(task: Sequence[ColdItem]) -> str:
-    return _payloads().dump_json(list(task)).decode()
-
-
-def decode_answer(answer: str) -> list[ColdWritten]:
-    return _answers().validate_json(answer)
-
-
-def work(settings: ColdSettings, payload: str) -> str:
-    """What a worker does with one task: JSON in, JSON out."""
-    return _answers().dump_json(run_cold_task(settings, _payloads().validate_json(payload))).decode()
+    return executor.run(
+        run_cold_task, settings, tasks, name=f"restore-{settings.restore_id}", on_done=on_done, stop=stop
+    )
 
 
 class ColdMeter:

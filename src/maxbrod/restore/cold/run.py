@@ -16,8 +16,8 @@ from maxbrod.errors import IncompleteError, MaxbrodError, UnavailableError, Usag
 from maxbrod.layouts.logdir.target import locked, look_at, read_assignments
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.restore.archived import look_at_archive
-from maxbrod.restore.cold.items import Done, cold_items, cold_slices
-from maxbrod.restore.cold.job import ColdMeter, run_cold_job
+from maxbrod.restore.cold.items import cold_items, cold_slices
+from maxbrod.restore.cold.job import ColdMeter, run_cold_tasks
 from maxbrod.restore.cold.placing import Placing
 from maxbrod.restore.cold.plan import (
     COLD_COLUMNS,
@@ -29,7 +29,7 @@ from maxbrod.restore.cold.plan import (
 from maxbrod.restore.cold.preflight import ColdTarget, find_cold_obstacles
 from maxbrod.restore.cold.report import ColdReport, cold_report_of
 from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten
-from maxbrod.restore.loss import Losses, damaged_part, listed_losses, run_loss_job, unknown_losses
+from maxbrod.restore.loss import Losses, damaged_part, find_losses, listed_losses, unknown_losses
 from maxbrod.restore.plan.changes import refuse_changes
 from maxbrod.restore.plan.obstacles import in_order, refusal
 from maxbrod.restore.plan.plan import RestorePlan, plan_restore, sources_of, without_lost
@@ -37,9 +37,10 @@ from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, command_di
 from maxbrod.restore.plan.sources import revisions_of
 from maxbrod.restore.report import AGAIN
 from maxbrod.restore.state import next_id, store_plan, store_report
+from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.reach import Place
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.config import Config
-    from maxbrod.work.reach import Needs
+    from maxbrod.restore.cold.items import Done
+    from maxbrod.work.session import Session
 
 _WHERE = "log directories"
 """Takes the place of a cluster in the digest of the command: a restore through brokers is another command."""
@@ -166,11 +168,10 @@ class ColdRestore:
         if not self._request.accept_gaps or not damaged.topics:
             return {}
         self.on_progress(Progress(phase="looking for damage"))
-        with open_configured(self._config.spark, self._session, needs=self._needs(), stop=self.stop) as session:
-            found = run_loss_job(
-                session,
-                self._archive.url,
-                self._config.storage,
+        with self._workers() as workers:
+            found = find_losses(
+                workers.for_bytes(damaged.bytes),
+                Place(url=self._archive.url, storage=self._config.storage),
                 cold_slices(
                     self._archive.catalog.rows(
                         topic_ids={each.topic_id for each in sources_of(damaged)},
@@ -179,13 +180,15 @@ class ColdRestore:
                     damaged,
                 ),
                 name=f"damage-{plan.restore_id}",
-                parallelism=parallelism_of(self._config.spark.master, session),
                 stop=self.stop,
             )
         return unknown_losses(plan, found)
 
-    def _needs(self) -> Needs:
-        return needs_storage(self._archive.url, self._config.storage)
+    def _workers(self) -> Workers:
+        needs = needs_storage(self._archive.url, self._config.storage)
+        return Workers(
+            self._config.spark, needs=needs, session=self._session, on_progress=self.on_progress, stop=self.stop
+        )
 
     def _items(self, plan: RestorePlan, done: Done) -> list[tuple[int, ColdItem]]:
         return cold_items(self._archive, plan, self._request, self._paths, done=done, leader_epochs=self._leader_epochs)
@@ -193,14 +196,14 @@ class ColdRestore:
     def _write(self, plan: RestorePlan, items: Sequence[tuple[int, ColdItem]]) -> list[ColdWritten]:
         if not items:
             return []
-        spark, total = self._config.spark, sum(size * len(item.directories) for size, item in items)
+        total = sum(size * len(item.directories) for size, item in items)
         settings = ColdSettings(restore_id=plan.restore_id, archive_url=self._archive.url, storage=self._config.storage)
-        self.on_progress(Progress(phase="starting Spark"))
         try:
-            with open_configured(spark, self._session, needs=self._needs(), stop=self.stop) as session:
-                tasks = spread(items, parallelism_of(spark.master, session))
+            with self._workers() as workers:
+                executor = workers.for_bytes(total)
+                tasks = spread(items, executor.parallelism)
                 meter = ColdMeter(self._paths, self.on_progress, bytes_total=total, tasks=len(tasks))
-                return run_cold_job(session, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
+                return run_cold_tasks(executor, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
         except UnavailableError as error:
             if not self.stop.is_set():
                 raise
