@@ -31,13 +31,14 @@ from maxbrod.catalog import commits
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import overtaken as overtaken_by
 from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
-from maxbrod.compact import cli, job, run, task
+from maxbrod.compact import cli, run, task
 from maxbrod.compact.plan.groups import plan_groups
 from maxbrod.compact.plan.joining import Written, join
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import AbortedTransaction, Codec, PartitionId
 from maxbrod.storage.local import LocalStorage
+from support.sparkless import run_here, stay_without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -405,14 +406,12 @@ def test_a_backup_that_commits_in_between_does_not_stop_it(making: Making, monke
     other = Making(making.url)
     other.runs = making.runs
 
-    merge = job.merge_groups
-
-    def overtaken(*arguments: Any) -> Any:
-        found = merge(*arguments)
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        found = run_here(*arguments, **options)
         other.run({0: [data_batch(18, 3)]})
         return found
 
-    monkeypatch.setattr(run, "merge_groups", overtaken)
+    stay_without_spark(monkeypatch, overtaken)
     report = compact(making.url)
     assert (report.total("segments"), report.overtaken, report.exit_code) == (6, 0, EXIT_DONE)
     assert [(row.base_offset, row.level) for row in segments(making.url)] == [(0, 1), (18, 0)]
@@ -424,15 +423,13 @@ def test_rows_that_another_writer_replaced_meanwhile_are_left_alone(
     making.many(6, partitions=2)
     other = Making(making.url)
 
-    merge = job.merge_groups
-
-    def overtaken(*arguments: Any) -> Any:
-        found = merge(*arguments)
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        found = run_here(*arguments, **options)
         rows = decode_rows(other.archive.catalog.rows(partition=1))
         other.archive.catalog.commit([], retired=rows[-1:])
         return found
 
-    monkeypatch.setattr(run, "merge_groups", overtaken)
+    stay_without_spark(monkeypatch, overtaken)
     report = compact(making.url)
     assert (report.total("segments"), report.overtaken) == (6, 1)
     assert [(row.partition, row.base_offset) for row in segments(making.url)] == [
@@ -447,15 +444,14 @@ def test_of_two_compactions_at_once_the_second_drops_what_the_first_has_merged(
 ) -> None:
     making.many(6, partitions=2)
     before = look(making.url)
-    merge = job.merge_groups
 
-    def overtaken(*arguments: Any) -> Any:
-        found = merge(*arguments)
-        monkeypatch.setattr(run, "merge_groups", merge)
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        found = run_here(*arguments, **options)
+        stay_without_spark(monkeypatch)
         assert compact(making.url, topics=[TOPIC]).total("merges") == 2
         return found
 
-    monkeypatch.setattr(run, "merge_groups", overtaken)
+    stay_without_spark(monkeypatch, overtaken)
     report = compact(making.url)
     assert (report.total("merges"), report.overtaken, report.run_id) == (0, 2, None)
     assert look(making.url) == before
@@ -467,7 +463,7 @@ def test_a_compaction_beside_a_backup_that_never_ends_commits_what_it_has_merged
 ) -> None:
     """The follower is faster each time, thirty times: what was merged is merged once, and committed behind it."""
     making.many(6, partitions=2)
-    other, merge, merges = Making(making.url), job.merge_groups, list[int]()
+    other, merges = Making(making.url), list[int]()
     put, following = commits._put_entry, iter(range(30))
 
     def overtaken(*arguments: Any) -> bool:
@@ -478,11 +474,11 @@ def test_a_compaction_beside_a_backup_that_never_ends_commits_what_it_has_merged
                 other.run({0: [data_batch(18 + 3 * number, 3)]})
         return put(*arguments)
 
-    def merged(*arguments: Any) -> Any:
+    def merged(*arguments: Any, **options: Any) -> Any:
         merges.append(1)
-        return merge(*arguments)
+        return run_here(*arguments, **options)
 
-    monkeypatch.setattr(run, "merge_groups", merged)
+    stay_without_spark(monkeypatch, merged)
     monkeypatch.setattr(commits, "_put_entry", overtaken)
     monkeypatch.setattr(commits, "_PAUSE_S", 0)
     report = compact(making.url, topics=[TOPIC])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from maxbrod.batch.columns import number_array
+from maxbrod.batch.columns import binary_array, number_array
 from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError
 from maxbrod.work.session import is_local, parallelism_of
 from maxbrod.work.settling import settle
@@ -156,8 +156,10 @@ def _answer(
     for batch in batches:
         for number in batch.column(0).to_pylist():
             items = pickle.loads(payloads[number])  # noqa: S301 - the driver has pickled it
-            answer = pa.array([pickle.dumps(list(task(context, items)))], pa.binary())
-            yield pa.RecordBatch.from_arrays([number_array(np.array([number])), answer], schema=_ANSWERS)
+            answer = np.frombuffer(pickle.dumps(list(task(context, items))), np.uint8)
+            # Not by `pa.array`, which loads pandas.
+            answers = binary_array(np.array([0, answer.size], np.int32), answer, None)
+            yield pa.RecordBatch.from_arrays([number_array(np.array([number])), answers], schema=_ANSWERS)
     settle()
 
 
