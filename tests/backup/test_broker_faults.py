@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from compare.engine import without_spark as comparing_without_spark
 
 from backup.engine import back_up, back_up_while, config_of, kinds, settles
 from backup.ledger import Ledger

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up_while, config_of, without_spark
+from backup.engine import back_up_while, config_of
 from maxbrod.archive.archive import open_native
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.backup import joint

@@ -9,7 +9,7 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from backup.engine import config_of, without_spark
+from backup.engine import config_of
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import archive_state, observing

@@ -8,7 +8,6 @@ import pytest
 
 from backup.engine import config_of
 from backup.test_generations import COMPACTED, write
-from convert.engine import without_spark
 from maxbrod.archive.archive import open_archive
 from maxbrod.backup.choosing import open_backup
 from maxbrod.backup.coordinating import CoordinationTopic

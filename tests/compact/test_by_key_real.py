@@ -6,7 +6,6 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from compare.engine import without_spark as comparing_without_spark
 
 from backup.engine import back_up, config_of
 from compact.keyed_archives import compact_keys

@@ -11,7 +11,6 @@ import maxbrod
 from backup.engine import back_up, config_of
 from backup.ledger import NOW_MS as LEDGER_NOW_MS
 from backup.ledger import Ledger
-from compare.engine import without_spark
 from maxbrod.archive.archive import open_archive
 from maxbrod.errors import UsageError
 from maxbrod.inspect.showing import show_topic

@@ -13,7 +13,7 @@ from backup.engine import back_up, config_of
 from backup.ledger import Ledger
 from backup.oracle import read_archive
 from backup.test_runs import KEEP
-from convert.engine import back_up_as, convert, without_spark
+from convert.engine import back_up_as, convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import foreign as backing_up

@@ -48,7 +48,7 @@ from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic, offsets, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.storage.stores import open_storage
-from restore.engine import Command, read_all, stand, without_spark
+from restore.engine import Command, read_all, stand
 from support.clusters import start_cluster
 from support.sparkless import without_spark
 from support.sparkless import without_spark as compare_here

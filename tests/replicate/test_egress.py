@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import without_spark
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.catalog.tiling import find_tiling_faults

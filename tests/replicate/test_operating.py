@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from compare.engine import without_spark as comparing_without_spark
 
 from maxbrod.archive.archive import open_for_writing
 from maxbrod.cli.main import run

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from maxbrod.batch.hashing import Words
+
 Read: TypeAlias = "tuple[pa.RecordBatch, NDArray[np.int64]]"
 """Records, and the place of each: its offset in the target."""
 Event: TypeAlias = "tuple[int, int, Field | None, int | None]"

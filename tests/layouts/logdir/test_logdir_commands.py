@@ -9,7 +9,7 @@ from logdirs import TOPIC_ID, put_log, put_watermark, run, survey
 from native_logs import ABORT, COMMIT, data_batch, marker
 
 from backup.oracle import read_archive
-from convert.engine import convert, without_spark
+from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.job import check_segments

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pytest
-from compare.engine import without_spark as comparing_here
 from native_logs import data_batch
 
 from backup.engine import back_up, config_of

@@ -22,7 +22,6 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from maxbrod import __version__
 from maxbrod.errors import CorruptDataError, UnavailableError, UnsupportedFormatError
-from maxbrod.kafka.wire.connection import ApiVersions, send_all, too_old
 from maxbrod.kafka.wire.error_codes import Code, answered_with
 from maxbrod.kafka.wire.security import log_in, tls_context, tls_failure
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.config import KafkaConfig
-    from maxbrod.kafka.wire.connection import Piece
     from maxbrod.kafka.wire.deadline import Deadline
 
 
