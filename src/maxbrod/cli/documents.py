@@ -157,7 +157,7 @@ DOCUMENTS: Final = (
         report="archive.runs:RunSummary",
         listed=True,
     ),
-    Document(name="show", commands=("show",), about="A topic.", report="inspect.showing:TopicReport"),
+    Document(name="show", commands=("show",), about="A topic.", report="inspect.topic:TopicReport"),
     Document(name="show-run", commands=("show",), about="A run, with `--run`.", report="archive.runs:RunReport"),
     Document(
         name="check",

@@ -26,9 +26,9 @@ from maxbrod.drill import cli as drill
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, OutputError, UnavailableError, UsageError
 from maxbrod.groups import cli as groups
 from maxbrod.hold import cli as hold
-from maxbrod.inspect import cli_gc as gc
-from maxbrod.inspect import cli_ls as ls
-from maxbrod.inspect import cli_show as show
+from maxbrod.inspect import cli as gc
+from maxbrod.inspect import cli as ls
+from maxbrod.inspect import cli as show
 from maxbrod.prune import cli as prune
 from maxbrod.query import cli as query
 from maxbrod.repair import cli as repair

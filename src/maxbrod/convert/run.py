@@ -27,8 +27,7 @@ from maxbrod.notices import Notice
 from maxbrod.text import counted
 from maxbrod.transfer.job import run_transfer_job
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
-from maxbrod.transform.frame import check_transform
-from maxbrod.transform.job import run_transform_job
+from maxbrod.transform.frame import check_transform, run_transform_job
 from maxbrod.transform.plan import Changes, Transform, add_changes
 from maxbrod.work.preflight import is_local
 from maxbrod.work.progress import OnProgress, Progress, silent

@@ -11,7 +11,7 @@ from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.errors import UsageError
 from maxbrod.inspect.extents import PartitionExtent, measure_partitions
-from maxbrod.inspect.generations import GenerationSummary, summarise_generations
+from maxbrod.inspect.listing import GenerationSummary, summarise_generations
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.storage.stores import open_storage
 from maxbrod.transfer.items import decode_item
-from maxbrod.transform.columns import CARRIED, END, FAILED, PREFIX, RECORD
-from maxbrod.transform.plan import FIELDS
+from maxbrod.transform.plan import CARRIED, END, FAILED, FIELDS, PREFIX, RECORD
 from maxbrod.transform.task import Transformed, TransformSettings
 
 if TYPE_CHECKING:
