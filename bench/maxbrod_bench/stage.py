@@ -1,34 +1,46 @@
-"""Writes the topics of the benchmarks into a sandbox fast: batches are encoded once and sent many times."""
+"""What the races of a benchmark share: a cluster, a warm Spark session, a folder, and backups into it."""
 
 from __future__ import annotations
 
+import tempfile
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
+from maxbrod.backup.options import BackupOptions
+from maxbrod.backup.run import Backup
 from maxbrod.batch.columns import binary_array
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
-from maxbrod.config import KafkaConfig
+from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec, TopicPartition
+from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.run import Restore
+from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import FIRST_TIMESTAMP_MS, orders
 from maxbrod.sandbox.topics import create_topic
+from maxbrod.work.session import Session, open_session
+from maxbrod_bench.race import Figure, Lap, at_most, require, time_lap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
 
     from numpy.typing import NDArray
 
-    from maxbrod.sandbox.cluster import Cluster
+
+WORKER_BYTES_WANTED: Final = 400e6
 
 BATCH_BYTES: Final = 16_384
 """The size of a batch before compression: the default of Java's producer."""
@@ -39,6 +51,57 @@ _BLOCK_RECORDS: Final = 125_000
 _IN_FLIGHT: Final = 8
 _TIMEOUT_S: Final = 60.0
 _VERSION: Final = 9  # the last one that names topics by name
+
+
+def open_sandbox(undo: ExitStack, *, jvm_works: bool = False) -> tuple[Path, Cluster, Session]:
+    """A temporary folder, a cluster in it, and a Spark session, until `undo` closes."""
+    disk = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-")))
+    cluster = undo.enter_context(Cluster.start(disk / "cluster"))
+    return disk, cluster, undo.enter_context(open_session(jvm_works=jvm_works))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    cluster: Cluster
+    session: Session
+    disk: Path
+    scale: float
+    rounds: int
+
+    def time(self, contender: Callable[[], object]) -> Lap:
+        """A lap without the processor time of the brokers, which work for every contender."""
+        return time_lap(contender, uncounted=frozenset(self.cluster.pids))
+
+    def config(self, topic: str, archive: Path, **backup: Any) -> Config:  # noqa: ANN401 - fields of `BackupOptions`
+        return Config(
+            kafka=KafkaConfig(bootstrap=self.cluster.bootstrap),
+            archive=str(archive),
+            backup=BackupOptions(topics=(topic,), **backup),
+        )
+
+    def run_backup(self, config: Config, *, records: int | None = None) -> None:
+        """MaxbrodError: the backup is not complete, or has not this number of records."""
+        with Backup(config, session=self.session) as backup:
+            report = backup.run()
+        whole = report.complete and records in {None, report.records}
+        require(whole, f"the backup is not complete: it has {report.records} of {records or 'all'} records")
+
+    def run_restore(self, config: Config, load: Load, prefix: str, *, exact: bool = False) -> None:
+        """Restore a topic under another name. MaxbrodError: not all of its records are there."""
+        offsets = OffsetsMode.EXACT if exact else OffsetsMode.AUTO
+        request = RestoreRequest(topics=(load.topic,), rename=parse_rename(prefix=prefix), offsets=offsets)
+        with Restore(config, request, session=self.session) as work:
+            report = work.run(work.plan())
+        whole = report.complete and report.records == load.records
+        require(whole, f"the restore has {report.records} of {load.records} records")
+
+    def delete(self, topic: str) -> None:
+        with self.cluster.admin() as admin:
+            admin.delete_topics([topic])
+
+
+def worker_memory(peak_bytes: int) -> Figure:
+    return at_most("peak memory of a Python worker", peak_bytes, "bytes", WORKER_BYTES_WANTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

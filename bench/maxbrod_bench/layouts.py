@@ -15,8 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from maxbrod.batch.conform import conform
-from maxbrod.bench.codec import Measurement
-from maxbrod.bench.race import Lap, Laps, race_laps
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import ForeignSegment, Layout, Survey, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, layout_of
@@ -24,6 +22,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.sandbox.events import orders
 from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
+from maxbrod_bench.race import Lap, Laps, Measurement, race_laps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """The documents that `--json` prints, and their JSON schemas, derived from the classes of the reports.
 
-Used by `make reference` only. Tests validate every document that they print against these schemas.
+Tests validate every document that they print against these schemas.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import shutil
 import tempfile
 import time
 import uuid
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,32 +17,34 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.archive.archive import open_native
+from maxbrod.archive.carried import NOTHING, encode_carried
+from maxbrod.archive.snapshot_document import Snapshot
+from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
-from maxbrod.bench.figures import Figure, speed
-from maxbrod.bench.groups import LifecycleGroup
-from maxbrod.bench.logdir import copy_files
-from maxbrod.bench.planning import plan_slices
-from maxbrod.bench.race import Lap, race_laps, time_lap
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import SLICE_FIELDS, Run, Segment
 from maxbrod.compact.options import CompactOptions
 from maxbrod.compact.run import compact_archive
 from maxbrod.config import Config
-from maxbrod.errors import MaxbrodError
+from maxbrod.kafka.state.cluster_state import ClusterState, TopicState, encode_state
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
 from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 from maxbrod.work.session import Session, open_session
+from maxbrod_bench.planning import measure_scale, plan_slices
+from maxbrod_bench.race import Figure, Lap, LifecycleGroup, race_laps, rate, require, speed, time_lap
+from maxbrod_bench.table import copy_files
+from maxbrod_bench.upkeep import measure_rebuild, measure_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from maxbrod.compact.report import CompactReport
 
 PARTITIONS: Final = 4
 SEGMENTS: Final = 64
@@ -63,6 +64,11 @@ TOPIC: Final = "orders"
 TOPIC_ID: Final = "0123456789abcdefghijkl"
 _LATER_MS: Final = 1 << 42
 
+KEYED_SEGMENTS: Final = 50
+"""For each partition, at scale 1: 4 million records in all."""
+RECORDS_WANTED: Final = 500_000
+_CONFIGS: Final = {"cleanup.policy": "compact", "delete.retention.ms": "86400000"}
+
 
 def measure(
     *, scale: float, rounds: int, only: Sequence[LifecycleGroup] = (), on_stage: Callable[[str], None]
@@ -70,15 +76,28 @@ def measure(
     """Every group, or only those."""
     chosen = only or list(LifecycleGroup)
     figures: list[Figure] = []
-    with ExitStack() as undo:
-        session = undo.enter_context(open_session())
-        if LifecycleGroup.COMPACT in chosen:
-            on_stage("compaction beside copying")
-            disk = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-")))
-            figures += race_copying(session, disk, segments=max(2, round(SEGMENTS * scale)), rounds=rounds)
-        if LifecycleGroup.DAY in chosen:
-            on_stage("a day of one-second runs")
-            figures += measure_day(session, runs=max(10, round(DAY_RUNS * scale)))
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
+        disk = Path(folder)
+        if not {LifecycleGroup.COMPACT, LifecycleGroup.DAY}.isdisjoint(chosen):
+            with open_session() as session:
+                if LifecycleGroup.COMPACT in chosen:
+                    on_stage("compaction beside copying")
+                    figures += race_copying(session, disk, segments=max(2, round(SEGMENTS * scale)), rounds=rounds)
+                if LifecycleGroup.DAY in chosen:
+                    on_stage("a day of one-second runs")
+                    figures += measure_day(session, runs=max(10, round(DAY_RUNS * scale)))
+        if LifecycleGroup.BY_KEY in chosen:
+            on_stage("compaction by key")
+            with open_session(jvm_works=True) as session:
+                figures += measure_by_key(session, disk, segments=max(2, round(KEYED_SEGMENTS * scale)), rounds=rounds)
+    if LifecycleGroup.REPAIR in chosen:
+        on_stage("rebuilding a catalog")
+        figures += measure_rebuild(scale=scale, rounds=rounds)
+    if LifecycleGroup.REQUESTS in chosen:
+        figures += measure_requests()
+    if LifecycleGroup.SCALE in chosen:
+        on_stage("a catalog of 5 million rows")
+        figures += measure_scale(scale=scale)
     return figures
 
 
@@ -97,13 +116,13 @@ def race_copying(session: Session, disk: Path, *, segments: int, rounds: int) ->
         size = sum(Path(file).stat().st_size for file in files)
         laps = race_laps(
             {
-                "maxbrod": partial(_compact_copy, session, source, disk / "compacted"),
+                "maxbrod": partial(_compact_copy, partial(_compact, session), source, disk / "compacted"),
                 "cat": partial(copy_files, files, disk),
             },
             rounds=rounds,
         )
         shutil.rmtree(source)
-        rates = {each: f"{size / lap.best / 1e6:.0f} MB/s" for each, lap in laps.items()}
+        rates = {contender: rate(size, lap, "MB/s") for contender, lap in laps.items()}
         note = f"{rates['maxbrod']} of {len(files)} segments, {size / 1e6:.0f} MB in all; cat and sync {rates['cat']}"
         title = f"compaction of {name}, over cat and sync"
         found.append(speed(title, laps["maxbrod"], laps["cat"], wanted=COPY_WANTED, note=note))
@@ -120,21 +139,19 @@ def _noise(records: int) -> NDArray[np.uint8]:
     )
 
 
-def _compact_copy(session: Session, source: Path, target: Path) -> Lap:
+def _compact_copy(compact: Callable[[str], object], source: Path, target: Path) -> Lap:
     """Compact a copy of the archive that shares its files: the copy is not timed."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, copy_function=os.link)
-    lap = time_lap(partial(_compact, session, str(target)))
+    lap = time_lap(partial(compact, str(target)))
     shutil.rmtree(target)
     return lap
 
 
-def _compact(session: Session, url: str) -> CompactReport:
+def _compact(session: Session, url: str) -> None:
     options = CompactOptions(min_segment_count=2, min_segment_size=1, max_segment_count=1 << 20)
     report = compact_archive(Config(archive=url, compact=options), session=session, clock_ms=_LATER_MS)
-    if report.exit_code or not report.total("merges"):
-        raise MaxbrodError("the archive was not compacted", operation="bench", object_name=url)
-    return report
+    require(not report.exit_code and report.total("merges"), "the archive was not compacted", object_name=url)
 
 
 def measure_day(session: Session, *, runs: int) -> list[Figure]:
@@ -216,3 +233,60 @@ def _moved(log: NDArray[np.uint8], by: int) -> NDArray[np.uint8]:
     bases = (headers["base_offset"].astype(np.int64) + by).astype(">i8").view(np.uint8).reshape(-1, 8)
     moved[headers.position[:, None] + np.arange(8)] = bases
     return moved
+
+
+def measure_by_key(session: Session, disk: Path, *, segments: int, rounds: int) -> list[Figure]:
+    """Return the records that a compaction by key of data B, a Spark job, reads per second."""
+    source = disk / "keyed"
+    logs = (
+        encode(orders(SEGMENT_RECORDS, seed=seed), codec=Codec.LZ4, batch_bytes_max=BATCH_BYTES)
+        for seed in range(segments)
+    )
+    write_runs(str(source), (dict.fromkeys(range(PARTITIONS), log) for log in logs), packed=False)
+    _record_snapshot(str(source))
+    records = PARTITIONS * segments * SEGMENT_RECORDS
+    removed: list[int] = []
+    compact = partial(_compact_by_key, session, removed)
+    contender = partial(_compact_copy, compact, source, disk / "compacted")
+    laps = race_laps({"maxbrod": contender}, rounds=rounds)["maxbrod"]
+    shutil.rmtree(source)
+    rate, cpu = records / laps.best, records / laps.best_cpu
+    note = f"{records:,} records, of which {removed[-1]:,} go; {cpu:,.0f} for each second of processor time"
+    return [
+        Figure(name="compaction of B by key, records", value=rate, unit="per second", wanted=RECORDS_WANTED, note=note)
+    ]
+
+
+def _compact_by_key(session: Session, removed: list[int], url: str) -> None:
+    report = compact_archive(Config(archive=url, compact=CompactOptions(by_key=True)), session=session)
+    require(not report.exit_code and report.total("removed"), "the archive was not compacted", object_name=url)
+    removed.append(report.total("removed"))
+
+
+def _record_snapshot(url: str) -> None:
+    """A run that knows the topic as a compacted one."""
+    archive = open_native(url)
+    parts: dict[str, Any] = dict.fromkeys(("brokers", "acls", "quotas", "users", "groups", "gaps"), ())
+    topic = TopicState(
+        name=TOPIC,
+        topic_id=TOPIC_ID,
+        internal=False,
+        replicas=((1,),) * PARTITIONS,
+        configs=_CONFIGS,
+        effective=_CONFIGS,
+    )
+    cluster = ClusterState(cluster_id="bench", taken_at_ms=0, topics=(topic,), **parts)
+    ends = {where: held.end_offset for where, held in archive.catalog.positions().items()}
+    snapshot = Snapshot(
+        run_id="run-last",
+        taken_at_ms=0,
+        cluster=encode_state(cluster),
+        topics={TOPIC_ID: TOPIC},
+        ends=ends,
+        carried=encode_carried(NOTHING),
+        revisions={},
+    )
+    path = "snapshots/run-last.json.zst"
+    archive.storage.put(path, encode_snapshot(snapshot))
+    run = Run(run_id="run-last", started_at=0, finished_at=0, snapshot=path, statistics={}, written_at=0)
+    archive.catalog.commit([run])

@@ -1,35 +1,151 @@
-"""Counts what small runs ask of a store: the figures that docs/scale.md extrapolates from."""
+"""Rebuilding a catalog beside reading the same objects once, with the same session and as many tasks."""
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.archive.snapshot_document import RunFacts, Snapshot
+from maxbrod.archive.snapshot_document import encode as encode_snapshot
+from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
-from maxbrod.bench.figures import Figure
-from maxbrod.bench.rebuild import one_batch
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import SLICE_FIELDS, Run, Segment, encode_rows
 from maxbrod.compact.plan.groups import PLAN_COLUMNS, REPLACED_COLUMNS, plan_groups
 from maxbrod.compact.run import item_of, merges_of
 from maxbrod.compact.task import merge_group
-from maxbrod.errors import MaxbrodError
+from maxbrod.config import Config
 from maxbrod.layouts.compaction_limits import CompactionLimits
-from maxbrod.layouts.kafka.format import Compression
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits
+from maxbrod.layouts.kafka.reader import REQUEST_BYTES
+from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writer import ArchiveWriter
-from maxbrod.model import PartitionId
+from maxbrod.model import Codec, PartitionId
+from maxbrod.repair.run import repair_archive
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.stores import open_storage
+from maxbrod.work.jobs import run_tasks
+from maxbrod.work.session import Session, open_session, parallelism_of
+from maxbrod_bench.race import Figure, race_laps, require, speed
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+
+WANTED: Final = 0.5
+_BYTES: Final = 512 << 20
+_SEGMENT_BYTES: Final = 32 << 20
+_PARTITIONS: Final = 4
+_RECORD_BYTES: Final = 1024
+_RECORDS: Final = 4096
+"""Appended at once."""
+_SMALL_PARTITIONS: Final = 500
 
 RUNS: Final = 64
 """As many as lie between two sweeps of the catalog, so that every kind of upkeep is among them."""
-_PARTITIONS: Final = 10
+_RUN_PARTITIONS: Final = 10
+
+
+def measure_rebuild(*, scale: float, rounds: int) -> list[Figure]:
+    """An archive of plain segments and packs that has lost its catalog, rebuilt and not published."""
+    with ExitStack() as undo:
+        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-"))
+        session = undo.enter_context(open_session())
+        _write(folder, round(_BYTES * scale))
+        size = sum(each.stat().st_size for each in Path(folder).rglob("*") if each.is_file())
+        laps = race_laps(
+            {
+                "rebuild": partial(_rebuild, folder, session),
+                "read": partial(_read_all, folder, session),
+                "cat": partial(_cat, folder),
+            },
+            rounds=rounds,
+        )
+    note = f"{size / 1e6:,.0f} MB in plain segments and packs, {_SMALL_PARTITIONS} small partitions"
+    return [
+        speed("rebuilding a catalog, speed over reading once", laps["rebuild"], laps["read"], wanted=WANTED, note=note),
+        speed("the same over cat", laps["rebuild"], laps["cat"]),
+    ]
+
+
+def _write(folder: str, size: int) -> None:
+    noise = np.random.default_rng(1).bytes(_RECORD_BYTES * _RECORDS)
+    storage = open_storage(folder)
+    writer = ArchiveWriter(
+        storage,
+        run_id="bench",
+        compression=Compression.parse("source"),
+        limits=SegmentLimits(bytes_max=_SEGMENT_BYTES),
+    )
+    with writer as archive:
+        for number in range(_PARTITIONS + _SMALL_PARTITIONS):
+            small = number >= _PARTITIONS
+            part = archive.partition(
+                topic="small" if small else "large",
+                topic_id="bench-small" if small else "bench-large",
+                partition=number - _PARTITIONS if small else number,
+                packed=small,
+            )
+            calls = 1 if small else size // _PARTITIONS // (_RECORD_BYTES * _RECORDS)
+            count = 16 if small else _RECORDS
+            for call in range(max(calls, 1)):
+                append_records(part, _records(call * count, count, noise))
+            part.close()
+
+
+def one_batch(offset: int) -> NDArray[np.uint8]:
+    """A batch with one record of 1 KB."""
+    batch: NDArray[np.uint8] = encode(_records(offset, 1, bytes(_RECORD_BYTES)), codec=Codec.NONE)
+    return batch
+
+
+def _records(first: int, count: int, noise: bytes) -> pa.RecordBatch:
+    values = [noise[at * _RECORD_BYTES : (at + 1) * _RECORD_BYTES] for at in range(count)]
+    offsets = np.arange(first, first + count)
+    return pa.RecordBatch.from_pydict(
+        {
+            "offset": pa.array(offsets),
+            "timestamp_ms": pa.array(offsets),
+            "key": pa.nulls(count, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+        }
+    )
+
+
+def _rebuild(folder: str, session: Session) -> None:
+    report = repair_archive(Config.model_validate({"archive": folder}), session=session)
+    require(report.rows and not report.notices, "the rebuild found damage in sound objects")
+
+
+def _read_all(folder: str, session: Session) -> None:
+    paths = [info.path for info in open_storage(folder).list()]
+    count = 4 * parallelism_of("local[*]", session)
+    payloads = ["\n".join(paths[number::count]) for number in range(count)]
+    run_tasks(session, partial(_read, folder), [payload for payload in payloads if payload], name="bench-read")
+
+
+def _read(folder: str, payload: str) -> str:
+    storage, total = open_storage(folder), 0
+    for path in payload.splitlines():
+        size = storage.head(path).size
+        for start in range(0, size, REQUEST_BYTES):
+            total += len(storage.get_range(path, start, min(REQUEST_BYTES, size - start)))
+    return str(total)
+
+
+def _cat(folder: str) -> None:
+    paths = [str(each) for each in sorted(Path(folder).rglob("*")) if each.is_file()]
+    subprocess.run(["cat", *paths], stdout=subprocess.DEVNULL, check=True)
 
 
 class CountingStorage(Storage):
@@ -112,7 +228,7 @@ def _run(storage: Storage, catalog: Catalog, number: int, partitions: int, *, pa
     ends = {PartitionId(topic_id="bench", partition=each): number + 1 for each in range(partitions)}
     facts = RunFacts(started_at=number, finished_at=number, statistics={}, commit=catalog.version + 1)
     snapshot = Snapshot(run_id=run_id, taken_at_ms=number, cluster={}, ends=ends, topics={"bench": "bench"}, run=facts)
-    storage.put(path, encode(snapshot))
+    storage.put(path, encode_snapshot(snapshot))
     catalog.commit([*rows, Run(started_at=number, finished_at=number, snapshot=path, **shared)])
 
 
@@ -132,25 +248,24 @@ def count_compaction(*, partitions: int, packed: bool, runs: int = RUNS) -> tupl
         new: list[Any] = []
         for number, merge in enumerate(merges):
             done = merge_group(storage, item_of(number, merge, "compacted"), Compression.parse("auto"))
-            if done.failure is not None:
-                raise MaxbrodError(done.failure.message, operation="bench")
+            require(done.failure is None, done.failure.message if done.failure else "")
             new += merge.result(done.written, run_id="compacted", now_ms=0)
         gone = [row for merge in merges for row in merge.rows]
         catalog.commit(new, replaced=encode_rows(gone))
         return storage.counts, len(gone), len(new)
 
 
-def measure() -> list[Figure]:
+def measure_requests() -> list[Figure]:
     figures = []
     for packed in (True, False):
-        counts, size = count_requests(partitions=_PARTITIONS, packed=packed)
-        note = f"{_PARTITIONS} partitions, {RUNS} runs, {'packs' if packed else 'an object for each partition'}"
+        counts, size = count_requests(partitions=_RUN_PARTITIONS, packed=packed)
+        note = f"{_RUN_PARTITIONS} partitions, {RUNS} runs, {'packs' if packed else 'an object for each partition'}"
         figures += [
             Figure(name=f"{kind} of a run", value=counts[kind] / RUNS, unit="per run", note=note)
             for kind in ("puts", "lists", "gets")
         ]
         figures.append(Figure(name="bytes of a run", value=size / RUNS, unit="bytes", note=note))
-        counts, before, after = count_compaction(partitions=_PARTITIONS, packed=packed)
+        counts, before, after = count_compaction(partitions=_RUN_PARTITIONS, packed=packed)
         note = f"{before} segments of {RUNS} runs became {after}, {'packs' if packed else 'no packs'}"
         figures += [
             Figure(name=f"{kind} of a compaction", value=counts[kind], unit="per run", note=note)

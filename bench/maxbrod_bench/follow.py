@@ -10,7 +10,7 @@ import gc
 import os
 import resource
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Final, Self
 from unittest.mock import patch
@@ -18,9 +18,6 @@ from unittest.mock import patch
 from kafka import KafkaProducer
 
 from maxbrod.backup.run import Backup
-from maxbrod.bench.figures import Figure
-from maxbrod.bench.processes import Resident, cpu_seconds, resident_bytes
-from maxbrod.bench.stage import Stage, open_sandbox
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.log import LOG_FOLDER, TABLE_FOLDER
 from maxbrod.catalog.rows import Run, Segment
@@ -28,6 +25,8 @@ from maxbrod.errors import ObjectExistsError, ObjectNotFoundError
 from maxbrod.model import now_ms
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.storage.interface import ObjectInfo
+from maxbrod_bench.race import Figure, Resident, at_most, cpu_seconds, resident_bytes
+from maxbrod_bench.stage import Stage, open_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -129,16 +128,8 @@ def _own_cpu_s() -> float:
 
 
 def _processor(name: str, taken: Sequence[float], wanted: float, note: str) -> Figure:
-    mean = sum(taken) / len(taken)
-    return Figure(
-        name=f"{name}, processor time",
-        value=mean,
-        median=median(taken),
-        unit="seconds",
-        wanted=wanted,
-        at_most=True,
-        note=note,
-    )
+    mean = at_most(f"{name}, processor time", sum(taken) / len(taken), "seconds", wanted, note=note)
+    return replace(mean, median=median(taken))
 
 
 def _count_objects(folder: Path) -> int:
@@ -163,12 +154,12 @@ def _soak(stage: Stage, runs: int) -> list[Figure]:
                 found.append(resident_bytes(frozenset(stage.cluster.pids)))
     after = f"after {', '.join(f'{mark:,}' for mark in marks)} runs, every second one with news"
     return [
-        Figure(
-            name=f"growth of the {whose} after the first {marks[len(marks) // 2 - 1]:,} runs",
-            value=taken[-1] / max(taken[len(marks) // 2 - 1], 1),
-            wanted=1.1,
-            at_most=True,
-            note=f"{', '.join(f'{each / 1e6:.0f}' for each in taken)} MB {after}",
+        at_most(
+            f"growth of the {whose} after the first {marks[len(marks) // 2 - 1]:,} runs",
+            taken[-1] / max(taken[len(marks) // 2 - 1], 1),
+            "times",
+            1.1,
+            note=f"{', '.join(f'{resident / 1e6:.0f}' for resident in taken)} MB {after}",
         )
         for whose in ("driver", "jvm", "workers")
         if (taken := [getattr(each, whose) for each in found])

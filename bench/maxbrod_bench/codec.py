@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import resource
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from kafka.codec import has_lz4
@@ -19,27 +17,16 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
 from maxbrod.batch.unpack import portions
-from maxbrod.bench.processes import peak_bytes, run_python
-from maxbrod.bench.race import race
 from maxbrod.errors import EnvironmentMissingError
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
+from maxbrod_bench.race import Measurement, measure_fresh, peak_bytes, race, run_python
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PIECE_BYTES: Final = 1 << 20
 """The size of the input of one call of `decode`, as from a reader that streams an object."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    name: str
-    rate: float
-    unit: str
-    wanted: float | None = None
-    """The least (or, for memory, the most) that the design asks for."""
-    note: str = ""
 
 
 def measure(*, records: int, batch_bytes: int, rounds: int) -> list[Measurement]:
@@ -94,7 +81,7 @@ def _pieces(data: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
 def _read_with_kafka_python(data: bytes) -> int:
     if not has_lz4():
         raise EnvironmentMissingError(
-            "kafka-python, the peer of this benchmark, needs the lz4 package", hint="pip install 'maxbrod[bench]'"
+            "kafka-python, the peer of this benchmark, needs the lz4 package", hint="make setup"
         )
     records = MemoryRecords(data)
     count = 0
@@ -117,12 +104,12 @@ def first_decode_seconds(tries: int = 3) -> float:
 
 def memory_ratio(records: int, batch_bytes: int) -> float:
     """The peak memory that decoding adds to a fresh process, divided by the decompressed bytes."""
-    program = f"from maxbrod.bench.codec import _memory_probe; _memory_probe({records}, {batch_bytes})"
-    measured: dict[str, Any] = json.loads(run_python("-c", program))
+    measured = measure_fresh(__name__, "memory_probe", records, batch_bytes)
     return float(measured["added"] / measured["decompressed"])
 
 
-def _memory_probe(records: int, batch_bytes: int) -> None:
+def memory_probe(records: int, batch_bytes: int) -> dict[str, int]:
+    """Return the memory that decoding adds to this process, and the decompressed bytes."""
     # A small piece many times over: building all of it at once would itself be the peak.
     pieces = 20
     piece = encode(orders(max(1, records // pieces)), codec=Codec.LZ4, batch_bytes_max=batch_bytes)
@@ -132,7 +119,7 @@ def _memory_probe(records: int, batch_bytes: int) -> None:
     packed = np.tile(piece, pieces)
     before = _peak_bytes_from_here()
     rows = decode(packed).num_rows
-    print(json.dumps({"added": _peak_bytes() - before, "decompressed": decompressed, "rows": rows}))  # noqa: T201
+    return {"added": _peak_bytes() - before, "decompressed": decompressed, "rows": rows}
 
 
 def _peak_bytes_from_here() -> int:

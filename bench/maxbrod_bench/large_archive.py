@@ -6,23 +6,103 @@ problems as there are rows. Or the segments of a run share a pack, which is ther
 
 from __future__ import annotations
 
+import os
+import tempfile
+import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.archive.archive import open_archive
 from maxbrod.archive.carried import NOTHING, encode_carried
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode
-from maxbrod.bench.planning import SEGMENT_BYTES, SEGMENT_OFFSETS, TOPIC_PARTITIONS, name_of, rows_of
+from maxbrod.backup.archive_state import read_archive_state
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run, encode_rows
+from maxbrod.cli.main import run
+from maxbrod.compare.archived import measure_topics
 from maxbrod.kafka.state.cluster_state import Broker, ClusterState, CommittedOffset, Group, TopicState, encode_state
 from maxbrod.model import PartitionId
+from maxbrod.restore.archived import look_at_archive
+from maxbrod.restore.loss import listed_losses
+from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.sources import measure_sources
 from maxbrod.storage.stores import open_storage
+from maxbrod_bench.planning import PARTITIONS, SEGMENT_BYTES, SEGMENT_OFFSETS, TOPIC_PARTITIONS, name_of, rows_of
+from maxbrod_bench.race import Figure, at_most, measure_fresh, peak_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from maxbrod.storage.interface import Storage
+
+
+ROWS: Final = 5_000_000
+BYTES_WANTED: Final = 1.5e9
+_TOPIC: Final = "topic-00042"
+_MERGE_ALL: Final = ("--min-segment-count", "2", "--min-segment-size", "1", "--max-segment-size", "1TB")
+
+
+def measure(*, rows: int = ROWS, on_stage: Callable[[str], None] = lambda _: None) -> list[Figure]:
+    """The peak of each command, in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
+        on_stage(f"writing {rows:,} rows")
+        write_archive(folder, partitions=min(PARTITIONS, rows), segments=rows)
+        return [_measure(name, folder, on_stage) for name in LOOKS]
+
+
+def _measure(name: str, url: str, on_stage: Callable[[str], None]) -> Figure:
+    on_stage(name)
+    found = measure_fresh(__name__, "report", name, url)
+    note = f"{found['seconds']:.1f} s, {found['cpu_seconds']:.1f} s of processor time"
+    return at_most(name, found["peak_bytes"], "bytes", BYTES_WANTED, note=note)
+
+
+def report(name: str, url: str) -> dict[str, float]:
+    """Run one of the commands, and return what that took. What the command itself prints is discarded."""
+    began = time.perf_counter()
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        LOOKS[name](url)
+    taken = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time()}
+    return {**taken, "peak_bytes": peak_bytes()}
+
+
+def _plan(url: str, *topics: str) -> object:
+    """What a dry run does with the archive. Lost objects are not added to the sources of everything: all are lost."""
+    archive, request = open_archive(url), RestoreRequest(topics=topics)
+    found = look_at_archive(archive, request)
+    lost = listed_losses(archive, found.chosen.topics.keys(), found.revisions) if topics else {}
+    return measure_sources(found.rows.portions(), request, found.chosen, found.ends, as_of=False, lost=lost)
+
+
+LOOKS: Final[dict[str, Callable[[str], object]]] = {
+    "ls": lambda url: run(["ls", "-a", url]),
+    "ls --runs": lambda url: run(["ls", "-a", url, "--runs"]),
+    "show of one topic": lambda url: run(["show", "-a", url, _TOPIC]),
+    "status": lambda url: run(["status", "-a", url]),
+    "query, a count": lambda url: run(["query", "-a", url, "SELECT count(*) FROM records"]),
+    "hold list": lambda url: run(["hold", "list", "-a", url]),
+    "compact --dry-run, everything is merged": lambda url: run(["compact", "-a", url, "--dry-run", *_MERGE_ALL]),
+    "prune by runs, dry": lambda url: run(["prune", "-a", url, "--keep-last", "5"]),
+    "prune by age, dry": lambda url: run(["prune", "-a", url, "--older-than", "1d"]),
+    "prune by size of the archive, dry": lambda url: run(["prune", "-a", url, "--archive-bytes", "10TB"]),
+    "prune by size of topics and as the source, dry": lambda url: run(
+        ["prune", "-a", url, "--topic-bytes", "10GB", "--as-source"]
+    ),
+    "repair, dry": lambda url: run(["repair", "-a", url]),
+    "check": lambda url: run(["check", "-a", url]),
+    "check of one topic": lambda url: run(["check", "-a", url, _TOPIC]),
+    "check --json": lambda url: run(["check", "-a", url, "--json"]),
+    "gc, dry": lambda url: run(["gc", "-a", url]),
+    "planning a restore of one topic": lambda url: _plan(url, _TOPIC),
+    "planning a restore of everything": _plan,
+    "planning a comparison or drill": lambda url: list(measure_topics(open_archive(url), RestoreRequest())),
+    "reading what a backup needs": lambda url: read_archive_state(open_archive(url)),
+}
+
 
 _PACK_BYTES: Final = 100
 """A slice in a pack. File systems do not take files of a million segments of 10 MB."""

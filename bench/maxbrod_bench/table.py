@@ -6,28 +6,45 @@ Python. The log directory of the sandbox's broker is backed up at the end, when 
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.bench.figures import Figure, seconds, share, speed
-from maxbrod.bench.groups import TableGroup
-from maxbrod.bench.loads import BATCH_BYTES, Load, write_load
-from maxbrod.bench.logdir import LogDirectory, race_logdir
-from maxbrod.bench.race import race_laps
-from maxbrod.bench.stage import Stage as SharedStage
-from maxbrod.bench.stage import open_sandbox
+from maxbrod.archive.foreign_target import TargetRequest
+from maxbrod.backup.logdir import logdir_request
+from maxbrod.config import SparkConfig, StorageConfig
+from maxbrod.convert.run import Convert
 from maxbrod.errors import MaxbrodError
 from maxbrod.table.read.counting import count_records
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.splits import find_slices, open_table
 from maxbrod.table.registering import register
+from maxbrod_bench.race import (
+    Figure,
+    Lap,
+    TableGroup,
+    at_most,
+    race_laps,
+    rate,
+    require,
+    seconds,
+    share,
+    speed,
+    time_lap,
+)
+from maxbrod_bench.stage import BATCH_BYTES, Load, open_sandbox, write_load
+from maxbrod_bench.stage import Stage as SharedStage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from maxbrod.work.session import Session
+
 
 B_RECORDS: Final = 4_000_000
 OBJECTS_WANTED: Final = 2
@@ -39,6 +56,9 @@ _COLUMNS: Final = "key,value,offset"
 _LIVE_SCHEMA: Final = "key binary, value binary, partition int, offset bigint, timestampMs bigint"
 _FETCH_BYTES: Final = 8 << 20
 _POLL_RECORDS: Final = 5000
+
+_READERS: Final = 2
+"""The number of cores of this benchmark's machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +129,9 @@ def _race_scan(stage: Stage, load: Load, url: str) -> list[Figure]:
         rounds=stage.rounds,
     )
     ours = laps["table"]
-    rate = f"{load.records / ours.best / 1e6:.2f} M rec/s"
+    note = rate(load.records, ours)
     return [
-        speed("scan of B over the live topic, per record", ours, laps["live"], wanted=3.0, note=rate),
+        speed("scan of B over the live topic, per record", ours, laps["live"], wanted=3.0, note=note),
         share("scan of B, time over zstd Parquet", ours, laps["parquet"], wanted=2.5, note="the columns named"),
         share("scan of all columns of B, time over Parquet", laps["all columns"], laps["parquet"]),
     ]
@@ -119,15 +139,14 @@ def _race_scan(stage: Stage, load: Load, url: str) -> list[Figure]:
 
 def _aggregate(frame: Callable[[], Any], load: Load) -> None:
     (found,) = frame().selectExpr(*_AGGREGATE).collect()
-    if found[0] != load.records:
-        raise MaxbrodError(f"{found[0]} of {load.records} records were read", operation="bench", object_name=load.topic)
+    require(found[0] == load.records, f"{found[0]} of {load.records} records were read", object_name=load.topic)
 
 
 def _race_count(stage: Stage, load: Load, url: str) -> list[Figure]:
     def catalog() -> None:
         counts = count_records(parse_options({"path": url}))
-        if counts is None or sum(count.records for count in counts) != load.records:
-            raise MaxbrodError("the catalog has another count", operation="bench", object_name=load.topic)
+        records = None if counts is None else sum(count.records for count in counts)
+        require(records == load.records, "the catalog has another count", object_name=load.topic)
 
     laps = race_laps(
         {"catalog": catalog, "spark": lambda: stage.table(url, columns="partition").count()}, rounds=stage.rounds
@@ -153,12 +172,11 @@ def _ask_points(stage: Stage) -> list[Figure]:
     }
     note = f"of {len({each.stored.path for each in everything})} segments"
     return [
-        Figure(
-            name=f"objects that a query for one {what} reads",
-            value=len({portion.stored.path for portion in _portions(url, **options)}),
-            unit="objects",
-            wanted=OBJECTS_WANTED,
-            at_most=True,
+        at_most(
+            f"objects that a query for one {what} reads",
+            len({portion.stored.path for portion in _portions(url, **options)}),
+            "objects",
+            OBJECTS_WANTED,
             note=note,
         )
         for what, options in asked.items()
@@ -197,3 +215,96 @@ def _read_partitions(bootstrap: str, topic: str, end: int, numbers: Iterable[int
             if record.offset + 1 >= end:
                 break
         consumer.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectory:
+    """The log directory of a stopped broker; only one topic is read."""
+
+    path: Path
+    topic: str
+
+    @property
+    def logs(self) -> list[str]:
+        return sorted(map(str, self.path.glob(f"{self.topic}-*/*.log")))
+
+    @property
+    def bytes(self) -> int:
+        return sum(Path(log).stat().st_size for log in self.logs)
+
+
+def race_logdir(session: Session, source: LogDirectory, disk: Path, *, rounds: int) -> list[Figure]:
+    """The files are in the page cache for all contenders alike: the first round does not count."""
+    logs = source.logs
+    contenders: dict[str, Callable[[], object]] = {
+        "maxbrod": partial(_back_up, session, source, disk / "archive-logdir"),
+        "cache": partial(_read, logs),
+        "copying": partial(copy_files, logs, disk),
+    }
+    # Some file systems, such as those in memory, have no disk to read from.
+    if _dd(logs[0]):
+        contenders["disk"] = partial(_read_direct, logs)
+    laps = race_laps(contenders, rounds=rounds)
+    ours, size = laps["maxbrod"], source.bytes
+    rates = {name: rate(size, contender, "MB/s") for name, contender in laps.items()}
+    found = [
+        speed("log directory over reading the page cache", ours, laps["cache"], note=rates["cache"]),
+        speed("log directory over copying", ours, laps["copying"], note=f"{rates['copying']}, synced"),
+    ]
+    if "disk" in laps:
+        note = f"{rates['maxbrod']}, the disk {rates['disk']}"
+        found.insert(0, speed("log directory over the disk", ours, laps["disk"], wanted=0.8, note=note))
+    return found
+
+
+def _back_up(session: Session, source: LogDirectory, target: Path) -> Lap:
+    """Into a new archive. What the last round wrote is removed before: that is as much work for the file system."""
+    shutil.rmtree(target, ignore_errors=True)
+    to = TargetRequest(layout="kafka")
+    request = logdir_request(str(source.path), str(target), StorageConfig(), to, topics=(source.topic,))
+
+    def work() -> None:
+        with Convert(request, SparkConfig(), session=session) as convert:
+            report = convert.run()
+        require(not report.exit_code, "the log directory was not backed up whole", object_name=str(source.path))
+
+    return time_lap(work)
+
+
+def _read_direct(logs: Sequence[str]) -> None:
+    """Read from the disk itself, past the page cache."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        require(all(pool.map(_dd, logs)), "dd failed")
+
+
+def _dd(log: str) -> bool:
+    command = ["dd", f"if={log}", "of=/dev/null", "bs=8M", "iflag=direct"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _read(logs: Sequence[str]) -> None:
+    _cat(logs, ["/dev/null"] * _READERS)
+
+
+def copy_files(logs: Sequence[str], folder: Path) -> Lap:
+    """Copy files with `cat` into new ones, and sync."""
+    targets = [str(folder / f"copy-{number}") for number in range(_READERS)]
+    for target in targets:
+        Path(target).unlink(missing_ok=True)
+
+    def work() -> None:
+        _cat(logs, targets)
+        subprocess.run(["sync", *targets], check=True)
+
+    return time_lap(work)
+
+
+def _cat(logs: Sequence[str], targets: Sequence[str]) -> None:
+    """Every file once, from beginning to end."""
+    running = []
+    for number, target in enumerate(targets):
+        with Path(target).open("wb") as out:
+            running.append(subprocess.Popen(["cat", *logs[number::_READERS]], stdout=out))
+    ended = [each.wait() for each in running]
+    if any(ended):
+        raise MaxbrodError("cat failed", operation="bench")

@@ -1,16 +1,20 @@
-"""Two processes that fetch or produce without Spark, catalog and restore: what remains when everything else is gone.
+"""The peers of backups and restores: common programs that move the same data, and bare loops in two processes.
 
-Processes are started once and stay, as Spark's workers do. A producer prepares everything before the clock runs, down
-to the frames of the requests. What remains is what the broker and the kernel need: the least that any client can take.
+A bare loop fetches or produces without Spark, catalog and restore. Its processes are started once and stay, as Spark's
+workers do. A producer prepares everything before the clock runs, down to the frames of the requests. What remains is
+what the broker and the kernel need: the least that any client can take.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import socket
 import struct
+import subprocess
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
@@ -23,7 +27,7 @@ import numpy as np
 from maxbrod.batch.coalescing import AUTO, Batches, Coalescer
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.config import KafkaConfig, StorageConfig
-from maxbrod.errors import MaxbrodError
+from maxbrod.errors import EnvironmentMissingError, MaxbrodError
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import sequence_after, stamped
 from maxbrod.kafka.produce.producer_ids import new_producer_id
@@ -33,7 +37,9 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import TopicPartition
+from maxbrod.sandbox.tools import CONSUMER_PERFORMANCE, PRODUCER_PERFORMANCE, run_tool
 from maxbrod.storage.stores import open_storage
+from maxbrod_bench.race import require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,9 +47,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.bench.loads import Load
     from maxbrod.kafka.wire.connection import Piece
     from maxbrod.layouts.kafka.format import Slice
+    from maxbrod_bench.stage import Load
+
 
 PROCESSES: Final = 2
 _IN_FLIGHT: Final = 5
@@ -56,6 +63,79 @@ _SIZE: Final = struct.Struct(">i")
 _TOPIC: Final = 23  # where the partitions of the only topic begin: after correlation id, tags, counts and topic id
 _PARTITION_BYTES: Final = 33
 _CODE: Final = slice(4, 6)
+
+
+# Programs
+
+
+def read_with_kcat(bootstrap: str, load: Load) -> None:
+    """Read all partitions to their end. The empty format is the cheapest: it prints no record."""
+    if shutil.which("kcat") is None:
+        raise EnvironmentMissingError("kcat, a peer of this benchmark, is not installed", hint="apt-get install kcat")
+    command = ["kcat", "-b", bootstrap, "-C", "-t", load.topic, "-e", "-q", "-o", "beginning", "-f", ""]
+    _run(command)
+
+
+def read_with_consumer_performance(bootstrap: str, load: Load) -> float:
+    """The seconds that Kafka's own tool spent fetching, without the start of its JVM and joining its group."""
+    printed = run_tool(
+        CONSUMER_PERFORMANCE,
+        *("--bootstrap-server", bootstrap, "--topic", load.topic, "--num-records", str(load.records)),
+        jvm_options=(),
+        timeout_s=600,
+    )
+    names, values = (
+        [each.strip() for each in line.split(",")] for line in printed.splitlines() if line.count(",") >= 9
+    )
+    found = dict(zip(names, values, strict=True))
+    everything = int(found["data.consumed.in.nMsg"]) >= load.records
+    require(everything, "ConsumerPerformance has not read everything", object_name=load.topic)
+    return int(found["fetch.time.ms"]) / 1000
+
+
+def produce_with_producer_performance(
+    bootstrap: str, topic: str, records: int, *, payloads: Sequence[str], properties: Sequence[str], processes: int
+) -> float:
+    """The seconds of the slowest of several processes of Kafka's own tool, each with its share of the records.
+
+    By their own clocks: without the start of the JVM, but with its warm-up.
+    """
+    share = -(-records // processes)
+    arguments = (
+        *("--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(share), "--throughput", "-1"),
+        *(*payloads, "--command-property", *properties),
+    )
+    with ThreadPoolExecutor(processes) as pool:
+        running = [
+            pool.submit(run_tool, PRODUCER_PERFORMANCE, *arguments, jvm_options=(), timeout_s=1800)
+            for _ in range(processes)
+        ]
+        return max(_produced_s(each.result(), share) for each in running)
+
+
+def _produced_s(printed: str, records: int) -> float:
+    last = printed.strip().splitlines()[-1]
+    found = re.match(r"(\d+) records sent, ([\d.]+) records/sec", last)
+    if found is None or int(found[1]) != records:
+        raise MaxbrodError(f"ProducerPerformance has not sent everything: {last}", operation="bench")
+    return records / float(found[2])
+
+
+def write_with_cat(sources: Sequence[Path], target: Path, *, synced: bool) -> None:
+    """Write the sources into one new file, with `synced` down to the disk."""
+    target.unlink(missing_ok=True)
+    with target.open("wb") as file:
+        subprocess.run(["cat", *map(str, sources)], stdout=file, check=True)
+    if synced:
+        _run(["sync", str(target)])
+
+
+def _run(command: Sequence[str]) -> None:
+    ran = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    require(ran.returncode == 0, f"{command[0]} failed: {ran.stderr.strip()[-300:]}")
+
+
+# Bare loops
 
 
 class Writing(StrEnum):
@@ -258,5 +338,5 @@ def _produce() -> int:
 def _check(answer: bytes, partitions: int) -> None:
     for place in range(partitions):
         first = _TOPIC + place * _PARTITION_BYTES
-        if answer[first : first + _PARTITION_BYTES][_CODE] != b"\0\0":
-            raise MaxbrodError(f"the broker refused a batch: {answer.hex()}", operation="bench")
+        taken = answer[first : first + _PARTITION_BYTES][_CODE] == b"\0\0"
+        require(taken, f"the broker refused a batch: {answer.hex()}")
