@@ -49,7 +49,7 @@ format: $(STAMPS)/synced ## Put the code into its standard form
 	$(BIN)/ruff format
 
 reference: $(STAMPS)/synced ## Write docs/reference and what else follows from the declared options
-	$(BIN)/python -m maxbrod.cli.reference
+	$(BIN)/python -m maxbrod_reference
 
 dist: $(STAMPS)/synced sbom ## Build the wheel, the source distribution and what a container needs into dist/
 	scripts/uv build --out-dir dist
@@ -74,7 +74,7 @@ setup: $(STAMPS)/java $(STAMPS)/layouts-prepared $(STAMPS)/values-prepared $(STA
 
 clean: ## Remove what the other targets made in this folder
 	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist site
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src bench tools tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMPS)/synced: uv.lock pyproject.toml scripts/uv scripts/find-python
 	python=$$(scripts/find-python) && scripts/uv sync --locked --compile-bytecode --python "$$python"

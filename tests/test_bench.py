@@ -12,18 +12,16 @@ from unittest.mock import patch
 import pytest
 from native_logs import data_batch
 
-from maxbrod.bench import backup, follow, logdir, restore, start, table
-from maxbrod.bench.bare import BareLoop, BareProducer
-from maxbrod.bench.groups import Group, TableGroup
-from maxbrod.bench.loads import BATCH_BYTES
-from maxbrod.bench.logdir import LogDirectory, race_logdir
-from maxbrod.bench.planning import SEGMENT_OFFSETS, plan, plan_slices, write_catalog
-from maxbrod.bench.race import race_laps, time_lap
-from maxbrod.bench.stage import Stage
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.topics import delete_topic
+from maxbrod_bench import backup, follow, restore, table
+from maxbrod_bench.peers import BareLoop, BareProducer
+from maxbrod_bench.planning import SEGMENT_OFFSETS, plan, plan_slices, write_catalog
+from maxbrod_bench.race import BackupGroup, TableGroup, race_laps, time_lap
+from maxbrod_bench.stage import BATCH_BYTES, Stage
+from maxbrod_bench.table import LogDirectory, race_logdir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +70,7 @@ def test_the_start_benchmark_reports_every_way(
 ) -> None:
     # The full compiler makes PySpark's own start twice as long, and no figure matters here.
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-    measure, seconds = start._seconds, dict[str, float]()
+    measure, seconds = backup._seconds, dict[str, float]()
 
     def once(program: str, environment: Mapping[str, str]) -> float:
         """Two ways are the same program, once without its archive of classes, which takes longer to start."""
@@ -81,7 +79,7 @@ def test_the_start_benchmark_reports_every_way(
             seconds[program] = measure(program, sooner)
         return seconds[program]
 
-    monkeypatch.setattr(start, "_seconds", once)
+    monkeypatch.setattr(backup, "_seconds", once)
     assert run(["bench", "start", "--rounds", "1"]) == 0
     shown = capsys.readouterr().out
 
@@ -106,7 +104,7 @@ def test_the_backup_benchmark_reports_its_races(cluster: Cluster, spark: Session
             batch_bytes=BATCH_BYTES,
             rounds=1,
         )
-        found = backup.measure_on(stage, (Group.A, Group.HOT), lambda _: None)
+        found = backup.measure_on(stage, (BackupGroup.A, BackupGroup.HOT), lambda _: None)
     measured = {each.name: each for each in found}
 
     assert {name for name, each in measured.items() if each.wanted is not None} == {
@@ -184,7 +182,7 @@ def test_the_benchmark_of_log_directories_backs_every_byte_up(spark: Session, tm
     (tmp_path / "logs" / "replication-offset-checkpoint").write_text("0\n2\norders 0 200\norders 1 200\n")
     source = LogDirectory(path=tmp_path / "logs", topic="orders")
     cold = partial(race_laps, warm_up=False)
-    with patch.object(logdir, "race_laps", cold):
+    with patch.object(table, "race_laps", cold):
         measured = race_logdir(spark, source, tmp_path, rounds=1)
 
     assert [each.name for each in measured if each.wanted is None] == [

@@ -19,8 +19,8 @@ from typer.main import get_command
 from catalog.examples import TOPIC_ID, segment
 from maxbrod import __version__
 from maxbrod.cli.main import app
-from maxbrod.cli.manual import manual_page
 from maxbrod.model import PartitionId
+from maxbrod_reference.commands import manual_page
 from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def test_the_wheel_has_types_and_a_manual_page_and_no_tests(wheel: Path) -> None
     assert "maxbrod/py.typed" in names
     assert any(name.endswith("share/man/man1/maxbrod.1") for name in names)
     assert [name for name in names if "test" in Path(name).name and name.endswith(".py")] == []
+    assert [name for name in names if name.startswith(("maxbrod_bench", "maxbrod_reference"))] == []
 
 
 def test_the_wheel_works_in_a_clean_environment(maxbrod: Path, local_place: Place) -> None:

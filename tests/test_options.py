@@ -17,11 +17,12 @@ import maxbrod
 from maxbrod.cli import main
 from maxbrod.cli.commands import Call, call_of, command
 from maxbrod.cli.main import run
-from maxbrod.cli.reference import generated, json_schema
 from maxbrod.config import Config, config_with, load_config
 from maxbrod.errors import UsageError
 from maxbrod.options import Declared, LogOptions, Options, StorageOptions, declared, parse_seconds
 from maxbrod.query import cli as query_cli
+from maxbrod_reference.__main__ import generated
+from maxbrod_reference.configuration import json_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from maxbrod.compare.functions import compare as compare
     from maxbrod.compare.report import CompareReport as CompareReport
     from maxbrod.errors import MaxbrodError as MaxbrodError
-    from maxbrod.query.functions import query as query
-    from maxbrod.query.functions import views as views
+    from maxbrod.query.run import query as query
+    from maxbrod.query.run import views as views
     from maxbrod.restore.functions import restore as restore
     from maxbrod.restore.report import RestoreReport as RestoreReport
     from maxbrod.table.registering import register as register
@@ -62,10 +62,10 @@ _HOMES: Final = {
     "backup": "maxbrod.backup.functions",
     "compact": "maxbrod.compact.functions",
     "compare": "maxbrod.compare.functions",
-    "query": "maxbrod.query.functions",
+    "query": "maxbrod.query.run",
     "register": "maxbrod.table.registering",
     "restore": "maxbrod.restore.functions",
-    "views": "maxbrod.query.functions",
+    "views": "maxbrod.query.run",
     "write": "maxbrod.table.writing",
 }
 

@@ -19,7 +19,7 @@ from maxbrod.compare.run import Comparison
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.inspect.listing import list_topics
-from maxbrod.inspect.showing import show_topic
+from maxbrod.inspect.topic import show_topic
 from maxbrod.model import topic_id_text
 from maxbrod.replicate.link import State
 from maxbrod.restore.plan.rename import Rename

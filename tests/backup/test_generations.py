@@ -19,7 +19,7 @@ from maxbrod.check.run import check_archive
 from maxbrod.errors import EXIT_FAILED, MaxbrodError
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.inspect.listing import list_topics
-from maxbrod.inspect.showing import show_topic
+from maxbrod.inspect.topic import show_topic
 from maxbrod.model import topic_id_text
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, offsets, recreate_topic, set_topic_config, topic_id

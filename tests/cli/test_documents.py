@@ -10,9 +10,9 @@ from jsonschema import Draft202012Validator
 from typer.main import get_command
 
 from catalog.examples import TOPIC_ID, segment
-from maxbrod.cli.documents import DOCUMENTS, error_schema, schema_of
 from maxbrod.cli.main import app, run
 from maxbrod.model import PartitionId
+from maxbrod_reference.documents import DOCUMENTS, error_schema, schema_of
 from support.archives import Place, commit_run
 from support.documents import faults
 

@@ -13,7 +13,7 @@ from backup.ledger import NOW_MS as LEDGER_NOW_MS
 from backup.ledger import Ledger
 from maxbrod.archive.archive import open_archive
 from maxbrod.errors import UsageError
-from maxbrod.inspect.showing import show_topic
+from maxbrod.inspect.topic import show_topic
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction

@@ -14,7 +14,7 @@ from maxbrod.archive.snapshots import find_moment
 from maxbrod.check.foreign import check_foreign
 from maxbrod.errors import EXIT_REFUSED, CorruptDataError
 from maxbrod.inspect.listing import list_topics
-from maxbrod.inspect.showing import show_topic
+from maxbrod.inspect.topic import show_topic
 from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, NATIVE, layout_of
 from maxbrod.model import TopicPartition

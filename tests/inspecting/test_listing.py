@@ -11,7 +11,7 @@ from maxbrod.archive.runs import list_runs, show_run
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.errors import UsageError
 from maxbrod.inspect.listing import list_topics
-from maxbrod.inspect.showing import show_topic
+from maxbrod.inspect.topic import show_topic
 from maxbrod.kafka.state.cluster_state import TopicState
 from support.archives import Place, commit_run
 

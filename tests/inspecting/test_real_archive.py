@@ -15,7 +15,7 @@ from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.inspect.listing import list_topics
-from maxbrod.inspect.showing import show_topic
+from maxbrod.inspect.topic import show_topic
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 

@@ -10,7 +10,7 @@ from archive.examples import OLD_ID, fill, part
 from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.errors import UsageError
 from maxbrod.inspect.extents import DATA, HOLE, Span, measure_partitions
-from maxbrod.inspect.showing import EVERY, show_topic
+from maxbrod.inspect.topic import EVERY, show_topic
 from maxbrod.model import AbortedTransaction, GapReason
 
 if TYPE_CHECKING:

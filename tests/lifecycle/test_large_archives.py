@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from maxbrod.archive.archive import open_archive
-from maxbrod.bench.large_archive import write_archive
 from maxbrod.catalog import files
 from maxbrod.catalog.queries import Queries
 from maxbrod.check.run import check_archive
@@ -20,6 +19,7 @@ from maxbrod.prune.plan import SegmentPolicy
 from maxbrod.prune.run import PruneRequest, prune_archive
 from maxbrod.prune.runs import RunPolicy
 from maxbrod.repair.run import repair_archive
+from maxbrod_bench.large_archive import write_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,7 @@ from maxbrod.cli.main import run
 from maxbrod.errors import EnvironmentMissingError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.registry import NATIVE, layout_of
-from maxbrod.query.histogram import sparkline
-from maxbrod.query.output import draw
+from maxbrod.query.output import draw, sparkline
 from maxbrod.storage.stores import open_storage
 from support.archives import damage
 from table.test_query import make

@@ -12,7 +12,7 @@ from archive.examples import fill
 from maxbrod.archive.archive import open_archive
 from maxbrod.config import S3Config, StorageConfig
 from maxbrod.errors import UsageError
-from maxbrod.query.histogram import step_of
+from maxbrod.query.output import step_of
 from maxbrod.query.scope import QueryScope, select
 from maxbrod.table.read.options import parse_options
 

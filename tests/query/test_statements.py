@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maxbrod.query.statements import complete, split
+from maxbrod.query.prompt import complete, split
 
 TABLES = {"records": ("key", "offset"), "orders-eu": ("key", "offset"), "runs": ("run_id", "exit_code")}
 

@@ -18,7 +18,7 @@ from maxbrod.restore import run as engine
 from maxbrod.restore import transforming as staging
 from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
-from maxbrod.transform.job import run_transform_job
+from maxbrod.transform.frame import run_transform_job
 from maxbrod.work.jobs import SparkExecutor
 from restore.faults import when_acknowledged
 from support.sparkless import run_here

@@ -13,7 +13,7 @@ import typer.main
 from jsonschema import Draft202012Validator
 
 from maxbrod.cli import main, output
-from maxbrod.cli.documents import DOCUMENTS, error_schema, schema_of
+from maxbrod_reference.documents import DOCUMENTS, error_schema, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

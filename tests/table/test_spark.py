@@ -16,12 +16,12 @@ from backup.oracle import read_archive
 from backup.plain import Record
 from backup.test_runs import KEEP, key_of, transact
 from convert.engine import convert
-from maxbrod.bench.loads import write_load
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.sandbox.events import FIRST_TIMESTAMP_MS
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.table import registering
+from maxbrod_bench.stage import write_load
 from table.archives import write
 
 if TYPE_CHECKING:

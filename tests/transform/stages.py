@@ -18,8 +18,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.sources import Source
 from maxbrod.restore.transforming import Staging
 from maxbrod.transfer.task import TransferItem
-from maxbrod.transform.columns import FLAGS, PREFIX
-from maxbrod.transform.plan import Transform
+from maxbrod.transform.plan import FLAGS, PREFIX, Transform
 from maxbrod.transform.task import TransformSettings, read_rows
 from maxbrod.work.progress import silent
 from table.archives import write

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from maxbrod.errors import UsageError
-from maxbrod.transform.columns import TABLE, mentioned, shown_for
 from maxbrod.transform.frame import check_transform
-from maxbrod.transform.plan import Transform
+from maxbrod.transform.plan import TABLE, Transform, mentioned, shown_for
 
 WRONG = [
     ({"where": "nokey = 'x'"}, "UNRESOLVED_COLUMN"),

@@ -18,7 +18,7 @@ from maxbrod.model import Codec, GapReason
 from maxbrod.restore import transforming as engine
 from maxbrod.restore.transforming import changes_in, remove_staged
 from maxbrod.storage.stores import open_storage
-from maxbrod.transform.job import run_transform_job
+from maxbrod.transform.frame import run_transform_job
 from maxbrod.transform.plan import Changes
 from support.storages import s3_options
 from table.archives import write

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from native_logs import data_batch
 
-from maxbrod.transform.columns import PREFIX
-from maxbrod.transform.writing import write_task
+from maxbrod.transform.plan import PREFIX
+from maxbrod.transform.writer import write_task
 from transform.stages import rows_of, task_of
 
 if TYPE_CHECKING:

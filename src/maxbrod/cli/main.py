@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import traceback
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
 import typer
 
 from maxbrod import __version__
 from maxbrod.backup import cli as backup
-from maxbrod.bench import cli as bench
 from maxbrod.check import cli as check
 from maxbrod.cli.commands import logged, with_log
 from maxbrod.cli.leaving import Leaving
@@ -26,9 +27,9 @@ from maxbrod.drill import cli as drill
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, OutputError, UnavailableError, UsageError
 from maxbrod.groups import cli as groups
 from maxbrod.hold import cli as hold
-from maxbrod.inspect import cli_gc as gc
-from maxbrod.inspect import cli_ls as ls
-from maxbrod.inspect import cli_show as show
+from maxbrod.inspect import cli as gc
+from maxbrod.inspect import cli as ls
+from maxbrod.inspect import cli as show
 from maxbrod.prune import cli as prune
 from maxbrod.query import cli as query
 from maxbrod.repair import cli as repair
@@ -69,8 +70,19 @@ app.add_typer(hold.app, name="hold")
 app.add_typer(replicate.app, name="replicate")
 app.add_typer(with_log(cluster.app, "cluster"), name="cluster")
 app.add_typer(with_log(sandbox.app, "sandbox"), name="sandbox")
-app.add_typer(with_log(bench.app, "bench"), name="bench")
+if find_spec("maxbrod_bench") is not None:
+    app.add_typer(with_log(import_module("maxbrod_bench.cli").app, "bench"), name="bench")
 app.command(name="demo")(logged(demo.demo, "demo"))
+
+
+if find_spec("maxbrod_bench") is None:
+
+    @app.command(name="bench", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def bench() -> None:
+        raise UsageError(
+            "benchmarks are part of the repository, and not of the installed package",
+            hint="run 'maxbrod bench' in a checkout",
+        )
 
 
 def _version(wanted: bool) -> None:

@@ -26,8 +26,7 @@ from maxbrod.model import PartitionId, now_ms
 from maxbrod.notices import Notice
 from maxbrod.text import counted
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, run_transfer_task
-from maxbrod.transform.frame import check_transform
-from maxbrod.transform.job import run_transform_job
+from maxbrod.transform.frame import check_transform, run_transform_job
 from maxbrod.transform.plan import Changes, Transform, add_changes
 from maxbrod.work.executor import Workers
 from maxbrod.work.progress import OnProgress, Progress, silent

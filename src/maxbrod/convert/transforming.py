@@ -13,7 +13,7 @@ from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import now_ms
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
-from maxbrod.transform.columns import shown_for
+from maxbrod.transform.plan import shown_for
 from maxbrod.transform.task import Transformed, TransformSettings
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from maxbrod.archive.recovery import oldest
 from maxbrod.archive.runs import RunSummary, gaps_by_topic, is_partial, summarise_run
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.schema import Kind
-from maxbrod.inspect.generations import GenerationSummary, summarise_generations
 from maxbrod.layouts.registry import NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from maxbrod.archive.archive import Archive
+    from maxbrod.archive.archive import AnyCatalog, Archive
     from maxbrod.archive.snapshot_document import Snapshot
+
 
 _COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "reason"),
@@ -142,8 +142,9 @@ class _Totals:
     """The sums of one topic's rows."""
 
     topic: str
-    first_written_at: int
-    written_at: int
+    first_written_at: int = 0
+    written_at: int | None = None
+    """None if the topic has no rows."""
     partitions: int = 0
     offsets: int = 0
     records: int = 0
@@ -163,7 +164,7 @@ def _add(totals: dict[str, _Totals], rows: pa.Table) -> None:
         topic_id, first, last = each["topic_id"], each["written_at_min"], each["written_at_max"]
         found = totals.setdefault(topic_id, _Totals(each["topic_max"], first, last))
         found.first_written_at = min(found.first_written_at, first)
-        found.written_at = max(found.written_at, last)
+        found.written_at = last if found.written_at is None else max(found.written_at, last)
         found.partitions += partitions[topic_id]
         found.offsets += offsets[topic_id]
         found.records += each["records_sum"] or 0
@@ -210,14 +211,7 @@ def _summaries(
             recovery_point=points.get(topic_id),
             last_seen=moment.lost.get(topic_id),
         )
-        for topic_id, total in totals.items()
-    ]
-    found += [
-        replace(
-            _empty_topic(topic, each, partitions=count, newest=each in newest, last_seen=moment.lost.get(each)),
-            recovery_point=points.get(each),
-        )
-        for each, (topic, count) in empty.items()
+        for topic_id, total in {**totals, **{each: _Totals(name) for each, (name, _) in empty.items()}}.items()
     ]
     return sorted(found, key=lambda each: (each.topic, not each.newest, -(each.written_at or 0), each.topic_id))
 
@@ -254,20 +248,49 @@ def _known_topics(snapshot: Snapshot | None) -> dict[str, tuple[str, int]]:
     return {topic_id: (snapshot.topics[topic_id], count) for topic_id, count in counts.items()}
 
 
-def _empty_topic(topic: str, topic_id: str, *, partitions: int, newest: bool, last_seen: str | None) -> TopicSummary:
-    return TopicSummary(
-        topic=topic,
-        topic_id=topic_id,
-        newest=newest,
-        partitions=partitions,
-        offsets=0,
-        records=0,
-        segments=0,
-        bytes=0,
-        raw_bytes=0,
-        gaps={},
-        min_timestamp=None,
-        max_timestamp=None,
-        written_at=None,
-        last_seen=last_seen,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSummary:
+    """One generation. Times are milliseconds."""
+
+    number: int
+    stage: str
+    """`building`, `active`, `retired` or `dropped`."""
+    began_at: int
+    caught_up_at: int | None
+    activated_at: int | None
+    ended_at: int | None
+    why: str | None
+    """Why it was dropped."""
+    targets: Mapping[int, int]
+    """By partition: the offsets below are read afresh."""
+    log_ends: Mapping[int, int]
+    """By partition: where the log ended when the generation was found complete."""
+    read: Mapping[int, int]
+    """For a generation under construction, by partition: the offsets below have been read."""
+
+
+def summarise_generations(catalog: AnyCatalog) -> dict[str, tuple[GenerationSummary, ...]]:
+    """By topic id."""
+    topics = catalog.generations()
+    building = any(topic.building is not None for topic in topics.values())
+    read: dict[str, dict[int, int]] = {}
+    for partition, held in (catalog.building_positions() if building else {}).items():
+        read.setdefault(partition.topic_id, {})[partition.partition] = held.end_offset
+    return {
+        topic_id: tuple(
+            GenerationSummary(
+                number=generation.number,
+                stage=str(generation.stage),
+                began_at=generation.began_at,
+                caught_up_at=generation.caught_up_at,
+                activated_at=generation.activated_at,
+                ended_at=generation.ended_at,
+                why=generation.why,
+                targets=generation.targets,
+                log_ends=generation.log_ends,
+                read=read.get(topic_id, {}) if generation is topic.building else {},
+            )
+            for generation in topic.generations
+        )
+        for topic_id, topic in topics.items()
+    }

@@ -50,8 +50,8 @@ def query(
 
       maxbrod query s3://backups/kafka --histogram --topic 'orders-*' --since 2026-11-01T00:00:00Z
     """
-    from maxbrod.query.functions import scope_of  # noqa: PLC0415 - Arrow: not for `--help`
     from maxbrod.query.output import parse_output  # noqa: PLC0415
+    from maxbrod.query.run import scope_of  # noqa: PLC0415 - Arrow: not for `--help`
 
     options = call.options
     archive, sql = _split(words or [], call)
@@ -133,7 +133,7 @@ def _run(settings: Config, scope: QueryScope, sql: str | None, output: Output, *
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import ending_by_interrupt  # noqa: PLC0415
-    from maxbrod.query.histogram import plan_histogram  # noqa: PLC0415
+    from maxbrod.query.output import plan_histogram  # noqa: PLC0415
     from maxbrod.query.run import Query  # noqa: PLC0415 - Arrow and Delta
 
     with (

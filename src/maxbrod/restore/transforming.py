@@ -25,10 +25,8 @@ from maxbrod.restore.staged_objects import STAGED, stagings_done
 from maxbrod.storage.overlay import OWN_FOLDER
 from maxbrod.storage.stores import open_storage
 from maxbrod.transfer.task import TransferItem
-from maxbrod.transform.columns import shown_for
-from maxbrod.transform.frame import check_transform
-from maxbrod.transform.job import run_transform_job
-from maxbrod.transform.plan import Changes, Transform, TransformPlan, add_changes, changes_of
+from maxbrod.transform.frame import check_transform, run_transform_job
+from maxbrod.transform.plan import Changes, Transform, TransformPlan, add_changes, changes_of, shown_for
 from maxbrod.transform.task import Transformed, TransformSettings
 from maxbrod.work.preflight import needs_of
 from maxbrod.work.progress import OnProgress, Progress, silent

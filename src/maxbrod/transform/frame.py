@@ -5,28 +5,40 @@ Errors in an expression are reported with the first line of Spark's message.
 
 from __future__ import annotations
 
+import json
 import logging
 from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod import strict_json
 from maxbrod.errors import UsageError
-from maxbrod.transform.columns import (
+from maxbrod.transform.plan import (
     CARRIED,
     FAILED,
+    FIELDS,
     FLAGS,
     PLACES,
     PREFIX,
     RECORD,
     TABLE,
+    Transform,
     mentioned,
+    schema_of,
     table_schema,
 )
-from maxbrod.transform.plan import FIELDS, Transform
+from maxbrod.transform.task import Transformed, TransformSettings, read_rows, write_rows
+from maxbrod.work.jobs import collect
+from maxbrod.work.settling import settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import threading
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from maxbrod.transfer.task import TransferItem
 
 
 _LOGGER: Final = "SQLQueryContextLogger"
@@ -232,3 +244,34 @@ def _is_headers(kind: Any) -> bool:  # noqa: ANN401 - as above
         and [fieldname.lower() for fieldname in entry.fieldNames()] == ["key", "value"]
         and all(_is_bytes(field.dataType) for field in entry.fields)
     )
+
+
+def run_transform_job(
+    session: SparkSession,
+    settings: TransformSettings,
+    transform: Transform,
+    tasks: Sequence[Sequence[TransferItem]],
+    *,
+    on_done: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
+) -> list[Transformed]:
+    """The outcome of every item of every task. UsageError: an expression fails on a record.
+
+    Reading, expressions and writing are one stage: Spark neither shuffles nor stores records in between.
+    """
+    payloads = tuple(json.dumps([asdict(item) for item in task]) for task in tasks)
+    if not payloads:
+        return []
+    with mistakes("an expression fails"):
+        rows = session.range(0, len(payloads), 1, len(payloads)).mapInArrow(
+            partial(settled, partial(read_rows, settings, payloads)), schema_of(settings.shown)
+        )
+        answers = transformed(rows, transform).mapInArrow(
+            partial(settled, partial(write_rows, settings, payloads)), "answer string"
+        )
+        table = collect(session, answers, name=settings.run_id, on_done=on_done, stop=stop, passed_on=is_mistake)
+    return [_transformed(values) for answer in table["answer"].to_pylist() for values in strict_json.parse(answer)]
+
+
+def _transformed(values: dict[str, Any]) -> Transformed:
+    return Transformed(**{**values, "segments": tuple(values["segments"])})

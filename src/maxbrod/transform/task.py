@@ -20,8 +20,7 @@ from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.reading import read_records
 from maxbrod.storage.stores import open_storage
 from maxbrod.transfer.items import decode_item
-from maxbrod.transform.columns import CARRIED, END, FAILED, PLACES, PREFIX, RECORD, SHOWN
-from maxbrod.transform.plan import Changes
+from maxbrod.transform.plan import CARRIED, END, FAILED, PLACES, PREFIX, RECORD, SHOWN, Changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -168,7 +167,7 @@ def write_rows(
     settings: TransformSettings, payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The outcome of one task, as one row of JSON: a `Transformed` for each of its items."""
-    from maxbrod.transform.writing import write_task  # noqa: PLC0415 - numba, which readers load by themselves
+    from maxbrod.transform.writer import write_task  # noqa: PLC0415 - numba, which readers load by themselves
 
     answer = [asdict(each) for each in write_task(settings, payloads, batches)]
     yield pa.RecordBatch.from_pylist([{"answer": json.dumps(answer)}], schema=pa.schema([("answer", pa.string())]))

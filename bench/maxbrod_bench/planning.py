@@ -1,0 +1,226 @@
+"""Planning at scale, with a real catalog on disk.
+
+A backup of a simulated cluster of 100,000 partitions plans with a million rows, and with five million as years leave
+them; a restore of 10,000 partitions plans with 100,000 rows, down to the slices of every partition.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.backup.plan.starts import Earliest
+from maxbrod.backup.plan.states import PartitionState, plan_partition
+from maxbrod.backup.plan.tasks import Wave, plan_tasks
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.rows import Gap, Segment, decode_rows, slice_of
+from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.model import MENDABLE, GapReason, PartitionId
+from maxbrod.restore.plan.choosing import Chosen
+from maxbrod.restore.plan.columns import SOURCE_COLUMNS
+from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.sources import measure_sources, rows_to_read
+from maxbrod.storage.stores import open_storage
+from maxbrod_bench.race import Figure, at_most, measure_fresh, peak_bytes
+
+if TYPE_CHECKING:
+    from maxbrod.catalog.queries import ArchivedRange
+
+
+PARTITIONS: Final = 100_000
+SEGMENTS: Final = 1_000_000
+RESTORE_PARTITIONS: Final = 10_000
+RESTORE_SEGMENTS: Final = 100_000
+SECONDS_WANTED: Final = 30.0
+BYTES_WANTED: Final = 2e9
+TOPIC_PARTITIONS: Final = 100
+SEGMENT_OFFSETS: Final = 100_000
+SEGMENT_BYTES: Final = 100 * SEGMENT_OFFSETS
+_FRESH_OFFSETS: Final = 2500
+_PARALLELISM: Final = 64
+
+SCALE_PARTITIONS: Final = 100_000
+SCALE_SEGMENTS: Final = 5_000_000
+SCALE_SECONDS_WANTED: Final = 60.0
+SCALE_BYTES_WANTED: Final = 3e9
+
+
+def measure_planning(*, partitions: int = PARTITIONS, segments: int = SEGMENTS) -> list[Figure]:
+    """Plan in a fresh process, so that its memory is that of planning alone."""
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
+        write_catalog(folder, partitions=partitions, segments=segments)
+        measured = measure_fresh(__name__, "report_plan", folder, partitions)
+    size = f"{partitions:,} partitions, {segments:,} rows, {measured['tasks']} tasks"
+    return [
+        at_most("planning at scale", measured["seconds"], "seconds", SECONDS_WANTED, note=size),
+        at_most("driver's memory, planning at scale", measured["peak_bytes"], "bytes", BYTES_WANTED),
+    ]
+
+
+def write_catalog(url: str, *, partitions: int, segments: int) -> None:
+    """Write what ten backups would have left: each added a row to every partition."""
+    catalog = Catalog.create(open_storage(url))
+    runs = -(-segments // partitions)
+    for run in range(runs):
+        catalog.commit(rows_of(run, partitions))
+
+
+def report_plan(url: str, partitions: int) -> dict[str, float]:
+    """Read the catalog, plan every partition, and return what that took."""
+    started = time.perf_counter()
+    waves = plan(url, partitions)
+    taken = time.perf_counter() - started
+    return {"seconds": taken, "peak_bytes": peak_bytes(), "tasks": sum(len(wave) for wave in waves)}
+
+
+def plan(url: str, partitions: int) -> tuple[Wave, ...]:
+    """What a backup does before its first task, with made-up answers of the cluster."""
+    positions = Catalog.open(open_storage(url)).positions()
+    plans = []
+    for number in range(partitions):
+        topic, partition = name_of(number)
+        found = positions[PartitionId(topic_id=topic, partition=partition)]
+        plans.append(plan_partition(state_of(number, found), Earliest()))
+    return plan_tasks([each.range for each in plans], parallelism=_PARALLELISM)
+
+
+def measure_restore_planning(*, partitions: int = RESTORE_PARTITIONS, segments: int = RESTORE_SEGMENTS) -> list[Figure]:
+    """How long a restore of everything reads and plans the archive, without a cluster."""
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
+        write_catalog(folder, partitions=partitions, segments=segments)
+        began = time.perf_counter()
+        found = plan_slices(folder)
+        taken = time.perf_counter() - began
+    note = f"{partitions:,} partitions, {segments:,} rows, {found:,} slices"
+    return [Figure(name="planning a restore at scale", value=taken, unit="seconds", note=note)]
+
+
+def plan_slices(url: str) -> int:
+    """The number of slices that a restore of everything would read."""
+    catalog, request = Catalog.open(open_storage(url)), RestoreRequest()
+    rows = catalog.rows(columns=("topic", *SOURCE_COLUMNS))
+    topics = dict(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
+    sources = measure_sources(rows, request, Chosen(topics=topics, missing=()), {}, as_of=False)
+    chosen = decode_rows(rows_to_read(catalog.rows(), sources, request))
+    return len([slice_of(row) for row in chosen if isinstance(row, Segment)])
+
+
+def state_of(number: int, held: ArchivedRange) -> PartitionState:
+    topic, partition = name_of(number)
+    end = held.end_offset + _FRESH_OFFSETS
+    return PartitionState(
+        topic=topic,
+        topic_id=topic,
+        partition=partition,
+        log_start=0,
+        end=end,
+        high_watermark=end,
+        held=held,
+        bytes_per_offset=100.0,
+        compacted=False,
+    )
+
+
+def name_of(number: int) -> tuple[str, int]:
+    return f"topic-{number // TOPIC_PARTITIONS:05d}", number % TOPIC_PARTITIONS
+
+
+def rows_of(run: int, partitions: int) -> pa.Table:
+    """One row of data of every partition, after those of earlier runs."""
+    names, numbers = zip(*map(name_of, range(partitions)), strict=True)
+    base = run * SEGMENT_OFFSETS
+    run_id = f"20260101T0000{run:02d}Z-bench"
+
+    def same(value: object, kind: pa.DataType) -> pa.Array:
+        return pa.array([value] * partitions, kind)
+
+    columns: dict[str, pa.Array] = {
+        "topic": pa.array(names),
+        "topic_id": pa.array(names),
+        "partition": pa.array(np.array(numbers, np.int32)),
+        "base_offset": same(base, pa.int64()),
+        "end_offset": same(base + SEGMENT_OFFSETS, pa.int64()),
+        "kind": same(Kind.DATA, pa.string()),
+        "path": pa.array(
+            [
+                f"segments/{name}/{name}/{number}/{base:020d}-0123456789abcdef.log"
+                for name, number in zip(names, numbers, strict=True)
+            ]
+        ),
+        "position": same(0, pa.int64()),
+        "bytes": same(SEGMENT_BYTES, pa.int64()),
+        "raw_bytes": same(SEGMENT_BYTES, pa.int64()),
+        "codec": same("lz4", pa.string()),
+        "records": same(SEGMENT_OFFSETS, pa.int64()),
+        "control_records": same(0, pa.int64()),
+        "min_timestamp": same(base, pa.int64()),
+        "max_timestamp": same(base + SEGMENT_OFFSETS, pa.int64()),
+        "first_leader_epoch": same(0, pa.int32()),
+        "last_leader_epoch": same(0, pa.int32()),
+        "digest": same("crc32c:01234567", pa.string()),
+        "level": same(0, pa.int32()),
+        "run_id": same(run_id, pa.string()),
+        "written_at": same(run, pa.int64()),
+    }
+    empty = {field.name: pa.nulls(partitions, field.type) for field in SCHEMA if field.name not in columns}
+    return pa.table({**columns, **empty}).select(SCHEMA.names).cast(SCHEMA)
+
+
+def measure_scale(*, scale: float = 1.0) -> list[Figure]:
+    """Plan from, and commit to, a catalog of years, in a fresh process."""
+    partitions, segments = round(SCALE_PARTITIONS * scale), round(SCALE_SEGMENTS * scale)
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
+        write_catalog(folder, partitions=partitions, segments=segments)
+        measured = measure_fresh(__name__, "report_scale", folder)
+    cpu = f"{measured['planning_cpu_s']:.1f} s of processor time to plan"
+    size = f"{partitions:,} partitions, {segments:,} rows, {cpu}"
+    return [
+        at_most("planning with nothing new", measured["planning_s"], "seconds", SCALE_SECONDS_WANTED, note=size),
+        at_most("a commit", measured["commit_s"], "seconds", SCALE_SECONDS_WANTED, note=size),
+        at_most("memory of both", measured["peak_bytes"], "bytes", SCALE_BYTES_WANTED),
+    ]
+
+
+def report_scale(url: str) -> dict[str, float]:
+    """Plan a backup that finds nothing new, commit one row, and return what that took."""
+    began, began_cpu = time.perf_counter(), time.process_time()
+    _plan_idle(url)
+    planned, planned_cpu = time.perf_counter(), time.process_time()
+    _commit_gap(url)
+    return {
+        "planning_s": planned - began,
+        "planning_cpu_s": planned_cpu - began_cpu,
+        "commit_s": time.perf_counter() - planned,
+        "peak_bytes": peak_bytes(),
+    }
+
+
+def _plan_idle(url: str) -> None:
+    """Ask the catalog what a backup asks, and plan every partition."""
+    catalog = Catalog.open(open_storage(url))
+    catalog.runs()
+    catalog.revisions()
+    catalog.gaps(MENDABLE)
+    for number, (partition, held) in enumerate(sorted(catalog.positions().items())):
+        state = replace(state_of(number, held), topic_id=partition.topic_id, partition=partition.partition)
+        idle = replace(state, end=held.end_offset, high_watermark=held.end_offset)
+        assert plan_partition(idle, Earliest()).idle  # noqa: S101 - our own mistake
+
+
+def _commit_gap(url: str) -> None:
+    gap = Gap(
+        topic="topic-00000",
+        topic_id="topic-00000",
+        partition=0,
+        base_offset=1 << 40,
+        end_offset=(1 << 40) + 1,
+        reason=GapReason.RETENTION,
+        run_id="bench",
+        written_at=0,
+    )
+    Catalog.open(open_storage(url)).commit([gap])

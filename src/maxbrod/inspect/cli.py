@@ -1,0 +1,381 @@
+"""`maxbrod ls`, `show` and `gc`: the topics and runs of an archive, one of them in detail, and its garbage."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import typer
+from rich.text import Text
+
+from maxbrod.cli.commands import Call, command
+from maxbrod.cli.durations import parse_duration_s
+from maxbrod.cli.output import ending, out, print_json, print_line, table
+from maxbrod.errors import UsageError
+from maxbrod.inspect.options import GcOptions, LsOptions, ShowOptions
+from maxbrod.layouts.registry import NATIVE
+from maxbrod.options import PLACE, ArchiveOptions, JsonOption, StorageOptions
+from maxbrod.text import counted, human_bytes, human_count, human_time, stored_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.archive.runs import RunReport, RunSummary
+    from maxbrod.inspect.extents import PartitionExtent
+    from maxbrod.inspect.garbage import GarbageReport
+    from maxbrod.inspect.listing import GenerationSummary, Listing, TopicSummary
+    from maxbrod.inspect.topic import TopicDetails, TopicReport
+
+_LINES_SHOWN: Final = 10
+_OBJECTS_SHOWN: Final = 20
+_BAR_WIDTH: Final = 64
+_NO_LONGER_WHOLE: Final = (
+    "no longer whole: records that the run left were pruned since, or taken out as lost; a restore as of it needs "
+    "--accept-gaps"
+)
+_SHOWN_ELSEWHERE: Final = {"command", "complete"}
+"""Statistics of a run that another line already has."""
+
+
+@command("ls", LsOptions, after=(*PLACE, JsonOption))
+def ls(call: Call[LsOptions]) -> None:
+    """List the topics of an archive, or its runs.
+
+    For example:
+
+      maxbrod ls -a /backups/kafka
+
+      maxbrod ls -a s3://backups/kafka 'orders-*' --as-of latest
+
+      maxbrod ls -c maxbrod.yaml --runs --json
+    """
+    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.archive.runs import list_runs  # noqa: PLC0415
+    from maxbrod.inspect.listing import list_topics  # noqa: PLC0415
+
+    options = call.options
+    opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
+    if options.runs:
+        if options.all:
+            raise UsageError("--all is about topics, --runs lists runs", hint="leave one of them out")
+        if opened.survey is not None and not call.as_json:
+            print_line(_no_runs(opened.survey.layout))
+            return
+        _show_runs(list_runs(opened, options.topics, as_of=options.as_of), as_json=call.as_json)
+        return
+    listing = list_topics(opened, options.topics, as_of=options.as_of)
+    if call.as_json:
+        print_json(asdict(listing))
+    else:
+        _show_topics(listing, every=options.all)
+
+
+@command("show", ShowOptions, after=(*PLACE, JsonOption))
+def show(call: Call[ShowOptions]) -> None:
+    """Show what is archived of a topic by partition, with its gaps, configuration and consumer groups.
+
+    Name a run by its id, the beginning of its id, or 'latest'.
+
+    For example:
+
+      maxbrod show -a /backups/kafka orders
+
+      maxbrod show -a s3://backups/kafka orders --partition 3 --as-of 20260801T0300
+
+      maxbrod show -a /backups/kafka --run latest --json
+    """
+    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.archive.runs import show_run  # noqa: PLC0415
+    from maxbrod.inspect.topic import EVERY, show_topic  # noqa: PLC0415
+
+    options = call.options
+    if (options.topic is None) == (options.run is None):
+        raise UsageError("name a topic, or a run with --run", hint="see 'maxbrod ls' and 'maxbrod ls --runs'")
+    if options.all and options.topic_id is not None:
+        raise UsageError("--all and --topic-id exclude each other")
+    opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
+    if options.run is not None:
+        _print_run(show_run(opened, options.run), as_json=call.as_json)
+    elif options.topic is not None:
+        topic_id = EVERY if options.all else options.topic_id
+        report = show_topic(opened, options.topic, partition=options.partition, as_of=options.as_of, topic_id=topic_id)
+        _print_topics(report, as_json=call.as_json)
+
+
+@command("gc", GcOptions, after=(ArchiveOptions, StorageOptions, JsonOption))
+def gc(call: Call[GcOptions]) -> None:
+    """List objects that no run has committed, and delete them.
+
+    A run that was killed leaves objects behind that no reader can see. They look like those of a run in progress; only
+    their age tells them apart. The grace period must be longer than any run takes from its first object to its commit.
+    If another process commits while objects are being deleted, the remaining ones are kept. Objects that hold records
+    which the catalog lacks are kept too, and the exit code is 3: see 'maxbrod repair'.
+
+    For example:
+
+      maxbrod gc -a /backups/kafka
+
+      maxbrod gc -a s3://backups/kafka --grace 7d --delete
+    """
+    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.inspect.garbage import collect_garbage  # noqa: PLC0415
+
+    options = call.options
+    grace_s = parse_duration_s(options.grace)
+    report = collect_garbage(
+        open_archive(call.archive, call.config.storage),
+        grace_s=grace_s,
+        delete=options.delete,
+        trust_clock=options.trust_clock,
+    )
+    if call.as_json:
+        print_json(asdict(report))
+    else:
+        _print_garbage(report, options.grace)
+    raise typer.Exit(report.exit_code)
+
+
+def _no_runs(layout: str) -> str:
+    return f"layout {layout}: of another tool, which does not say which runs there were"
+
+
+def _show_topics(listing: Listing, *, every: bool) -> None:
+    title = listing.archive if listing.as_of is None else f"{listing.archive} as of {listing.as_of}"
+    shown = table(title, "*topic", ">parts", ">records", "from", "to", ">stored", ">gaps")
+    chosen = [topic for topic in listing.topics if topic.newest or every]
+    for topic in chosen:
+        shown.add_row(
+            topic.topic if topic.newest else f"{topic.topic} ({topic.topic_id})",
+            f"{topic.partitions:,}",
+            human_count(topic.records),
+            human_time(topic.min_timestamp, to="day"),
+            human_time(topic.max_timestamp, to="minute"),
+            human_bytes(topic.bytes),
+            human_count(sum(topic.gaps.values())) if topic.gaps else "",
+        )
+    out.print(shown)
+    _show_foot(listing, chosen)
+
+
+def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
+    stored, raw = sum(topic.bytes for topic in chosen), sum(topic.raw_bytes for topic in chosen)
+    print_line(f"{counted(len(chosen), 'topic')}, {stored_bytes(stored, raw)}")
+    gone = [f"{topic.topic} (last seen by run {topic.last_seen})" for topic in chosen if topic.last_seen is not None]
+    _print_first([f"not seen in the cluster any more: {line}" for line in gone], "topic", " more that are not")
+    # The active generation of each topic that has several, and the one under construction.
+    generations = [
+        f"{topic.topic}: {_describe_generation(generation)}"
+        for topic in chosen
+        for generation in topic.generations
+        if generation.stage in {"active", "building"}
+    ]
+    _print_first(generations, "generation", " more")
+    past = len(listing.topics) - len(chosen)
+    if past:
+        print_line(f"{past:,} more were deleted and created again since: see --all")
+    if listing.layout != NATIVE:
+        if listing.faults:
+            faults = counted(listing.faults, "fault")
+            print_line(f"damaged: {faults}, by which records are not listed: see 'maxbrod check'")
+        print_line(_no_runs(listing.layout))
+        return
+    last = listing.last_run
+    if last is None:
+        print_line("no run yet")
+    else:
+        print_line(
+            f"last of {counted(listing.runs, 'run')}: {last.run_id}, ended {human_time(last.finished_at)}, "
+            f"{_ending(last)}"
+        )
+    _show_recovery_point(listing, chosen)
+
+
+def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:
+    """With the topic that determines it, if others are newer."""
+    if listing.unreadable_snapshot is not None:
+        print_line(
+            f"recovery point: unknown: the snapshot of run {listing.unreadable_snapshot} cannot be read, see "
+            "'maxbrod check'; topics without records are not listed"
+        )
+    elif listing.partial:
+        print_line("recovery point: none: topics may be hidden from the user of the last backup: see 'maxbrod status'")
+    elif listing.recovery_point is None:
+        print_line("recovery point: none: no backup of a cluster has archived all of this to its end")
+    else:
+        known = {topic.recovery_point: topic.topic for topic in chosen if topic.recovery_point is not None}
+        oldest = known.get(listing.recovery_point)
+        because = f", owed to {oldest}" if len(known) > 1 and oldest is not None else ""
+        print_line(f"recovery point: {human_time(listing.recovery_point)}, or later{because}")
+    if listing.behind:
+        behind = counted(listing.behind, "partition", "is", "are")
+        print_line(f"{behind} not archived as far as the last backup was to: see check")
+
+
+def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(run) for run in runs])
+        return
+    columns = ("*run, by its begin", "of", ">took", ">topics", ">records", ">size", "ended")
+    shown = table("Runs, in the order of commits", *columns)
+    for run in runs:
+        shown.add_row(
+            run.run_id,
+            run.command or "",
+            f"{(run.finished_at - run.started_at) / 1000:,.1f} s",
+            *("" if count is None else human_count(count) for count in (run.topics, run.records)),
+            "" if run.bytes is None else human_bytes(run.bytes),
+            _ending(run) if run.restorable is not False else f"{_ending(run)}, no longer whole",
+        )
+    out.print(shown)
+    if any(run.restorable is False for run in runs):
+        print_line(_NO_LONGER_WHOLE)
+
+
+def _ending(run: RunSummary) -> str:
+    return "committed" if run.exit_code is None else ending(run.exit_code)
+
+
+def _describe_generation(generation: GenerationSummary) -> str:
+    each = generation
+    name = f"generation {each.number} {each.stage}"
+    began = f"begun {human_time(each.began_at)}"
+    match each.stage:
+        case "building":
+            read = sum(min(end, each.targets.get(partition, 0)) for partition, end in each.read.items())
+            return f"{name}: {began}, read to {read:,} of {counted(sum(each.targets.values()), 'offset')}"
+        case "active":
+            offsets = counted(sum(each.log_ends.values()), "offset")
+            return f"{name}: {began}, complete {human_time(each.activated_at)} at {offsets}"
+        case "retired":
+            return f"{name}: {began}, until {human_time(each.ended_at)}"
+        case _:
+            return f"{name} {human_time(each.ended_at)}: {each.why}"
+
+
+def _print_topics(report: TopicReport, *, as_json: bool) -> None:
+    from maxbrod.inspect.extents import legend  # noqa: PLC0415 - the catalog's words: not for `--help`
+
+    if as_json:
+        print_json(asdict(report))
+        return
+    for details in report.topics:
+        age = "" if details.newest else ", since deleted and created again"
+        moment = "" if report.as_of is None else f" as of {report.as_of}"
+        print_line(f"{details.topic}{moment} (topic id {details.topic_id}{age})")
+        if details.last_seen is not None:
+            print_line(f"not seen in the cluster any more: last seen by run {details.last_seen}")
+        for generation in details.generations:
+            print_line(_describe_generation(generation))
+        for extent in details.partitions:
+            _print_partition(extent)
+        print_line("")
+        out.print(legend(span for extent in details.partitions for span in extent.spans), highlight=False)
+        if details.configs:
+            print_line(f"configuration at {details.described_by or report.snapshot}:")
+            for name, value in sorted(details.configs.items()):
+                print_line(f"  {name}={'' if value is None else value}")
+        if details.groups:
+            _print_groups(details, report.snapshot)
+
+
+def _print_partition(extent: PartitionExtent) -> None:
+    from maxbrod.inspect.extents import DATA, coverage_bar  # noqa: PLC0415 - as above
+
+    most = "" if extent.exact else "at most "
+    packed = stored_bytes(extent.bytes, extent.raw_bytes)
+    print_line("")
+    print_line(f"partition {extent.partition}: offsets [{extent.first_offset:,}, {extent.end_offset:,})")
+    out.print(Text("  [").append(coverage_bar(extent.spans, _BAR_WIDTH)).append("]"), highlight=False)
+    print_line(f"  {most}{counted(extent.records, 'record')} in {counted(extent.segments, 'segment')}, {packed}")
+    if extent.log_start is not None and extent.log_start != extent.first_offset:
+        print_line(f"  the log itself began at offset {extent.log_start:,} then")
+    if extent.min_timestamp is not None:
+        print_line(f"  {human_time(extent.min_timestamp)} to {human_time(extent.max_timestamp)}")
+    if extent.first_leader_epoch is not None and extent.first_leader_epoch >= 0:
+        print_line(f"  leader epochs {extent.first_leader_epoch} to {extent.last_leader_epoch}")
+    if extent.aborted:
+        print_line(f"  {len(extent.aborted):,} aborted transactions")
+    gaps = [
+        f"  {span.cover}: [{span.first_offset:,}, {span.end_offset:,}), "
+        f"{counted(span.end_offset - span.first_offset, 'offset')}"
+        for span in extent.spans
+        if span.cover != DATA
+    ]
+    _print_first(gaps, "more gap", indent="  ")
+
+
+def _print_groups(details: TopicDetails, snapshot: str | None) -> None:
+    shown = table(
+        f"Consumer groups at {snapshot}", "*group", "state", ">partition", ">committed", ">lag in the archive"
+    )
+    for group in details.groups:
+        ahead = " (ahead)" if group.lag < 0 else ""
+        state = group.state if group.last_known is None else f"last known by run {group.last_known}"
+        shown.add_row(group.group_id, state, str(group.partition), f"{group.offset:,}", f"{group.lag:,}{ahead}")
+    out.print(shown)
+
+
+def _print_run(report: RunReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(report))
+        return
+    run = report.run
+    print_line(f"{run.command or 'run'} {run.run_id}")
+    print_line(f"from {human_time(run.started_at)} to {human_time(run.finished_at)}")
+    print_line(f"snapshot: {run.snapshot or 'none'}")
+    if run.restorable is False:
+        print_line(_NO_LONGER_WHOLE)
+    for name, value in run.statistics.items():
+        if name in _SHOWN_ELSEWHERE or value in ([], {}):
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            print_line(f"{name.replace('_', ' ')}: {each:,}" if isinstance(each, int) else f"{name}: {each}")
+    shown = table("What is in the archive from this run", "*topic", ">parts", ">records", ">stored", ">objects", "gaps")
+    for topic in report.topics:
+        gaps = ", ".join(f"{count:,} {reason}" for reason, count in topic.gaps.items())
+        counts = (f"{topic.partitions:,}", human_count(topic.records), human_bytes(topic.bytes), f"{topic.objects:,}")
+        shown.add_row(topic.topic, *counts, gaps)
+    out.print(shown)
+
+
+def _print_garbage(report: GarbageReport, grace: str) -> None:
+    if report.objects:
+        shown = table("Deleted" if report.deleted else "Would be deleted", "*object", ">size", "written")
+        for found in report.objects:
+            shown.add_row(found.path, human_bytes(found.size), human_time(found.modified_ms, to="minute"))
+        out.print(shown)
+    what = "deleted" if report.deleted else "would be deleted"
+    print_line(
+        f"{counted(len(report.objects), 'object')} of {human_bytes(report.bytes)} {what}; "
+        f"{report.named_objects:,} {'is' if report.named_objects == 1 else 'are'} in use"
+    )
+    if report.young_objects:
+        young = human_bytes(report.young_bytes)
+        why = f"written, or put out of use, within {grace}: a run or a reader may need them"
+        stay = "stays" if report.young_objects == 1 else "stay"
+        print_line(f"{counted(report.young_objects, 'object')} of {young} {stay}, {why}")
+    if report.prunes_waiting:
+        print_line(
+            f"{counted(len(report.prunes_waiting), 'prune')} can still be undone by the time of the newest backup, but "
+            "not by this machine's clock: the objects stay until a backup finds something new; if this clock is "
+            "right, give --trust-clock"
+        )
+    from maxbrod.archive.unlisted import HINT  # noqa: PLC0415 - as above
+
+    unlisted = [f"stays, because the catalog lacks its records: {each}" for each in report.unlisted]
+    _print_first(unlisted, "", " more", most=_OBJECTS_SHOWN)
+    if report.unlisted:
+        print_line(f"  {HINT}")
+    if report.objects and not report.deleted:
+        print_line("nothing was changed; repeat with --delete")
+
+
+def _print_first(
+    lines: Sequence[str], noun: str, more: str = "", *, most: int = _LINES_SHOWN, indent: str = ""
+) -> None:
+    """Print the first lines, and how many there are beyond `most`."""
+    for line in lines[:most]:
+        print_line(line)
+    left = len(lines) - most
+    if left > 0:
+        print_line(f"{indent}and {counted(left, noun) if noun else f'{left:,}'}{more}: see --json")
