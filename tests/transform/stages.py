@@ -84,7 +84,6 @@ def task_of(source: Path, target: Path, chunks: list[bytes]) -> tuple[TransformS
         topic_id=NAME.topic_id,
         start=0,
         end=rows[-1].end_offset,
-        survey="",
         slices=tuple(slice_of(row) for row in rows),
     )
     nothing = StorageConfig()

@@ -30,14 +30,14 @@ def written(tmp_path: Path, change: object = None) -> Transformed:
 def refusal_of(done: Transformed) -> str:
     assert done.failure is not None
     assert done.failure["exit_code"] == 5
-    assert done.segments == ()
+    assert done.slices == ()
     return str(done.failure["message"])
 
 
 def test_rows_that_come_as_they_went_are_written_at_their_offsets(tmp_path: Path) -> None:
     done = written(tmp_path)
     assert (done.failure, done.read, done.kept, done.changed) == (None, 13, 13, {})
-    assert (done.segments[0]["base_offset"], done.segments[-1]["end_offset"]) == (0, 15)
+    assert (done.slices[0].base_offset, done.slices[-1].end_offset) == (0, 15)
 
 
 def test_rows_in_another_order_are_never_written(tmp_path: Path) -> None:

@@ -30,14 +30,22 @@ from maxbrod.kafka.state.cluster_state import (
     encode_state,
 )
 from maxbrod.layouts.coverage import by_partition
-from maxbrod.layouts.foreign import UNCOMMITTED, Fault, ForeignGap, ForeignGroup, ForeignSegment, ForeignTopic, Survey
-from maxbrod.layouts.travelling import describe
+from maxbrod.layouts.foreign import (
+    UNCOMMITTED,
+    Fault,
+    ForeignGap,
+    ForeignGroup,
+    ForeignSegment,
+    ForeignTopic,
+    Survey,
+    describe,
+)
 from maxbrod.model import GapReason, PartitionId, TopicPartition, topic_id_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.layouts.foreign_cluster import ForeignCluster
+    from maxbrod.layouts.foreign import ForeignCluster
 
 RUN_ID: Final = "survey"
 SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"

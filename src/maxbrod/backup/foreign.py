@@ -26,7 +26,6 @@ from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment
-from maxbrod.layouts.travelling import decode_segment, encode_survey, of_partition
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
 from maxbrod.notices import Notice, worst_exit_code
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, run_transfer_task
@@ -303,7 +302,7 @@ class ForeignBackup(BackupBase):
             topic_id=window.topic_id,
             start=window.start,
             end=window.end,
-            survey=encode_survey(of_partition(self.target.survey, where)),
+            survey=self.target.survey.of_partition(where),
             asked=next((loss.base_offset for loss in losses if loss.end_offset == window.start), None),
         )
 
@@ -319,13 +318,12 @@ class ForeignBackup(BackupBase):
                 continue
             if each.start > window.start:
                 notices.append(self._lose(where, window.start, each.start))
-            written = [decode_segment(fields) for fields in each.segments]
-            segments += written
+            segments += each.segments
             topic = topics[where.topic]
             topics[where.topic] = replace(
                 topic,
                 records=topic.records + each.records,
-                bytes=topic.bytes + sum(segment.bytes for segment in written),
+                bytes=topic.bytes + sum(segment.bytes for segment in each.segments),
                 raw_bytes=topic.raw_bytes + each.raw_bytes,
             )
             ends[where] = each.end

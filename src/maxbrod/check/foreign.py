@@ -9,8 +9,8 @@ from maxbrod.archive.surveyed import partitions_without_records
 from maxbrod.check.job import check_segments
 from maxbrod.check.problems import Verdict
 from maxbrod.errors import UsageError
+from maxbrod.layouts.foreign import describe
 from maxbrod.layouts.registry import layout_of, repair_of
-from maxbrod.layouts.travelling import describe
 from maxbrod.model import GapReason
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.executor import Workers

@@ -9,11 +9,9 @@ import numpy as np
 
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import BatchLimitError, MaxbrodError
-from maxbrod.layouts.foreign import Fault, ForeignSegment
-from maxbrod.layouts.kafka.format import Slice
+from maxbrod.layouts.foreign import Fault, ForeignSegment, described
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.registry import layout_of
-from maxbrod.layouts.travelling import segment_of
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
@@ -46,9 +44,9 @@ def verify_slices(place: Place, slices: Sequence[tuple[int, Slice]]) -> list[Sli
 
 
 def check_segments(place: Place, segments: Sequence[str]) -> list[Fault]:
-    """Read segments of another layout: every record, every checksum. `travelling.describe` makes their descriptions."""
+    """Read segments of another layout: every record, every checksum. `foreign.describe` makes their descriptions."""
     storage = open_storage(place.url, place.storage)
-    faults = [_check_segment(storage, *segment_of(details)) for details in segments]
+    faults = [_check_segment(storage, *described(details)) for details in segments]
     return [fault for fault in faults if fault is not None]
 
 

@@ -258,7 +258,7 @@ class Convert:
         for _, each in done:
             counts = self._counts[each.where.topic]
             counts.records += each.records
-            counts.bytes += sum(int(fields["bytes"]) for fields in each.segments)
+            counts.bytes += sum(segment.bytes for segment in each.segments) + sum(part.bytes for part in each.slices)
 
     def _vanished(self) -> Iterator[Notice]:
         """Notices for partitions without records that the target's layout cannot record."""

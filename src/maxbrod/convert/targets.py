@@ -14,8 +14,7 @@ from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows, new_run_id
 from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.convert.transforming import refuse_other, run_of_wave
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, Loss, WriteOptions
-from maxbrod.layouts.travelling import decode_segment, decode_slice, encode_survey, of_partition
+from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, Loss, PartitionSurvey, WriteOptions
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ class Target(Protocol):
     def position(self, part: ConvertPart) -> int | None:
         """The end offset of a partition in the target; None if the target has nothing of it."""
 
-    def survey_of(self, part: ConvertPart) -> str:
-        """What the writer of the partition needs to know, as text."""
+    def survey_of(self, part: ConvertPart) -> PartitionSurvey | None:
+        """What the writer of the partition needs to know of a target in another tool's layout."""
 
     def publish(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
         """Make written parts visible. The caller leaves out failed parts and all later parts of their partitions."""
@@ -104,16 +103,14 @@ class NativeTarget:
             )
         return found
 
-    def survey_of(self, part: ConvertPart) -> str:
+    def survey_of(self, part: ConvertPart) -> None:
         del part
-        return ""
 
     def publish(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
         rows: list[Row] = []
         for part, each in done:
-            slices = [decode_slice(fields) for fields in each.segments]
             otherwise = None if self._transform is None else GapReason.PRUNED
-            rows += convert_rows(part.rows, slices, run_id=self._run_id, written_at=now_ms(), otherwise=otherwise)
+            rows += convert_rows(part.rows, each.slices, run_id=self._run_id, written_at=now_ms(), otherwise=otherwise)
             self._positions[part.id] = part.end
             self._names[part.topic_id] = part.topic
         if rows:
@@ -212,11 +209,11 @@ class OtherTarget:
     def position(self, part: ConvertPart) -> int | None:
         return self._target.survey.positions.get(part.where)
 
-    def survey_of(self, part: ConvertPart) -> str:
-        return encode_survey(of_partition(self._target.survey, part.where))
+    def survey_of(self, part: ConvertPart) -> PartitionSurvey:
+        return self._target.survey.of_partition(part.where)
 
     def publish(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
-        segments = [decode_segment(fields) for _, each in done for fields in each.segments]
+        segments = [segment for _, each in done for segment in each.segments]
         gaps = [
             ForeignGap(where=part.where, base_offset=row.base_offset, end_offset=row.end_offset, reason=str(row.reason))
             for part, _ in done

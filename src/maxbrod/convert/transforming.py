@@ -83,7 +83,7 @@ def as_transferred(items: Iterable[TransferItem], answers: Sequence[Transformed]
             Transferred(
                 where=item.where,
                 topic_id=item.topic_id,
-                segments=() if each is None else each.segments,
+                slices=() if each is None else each.slices,
                 records=0 if each is None else each.kept,
                 start=item.start,
                 end=item.end,

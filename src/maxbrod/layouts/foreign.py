@@ -7,21 +7,23 @@ make a tree that the tool itself can read. Everything above uses this interface 
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of what travels to a worker
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from pydantic import TypeAdapter
+
 from maxbrod.errors import UsageError
+from maxbrod.model import AbortedTransaction, TopicPartition  # noqa: TC001 - the same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.layouts.foreign_cluster import ForeignCluster
-    from maxbrod.model import AbortedTransaction, TopicPartition
     from maxbrod.storage.interface import Storage
 
 
@@ -57,6 +59,19 @@ class ForeignSegment:
     """Why it has fewer records than offsets, if so."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What the layout itself needs to read the segment. JSON values."""
+
+
+_DESCRIBED: Final = TypeAdapter(tuple[str, ForeignSegment])
+
+
+def describe(layout: str, segment: ForeignSegment) -> str:
+    """Return everything needed to read a segment of another layout, as text: rows and slices contain it."""
+    return _DESCRIBED.dump_json((layout, segment)).decode()
+
+
+def described(text: str) -> tuple[str, ForeignSegment]:
+    """Return the layout's name and the segment: the inverse of `describe`."""
+    return _DESCRIBED.validate_json(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +150,31 @@ class Survey:
     doubts: tuple[Doubt, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     """What the layout itself needs to publish. JSON values."""
+
+    def of_partition(self, where: TopicPartition) -> PartitionSurvey:
+        """Return the part that the writer of one partition needs."""
+        return PartitionSurvey(
+            layout=self.layout,
+            where=where,
+            segments=tuple(segment for segment in self.segments if segment.where == where),
+            position=self.positions.get(where),
+            details=self.details,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSurvey:
+    """The part of a survey that travels to the writer of one partition."""
+
+    layout: str
+    where: TopicPartition
+    segments: tuple[ForeignSegment, ...]
+    position: int | None
+    details: Mapping[str, Any]
+
+    def survey(self) -> Survey:
+        positions = {} if self.position is None else {self.where: self.position}
+        return Survey(layout=self.layout, segments=self.segments, positions=positions, details=self.details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,3 +353,48 @@ class Layout:
         Quick: compares objects, names and metadata. Deep: also reads every record, and verifies every checksum.
         """
         return self.records().check(storage, survey, deep=deep)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignBroker:
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignAcl:
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignQuota:
+    entities: tuple[tuple[str, str | None], ...]
+    """Pairs of type and name. None is the default of the type."""
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignUser:
+    """A user who can log in by this SCRAM mechanism. The secret is never kept."""
+
+    name: str
+    mechanism: int
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignCluster:
+    brokers: tuple[ForeignBroker, ...] = ()
+    acls: tuple[ForeignAcl, ...] = ()
+    quotas: tuple[ForeignQuota, ...] = ()
+    users: tuple[ForeignUser, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Cluster-wide broker settings that are defaults of topic settings, under the names of the latter."""

@@ -12,10 +12,9 @@ from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
 from maxbrod.layouts.decoding import Skipped, decode_committed
-from maxbrod.layouts.foreign import UNCOMMITTED
+from maxbrod.layouts.foreign import UNCOMMITTED, described
 from maxbrod.layouts.kafka import reader as native
 from maxbrod.layouts.registry import layout_of
-from maxbrod.layouts.travelling import segment_of
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def _read_logs(
         pieces = native.read_logs(storage, stored, check_crc=check_crc, request_bytes=request_bytes, ahead=ahead)
         yield from _in_place(stored, pieces)
         return
-    name, segment = segment_of(stored.details)
+    name, segment = described(stored.details)
     if (read_batches := layout_of(name).read_batches) is not None:
         yield from read_batches(storage, segment, check_crc=check_crc)
         return
@@ -147,8 +146,8 @@ def _lost(storage: Storage, stored: Slice, reached: int, error: MaxbrodError) ->
 
 
 def read_foreign(storage: Storage, details: str, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The records of a segment that `travelling.describe` has described, without transaction markers."""
-    name, segment = segment_of(details)
+    """The records of a segment that `foreign.describe` has described, without transaction markers."""
+    name, segment = described(details)
     layout = layout_of(name)
     if not segment.details.get(UNCOMMITTED):
         yield from layout.read(storage, segment, columns=columns)

@@ -17,7 +17,6 @@ from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, new_run_id, sli
 from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.plan.rows import convert_rows
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError, error_of
-from maxbrod.layouts.travelling import decode_slice
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.restore.plan.plan import RestorePlan, sources_of
 from maxbrod.restore.plan.sources import Source, UnreadableRange, revisions_of, sound_part
@@ -293,7 +292,6 @@ def _item(
         topic_id=part.topic_id,
         start=max(asked[0], part.rows[0].base_offset, end or 0),
         end=min(asked[1], part.end),
-        survey="",
         slices=tuple(each for each in slices if each is not None),
     )
 
@@ -303,5 +301,4 @@ def _rows(part: ConvertPart, item: TransferItem, done: Transformed, run_id: str)
         replace(row, base_offset=max(row.base_offset, item.start), end_offset=min(row.end_offset, item.end))
         for row in part.rows
     ]
-    slices = [decode_slice(fields) for fields in done.segments]
-    return convert_rows(clipped, slices, run_id=run_id, written_at=now_ms(), otherwise=GapReason.PRUNED)
+    return convert_rows(clipped, done.slices, run_id=run_id, written_at=now_ms(), otherwise=GapReason.PRUNED)

@@ -6,7 +6,7 @@ published or committed it, so a task may run twice, or again.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,11 +18,11 @@ from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.layouts.decoding import Skipped, decode_committed
+from maxbrod.layouts.foreign import ForeignSegment, PartitionSurvey  # noqa: TC001 - pydantic reads these types
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.layouts.reading import read_logs, read_records
 from maxbrod.layouts.registry import NATIVE, layout_of
-from maxbrod.layouts.travelling import decode_survey, encode_segment
 from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.storage.stores import open_storage
 
@@ -66,8 +66,8 @@ class TransferItem:
     topic_id: str
     start: int
     end: int
-    survey: str
-    """What the target has of the partition, as `travelling.encode_survey` encodes it."""
+    survey: PartitionSurvey | None = None
+    """What a target in another tool's layout has of the partition."""
     slices: tuple[Slice, ...] = ()
     asked: int | None = None
     """Where the target ended, if the log began after that: the source has deleted the offsets up to `start`."""
@@ -81,8 +81,10 @@ class Transferred:
 
     where: TopicPartition
     topic_id: str
-    segments: tuple[dict[str, Any], ...] = ()
-    """As `travelling.encode_segment` encodes them."""
+    segments: tuple[ForeignSegment, ...] = ()
+    """What was written in another tool's layout."""
+    slices: tuple[Slice, ...] = ()
+    """What was written in our own."""
     records: int = 0
     raw_bytes: int = 0
     """Bytes of log read; 0 if the records did not come from a cluster."""
@@ -120,14 +122,16 @@ def _transfer(settings: TransferSettings, target: Storage, records: _Records) ->
     try:
         with naming(str(item.where)):
             layout = layout_of(settings.layout)
-            survey = decode_survey(item.survey)
-            written = layout.write(target, item.where, records, records.options(settings.options), survey=survey)
+            if item.survey is None:
+                raise UsageError("nothing says what the target has of the partition")
+            options, survey = records.options(settings.options), item.survey.survey()
+            written = layout.write(target, item.where, records, options, survey=survey)
     except MaxbrodError as error:
         return nothing(item, error)
     return Transferred(
         where=item.where,
         topic_id=item.topic_id,
-        segments=tuple(encode_segment(each) for each in written),
+        segments=tuple(written),
         records=records.count,
         raw_bytes=records.raw_bytes,
         start=records.start,
@@ -237,7 +241,7 @@ def run_copy_task(settings: TransferSettings, items: Sequence[TransferItem]) -> 
         Transferred(
             where=item.where,
             topic_id=item.topic_id,
-            segments=tuple(asdict(each) for each in part.slices),
+            slices=tuple(part.slices),
             records=sum(each.records for each in part.slices),
             start=item.start,
             end=item.end,

@@ -5,15 +5,13 @@ Errors in an expression are reported with the first line of Spark's message.
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod import strict_json
 from maxbrod.errors import UsageError
+from maxbrod.transfer.items import ITEMS
 from maxbrod.transform.plan import (
     CARRIED,
     FAILED,
@@ -28,7 +26,7 @@ from maxbrod.transform.plan import (
     schema_of,
     table_schema,
 )
-from maxbrod.transform.task import Transformed, TransformSettings, read_rows, write_rows
+from maxbrod.transform.task import ANSWERS, Transformed, TransformSettings, read_rows, write_rows
 from maxbrod.work.jobs import collect
 from maxbrod.work.settling import settled
 
@@ -259,7 +257,7 @@ def run_transform_job(
 
     Reading, expressions and writing are one stage: Spark neither shuffles nor stores records in between.
     """
-    payloads = tuple(json.dumps([asdict(item) for item in task]) for task in tasks)
+    payloads = tuple(ITEMS.dump_json(tuple(task)).decode() for task in tasks)
     if not payloads:
         return []
     with mistakes("an expression fails"):
@@ -270,8 +268,4 @@ def run_transform_job(
             partial(settled, partial(write_rows, settings, payloads)), "answer string"
         )
         table = collect(session, answers, name=settings.run_id, on_done=on_done, stop=stop, passed_on=is_mistake)
-    return [_transformed(values) for answer in table["answer"].to_pylist() for values in strict_json.parse(answer)]
-
-
-def _transformed(values: dict[str, Any]) -> Transformed:
-    return Transformed(**{**values, "segments": tuple(values["segments"])})
+    return [each for answer in table["answer"].to_pylist() for each in ANSWERS.validate_json(answer)]

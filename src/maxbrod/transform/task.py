@@ -7,19 +7,20 @@ its task and item, and the last row of an item gives the number of its records.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+from pydantic import TypeAdapter
 
-from maxbrod import strict_json
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.errors import MaxbrodError, naming
+from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of what travels
 from maxbrod.layouts.reading import read_records
 from maxbrod.storage.stores import open_storage
-from maxbrod.transfer.items import decode_item
+from maxbrod.transfer.items import ITEMS
 from maxbrod.transform.plan import CARRIED, END, FAILED, PLACES, PREFIX, RECORD, SHOWN, Changes
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Transformed:
     partition: int
     start: int
     """The start of the item."""
-    segments: tuple[dict[str, Any], ...] = ()
+    slices: tuple[Slice, ...] = ()
     read: int = 0
     kept: int = 0
     changed: dict[str, int] = field(default_factory=dict)
@@ -82,13 +83,16 @@ class Transformed:
         )
 
 
+ANSWERS: Final = TypeAdapter(list[Transformed])
+
+
 def read_rows(
     settings: TransformSettings, payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The records of each task, item after item, in the order of offsets. Each item ends with a row of its own."""
     for batch in batches:
         for task in batch.column(0).to_pylist():
-            items = [decode_item(values) for values in strict_json.parse(payloads[task])]
+            items = ITEMS.validate_json(payloads[task])
             yield from _read_task(settings, task, items)
 
 
@@ -169,5 +173,5 @@ def write_rows(
     """The outcome of one task, as one row of JSON: a `Transformed` for each of its items."""
     from maxbrod.transform.writer import write_task  # noqa: PLC0415 - numba, which readers load by themselves
 
-    answer = [asdict(each) for each in write_task(settings, payloads, batches)]
-    yield pa.RecordBatch.from_pylist([{"answer": json.dumps(answer)}], schema=pa.schema([("answer", pa.string())]))
+    answer = ANSWERS.dump_json(list(write_task(settings, payloads, batches))).decode()
+    yield pa.RecordBatch.from_pylist([{"answer": answer}], schema=pa.schema([("answer", pa.string())]))

@@ -6,7 +6,6 @@ Each attempt gives its objects names of their own, and only objects that the dri
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +23,7 @@ from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.storage.stores import open_storage
-from maxbrod.transfer.items import decode_item
+from maxbrod.transfer.items import ITEMS
 from maxbrod.transform.plan import CARRIED, END, FAILED, FIELDS, PREFIX, RECORD
 from maxbrod.transform.task import Transformed, TransformSettings
 
@@ -102,7 +101,7 @@ class _Task:
     def _begin(self, task: NDArray[np.int32]) -> None:
         if self._number is None and len(task):
             self._number = int(task[0])
-            self._items = [decode_item(values) for values in strict_json.parse(self._payloads[self._number])]
+            self._items = list(ITEMS.validate_json(self._payloads[self._number]))
         if (task != self._number).any():
             raise _mixed("rows of several tasks arrived together")
 
@@ -200,7 +199,7 @@ class _Item:
     def outcome(self) -> Transformed:
         return Transformed(
             **_place(self._item),
-            segments=tuple(asdict(each) for each in self._part.slices),
+            slices=tuple(self._part.slices),
             read=self._counts["read"],
             kept=self._counts["kept"],
             changed={name: self._counts[name] for name in FIELDS if self._counts[name]},

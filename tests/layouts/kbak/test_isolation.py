@@ -17,10 +17,9 @@ from kbak.archives import FACTS, NOTHING, WHERE, some
 from maxbrod.archive.surveyed import rows_of
 from maxbrod.catalog.rows import Segment
 from maxbrod.layouts.decoding import Skipped
-from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
+from maxbrod.layouts.foreign import ClusterFacts, WriteOptions, describe
 from maxbrod.layouts.kbak.layout import LAYOUT
 from maxbrod.layouts.reading import read_foreign
-from maxbrod.layouts.travelling import describe
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:

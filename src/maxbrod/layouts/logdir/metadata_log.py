@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.decoding import decode_committed
-from maxbrod.layouts.foreign import Fault
-from maxbrod.layouts.foreign_cluster import ForeignAcl, ForeignBroker, ForeignCluster, ForeignQuota, ForeignUser
+from maxbrod.layouts.foreign import Fault, ForeignAcl, ForeignBroker, ForeignCluster, ForeignQuota, ForeignUser
 from maxbrod.layouts.logdir.metadata_records import (
     AclAdded,
     AclRemoved,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.layouts.fields import Fields
-from maxbrod.layouts.foreign_cluster import ForeignAcl, ForeignBroker, ForeignUser
+from maxbrod.layouts.foreign import ForeignAcl, ForeignBroker, ForeignUser
 from maxbrod.model import topic_id_text
 
 if TYPE_CHECKING:
