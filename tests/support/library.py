@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import kafka.net.inet as library
 import pytest
 
 
@@ -14,6 +13,7 @@ def sockets_closed() -> None:
 
     A client that is closed while it connects leaves it to the garbage collector, which warns in the midst of any test.
     """
+    import kafka.net.inet as library  # noqa: PLC0415 - when its warnings are filtered
 
     async def connect(
         self: Any, net: Any, addrinfo: Any, socket_options: Any = (), timeout_at: float | None = None
