@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.archive.archive import open_archive
-from maxbrod.archive.carried import NOTHING, encode_carried
+from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode
 from maxbrod.backup.archive_state import read_archive_state
 from maxbrod.catalog.catalog import Catalog

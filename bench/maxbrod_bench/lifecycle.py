@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.archive.archive import open_native
-from maxbrod.archive.carried import NOTHING, encode_carried
+from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.batch.encode import encode
