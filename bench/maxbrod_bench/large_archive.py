@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.archive.archive import open_archive
-from maxbrod.archive.carried import NOTHING, encode_carried
+from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode
 from maxbrod.backup.archive_state import read_archive_state
 from maxbrod.catalog.catalog import Catalog
@@ -31,7 +31,15 @@ from maxbrod.restore.loss import listed_losses
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.sources import measure_sources
 from maxbrod.storage.stores import open_storage
-from maxbrod_bench.planning import PARTITIONS, SEGMENT_BYTES, SEGMENT_OFFSETS, TOPIC_PARTITIONS, name_of, rows_of
+from maxbrod_bench.planning import (
+    PARTITIONS,
+    SEGMENT_BYTES,
+    SEGMENT_OFFSETS,
+    TOPIC_PARTITIONS,
+    name_of,
+    rows_of,
+    with_columns,
+)
 from maxbrod_bench.race import Figure, at_most, measure_fresh, peak_bytes
 
 if TYPE_CHECKING:
@@ -136,16 +144,9 @@ def write_archive(folder: str, *, partitions: int, segments: int, packed: bool =
 
 
 def _in_pack(rows: pa.Table, path: str) -> pa.Table:
-    count = rows.num_rows
-    values: dict[str, pa.Array] = {
-        "path": pa.array([path] * count, pa.string()),
-        "position": pa.array(np.arange(count) * _PACK_BYTES, pa.int64()),
-        "bytes": pa.array(np.full(count, _PACK_BYTES), pa.int64()),
-        "raw_bytes": pa.array(np.full(count, _PACK_BYTES), pa.int64()),
-    }
-    for name, column in values.items():
-        rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), column)
-    return rows
+    sizes = np.full(rows.num_rows, _PACK_BYTES)
+    places = np.arange(rows.num_rows) * _PACK_BYTES
+    return with_columns(rows, {"path": [path] * rows.num_rows, "position": places, "bytes": sizes, "raw_bytes": sizes})
 
 
 def _record_run(storage: Storage, number: int, partitions: int, cluster: dict[str, Any]) -> Run:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import conform
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import ForeignSegment, Layout, Survey, WriteOptions
 from maxbrod.layouts.registry import FOREIGN, layout_of

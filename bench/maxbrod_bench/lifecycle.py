@@ -18,18 +18,17 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.archive.archive import open_native
-from maxbrod.archive.carried import NOTHING, encode_carried
+from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import SLICE_FIELDS, Run, Segment
+from maxbrod.catalog.rows import Run, Segment
 from maxbrod.compact.options import CompactOptions
 from maxbrod.compact.run import compact_archive
 from maxbrod.config import Config
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState, encode_state
-from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders
 from maxbrod.storage.stores import directory_of, open_storage
@@ -38,10 +37,10 @@ from maxbrod.work.session import Session, open_session
 from maxbrod_bench.planning import measure_scale, plan_slices
 from maxbrod_bench.race import Figure, Lap, LifecycleGroup, race_laps, rate, require, speed, time_lap
 from maxbrod_bench.table import copy_files
-from maxbrod_bench.upkeep import measure_rebuild, measure_requests
+from maxbrod_bench.upkeep import TOPIC, TOPIC_ID, measure_rebuild, measure_requests, write_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -60,8 +59,6 @@ DAY_RECORDS: Final = 10
 """For each partition and second."""
 COPY_WANTED: Final = 0.7
 _COMMITTED_RUNS: Final = 1000
-TOPIC: Final = "orders"
-TOPIC_ID: Final = "0123456789abcdefghijkl"
 _LATER_MS: Final = 1 << 42
 
 KEYED_SEGMENTS: Final = 50
@@ -196,7 +193,7 @@ def _sizes(url: str) -> dict[str, Any]:
     return {"rows": rows.num_rows, "objects": len(rows["path"].unique()), "bytes": sizes, "seconds": min(taken)}
 
 
-def write_runs(url: str, runs: Any, *, packed: bool) -> None:  # noqa: ANN401 - an iterable of logs by partition
+def write_runs(url: str, runs: Iterable[dict[int, NDArray[np.uint8]]], *, packed: bool) -> None:
     """Write runs one after the other; each adds its log, moved to where the partition ends."""
     storage = open_storage(url)
     catalog = Catalog.create(storage)
@@ -204,27 +201,15 @@ def write_runs(url: str, runs: Any, *, packed: bool) -> None:  # noqa: ANN401 - 
     rows: list[Segment | Run] = []
     for run, logs in enumerate(runs):
         run_id = f"run-{run:08d}"
-        with ArchiveWriter(storage, run_id=run_id) as writer:
-            parts = {
-                number: writer.partition(topic=TOPIC, topic_id=TOPIC_ID, partition=number, packed=packed)
-                for number in logs
-            }
-            for number, part in parts.items():
-                moved = _moved(logs[number], ends.get(number, 0))
-                part.append(moved, walk(moved, check_crc=False))
-        for number, part in parts.items():
-            ends[number] = part.slices[-1].end_offset
-            rows += [_row(each, number, run_id, run) for each in part.slices]
+        moved = {number: _moved(log, ends.get(number, 0)) for number, log in logs.items()}
+        written = write_segments(storage, moved, run_id=run_id, written_at=run, packed=packed)
+        ends |= {row.partition: row.end_offset for row in written}
+        rows += written
         rows.append(Run(run_id=run_id, started_at=run, finished_at=run, snapshot=None, statistics={}, written_at=run))
         if run % _COMMITTED_RUNS == _COMMITTED_RUNS - 1:
             catalog.commit(rows)
             rows = []
     catalog.commit(rows)
-
-
-def _row(each: Any, partition: int, run_id: str, written_at: int) -> Segment:  # noqa: ANN401 - a slice
-    values = {name: getattr(each, name) for name in SLICE_FIELDS}
-    return Segment(**values, topic=TOPIC, topic_id=TOPIC_ID, partition=partition, run_id=run_id, written_at=written_at)
 
 
 def _moved(log: NDArray[np.uint8], by: int) -> NDArray[np.uint8]:

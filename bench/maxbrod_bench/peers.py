@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from maxbrod.batch.coalescing import AUTO, Batches, Coalescer
+from maxbrod.batch.coalesce import AUTO, Batches, Coalescer
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import EnvironmentMissingError, MaxbrodError

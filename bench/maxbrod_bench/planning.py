@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,7 @@ from maxbrod.backup.plan.starts import Earliest
 from maxbrod.backup.plan.states import PartitionState, plan_partition
 from maxbrod.backup.plan.tasks import Wave, plan_tasks
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import Gap, Segment, decode_rows, slice_of
-from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 from maxbrod.restore.plan.choosing import Chosen
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
@@ -29,6 +28,8 @@ from maxbrod.storage.stores import open_storage
 from maxbrod_bench.race import Figure, at_most, measure_fresh, peak_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from maxbrod.catalog.queries import ArchivedRange
 
 
@@ -131,44 +132,43 @@ def name_of(number: int) -> tuple[str, int]:
 
 
 def rows_of(run: int, partitions: int) -> pa.Table:
-    """One row of data of every partition, after those of earlier runs."""
-    names, numbers = zip(*map(name_of, range(partitions)), strict=True)
+    """Return one row of data of every partition, after those of earlier runs: one row, repeated, with other names."""
     base = run * SEGMENT_OFFSETS
-    run_id = f"20260101T0000{run:02d}Z-bench"
+    row = Segment(
+        topic="",
+        topic_id="",
+        partition=0,
+        base_offset=base,
+        end_offset=base + SEGMENT_OFFSETS,
+        path="",
+        position=0,
+        bytes=SEGMENT_BYTES,
+        raw_bytes=SEGMENT_BYTES,
+        codec="lz4",
+        records=SEGMENT_OFFSETS,
+        control_records=0,
+        min_timestamp=base,
+        max_timestamp=base + SEGMENT_OFFSETS,
+        first_leader_epoch=0,
+        last_leader_epoch=0,
+        digest="crc32c:01234567",
+        run_id=f"20260101T0000{run:02d}Z-bench",
+        written_at=run,
+    )
+    names = [name_of(number) for number in range(partitions)]
+    topics = [topic for topic, _ in names]
+    paths = [f"segments/{topic}/{topic}/{number}/{base:020d}-0123456789abcdef.log" for topic, number in names]
+    repeated = encode_rows([row]).take(np.zeros(partitions, np.int64))
+    return with_columns(
+        repeated, {"topic": topics, "topic_id": topics, "partition": [number for _, number in names], "path": paths}
+    )
 
-    def same(value: object, kind: pa.DataType) -> pa.Array:
-        return pa.array([value] * partitions, kind)
 
-    columns: dict[str, pa.Array] = {
-        "topic": pa.array(names),
-        "topic_id": pa.array(names),
-        "partition": pa.array(np.array(numbers, np.int32)),
-        "base_offset": same(base, pa.int64()),
-        "end_offset": same(base + SEGMENT_OFFSETS, pa.int64()),
-        "kind": same(Kind.DATA, pa.string()),
-        "path": pa.array(
-            [
-                f"segments/{name}/{name}/{number}/{base:020d}-0123456789abcdef.log"
-                for name, number in zip(names, numbers, strict=True)
-            ]
-        ),
-        "position": same(0, pa.int64()),
-        "bytes": same(SEGMENT_BYTES, pa.int64()),
-        "raw_bytes": same(SEGMENT_BYTES, pa.int64()),
-        "codec": same("lz4", pa.string()),
-        "records": same(SEGMENT_OFFSETS, pa.int64()),
-        "control_records": same(0, pa.int64()),
-        "min_timestamp": same(base, pa.int64()),
-        "max_timestamp": same(base + SEGMENT_OFFSETS, pa.int64()),
-        "first_leader_epoch": same(0, pa.int32()),
-        "last_leader_epoch": same(0, pa.int32()),
-        "digest": same("crc32c:01234567", pa.string()),
-        "level": same(0, pa.int32()),
-        "run_id": same(run_id, pa.string()),
-        "written_at": same(run, pa.int64()),
-    }
-    empty = {field.name: pa.nulls(partitions, field.type) for field in SCHEMA if field.name not in columns}
-    return pa.table({**columns, **empty}).select(SCHEMA.names).cast(SCHEMA)
+def with_columns(rows: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    for name, values in columns.items():
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(name), pa.array(values, rows.schema.field(name).type))
+    return rows
 
 
 def measure_scale(*, scale: float = 1.0) -> list[Figure]:

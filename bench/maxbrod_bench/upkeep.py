@@ -51,6 +51,8 @@ _RECORDS: Final = 4096
 """Appended at once."""
 _SMALL_PARTITIONS: Final = 500
 
+TOPIC: Final = "orders"
+TOPIC_ID: Final = "0123456789abcdefghijkl"
 RUNS: Final = 64
 """As many as lie between two sweeps of the catalog, so that every kind of upkeep is among them."""
 _RUN_PARTITIONS: Final = 10
@@ -201,35 +203,42 @@ def count_requests(*, partitions: int, packed: bool, runs: int = RUNS) -> tuple[
         return storage.counts, sum(info.size for info in inner.list())
 
 
-def _run(storage: Storage, catalog: Catalog, number: int, partitions: int, *, packed: bool) -> None:
-    run_id = f"run-{number:04}"
-    batch = one_batch(number)
-    with ArchiveWriter(storage, run_id=run_id, compression=Compression.parse("source")) as archive:
-        parts = [
-            archive.partition(topic="bench", topic_id="bench", partition=each, packed=packed)
-            for each in range(partitions)
-        ]
-        for part in parts:
-            part.append(batch, walk(batch))
+def write_segments(
+    storage: Storage,
+    logs: Mapping[int, NDArray[np.uint8]],
+    *,
+    run_id: str,
+    written_at: int,
+    packed: bool,
+    codec: str = "auto",
+) -> list[Segment]:
+    """Write the log of each partition as a run does; returns the rows of its segments."""
+    with ArchiveWriter(storage, run_id=run_id, compression=Compression.parse(codec)) as writer:
+        parts = {
+            number: writer.partition(topic=TOPIC, topic_id=TOPIC_ID, partition=number, packed=packed) for number in logs
+        }
+        for number, part in parts.items():
+            part.append(logs[number], walk(logs[number], check_crc=False))
             part.close()
-    shared: dict[str, Any] = {"run_id": run_id, "written_at": number}
-    rows: list[Any] = [
-        Segment(
-            topic="bench",
-            topic_id="bench",
-            partition=each,
-            **{name: getattr(found, name) for name in SLICE_FIELDS},
-            **shared,
-        )
-        for each, part in enumerate(parts)
+    shared: dict[str, Any] = {"topic": TOPIC, "topic_id": TOPIC_ID, "run_id": run_id, "written_at": written_at}
+    return [
+        Segment(partition=number, **{name: getattr(found, name) for name in SLICE_FIELDS}, **shared)
+        for number, part in parts.items()
         for found in part.slices
     ]
+
+
+def _run(storage: Storage, catalog: Catalog, number: int, partitions: int, *, packed: bool) -> None:
+    run_id = f"run-{number:04}"
+    logs = dict.fromkeys(range(partitions), one_batch(number))
+    rows = write_segments(storage, logs, run_id=run_id, written_at=number, packed=packed, codec="source")
     path = f"snapshots/{run_id}.json.zst"
-    ends = {PartitionId(topic_id="bench", partition=each): number + 1 for each in range(partitions)}
+    ends = {PartitionId(topic_id=TOPIC_ID, partition=partition): number + 1 for partition in logs}
     facts = RunFacts(started_at=number, finished_at=number, statistics={}, commit=catalog.version + 1)
-    snapshot = Snapshot(run_id=run_id, taken_at_ms=number, cluster={}, ends=ends, topics={"bench": "bench"}, run=facts)
+    snapshot = Snapshot(run_id=run_id, taken_at_ms=number, cluster={}, ends=ends, topics={TOPIC_ID: TOPIC}, run=facts)
     storage.put(path, encode_snapshot(snapshot))
-    catalog.commit([*rows, Run(started_at=number, finished_at=number, snapshot=path, **shared)])
+    run = Run(run_id=run_id, started_at=number, finished_at=number, snapshot=path, written_at=number)
+    catalog.commit([*rows, run])
 
 
 def count_compaction(*, partitions: int, packed: bool, runs: int = RUNS) -> tuple[Counter[str], int, int]:
@@ -241,7 +250,7 @@ def count_compaction(*, partitions: int, packed: bool, runs: int = RUNS) -> tupl
             _run(storage, catalog, number, partitions, packed=packed)
         storage.counts.clear()
         catalog = Catalog.open(storage)
-        limits = {"bench": CompactionLimits(age_ms_min=0, segments_min=2, bytes_min=1)}
+        limits = {TOPIC: CompactionLimits(age_ms_min=0, segments_min=2, bytes_min=1)}
         rows = catalog.rows(columns=PLAN_COLUMNS)
         plan = plan_groups(rows, catalog.replaced_rows().select(REPLACED_COLUMNS), limits, now_ms=1 << 42)
         merges = merges_of(catalog, plan.groups)

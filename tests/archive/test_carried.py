@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from maxbrod.archive.carried import NOTHING, Carried, RunKnowledge, carry, decode_carried, encode_carried
-from maxbrod.archive.incarnations import Incarnation, newest_ids
-from maxbrod.archive.known import GONE, know
+from maxbrod.archive.knowledge import GONE, NOTHING, Carried, RunKnowledge, carry, decode_carried, encode_carried, know
+from maxbrod.archive.selection import Incarnation, newest_ids
 from maxbrod.errors import CorruptDataError
 from maxbrod.kafka.state.cluster_state import (
     Acl,

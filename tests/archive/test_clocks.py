@@ -10,8 +10,8 @@ import pytest
 
 import maxbrod
 from catalog.examples import run as run_row
-from maxbrod.archive.clocks import Clocks, read_clocks
 from maxbrod.archive.undo import undo_prune
+from maxbrod.archive.upkeep import Clocks, read_clocks
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.log import LOG_RETENTION_MS, RETENTION_MS, delete_expired, time_of
 from maxbrod.cli.main import run as main
@@ -110,9 +110,8 @@ def test_a_prune_under_a_clock_that_is_behind_has_its_whole_grace(
     archive = backed_up(local_place, ages=(0,))
     monkeypatch.setattr(type(archive.catalog), "recent_paths", lambda *_: set())
     with monkeypatch.context() as patched:
-        patched.setattr("maxbrod.archive.clocks._demand_agreement", lambda *_: None)
-        for module in ("archive.clocks", "archive.lifecycle"):
-            patched.setattr(f"maxbrod.{module}.now_ms", lambda: now_ms() - 30 * DAY_MS)
+        patched.setattr("maxbrod.archive.upkeep._demand_agreement", lambda *_: None)
+        patched.setattr("maxbrod.archive.upkeep.now_ms", lambda: now_ms() - 30 * DAY_MS)
         patched.setattr(Clocks, "after_ms", lambda clocks, grace_s: clocks.own_ms + grace_s * 1000)
         report = prune(archive, older_days=-26)
     assert (report.going.segments, report.undo_until_ms or 0) > (0, 0)
@@ -205,7 +204,7 @@ def test_a_clock_that_is_ahead_cleans_up_no_entry_of_the_log_and_no_file_of_the_
 
 OWN_CLOCK: Final = frozenset({"now_ms", "time", "time_ns", "now", "utcnow"})
 MAY_ASK: Final = {
-    "archive/clocks.py": "the one place that asks",
+    "archive/upkeep.py": "the one place that asks",
     "catalog/log.py": "for the earlier one of it and of the store's newest stamp",
     "catalog/catalog.py": "how often to look for unused files, and whether a commit is late",
     "catalog/commits.py": "for the times of new files; it deletes only those of its own refused commit",

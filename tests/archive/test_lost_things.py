@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from archive.examples import part
 from archive.test_carried import cluster, group, offset, topic
 from catalog.examples import segment
-from maxbrod.archive.carried import NOTHING, encode_carried
 from maxbrod.archive.foreign_target import _with_lost, facts_of
+from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup.archive_state import read_archive_state
 from maxbrod.backup.notices import clock_behind

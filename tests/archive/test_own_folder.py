@@ -11,7 +11,7 @@ from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest
 from maxbrod.config import StorageConfig
 from maxbrod.drill.state import forget, own_drill, remember
 from maxbrod.layouts.binlog.format import MAGIC
-from maxbrod.storage.overlay import OWN_FOLDER
+from maxbrod.storage.composed import OWN_FOLDER
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from backup.oracle import Holding, read_archive
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog import catalog as catalog_module
-from maxbrod.catalog.generations import Generation, Stage
+from maxbrod.catalog.generations import Generation, GenerationStage
 from maxbrod.check.run import check_archive
 from maxbrod.errors import EXIT_FAILED, MaxbrodError
 from maxbrod.inspect.garbage import collect_garbage
@@ -65,7 +65,7 @@ def fresh(cluster: Cluster, topic: str, place: Path) -> Holding:
     return read_archive(str(place))
 
 
-def stages(archive: Path) -> list[tuple[int, Stage]]:
+def stages(archive: Path) -> list[tuple[int, GenerationStage]]:
     (found,) = open_archive(str(archive)).catalog.generations().values()
     return [(each.number, each.stage) for each in found.generations]
 
@@ -93,7 +93,7 @@ def test_a_new_generation_has_what_the_log_has_and_the_old_one_is_there_as_of_ol
     rows_then = as_of(archive, run)
     first = back_up(config_of(cluster, archive, topic, **OFTEN))
     assert first.exit_code == 0, first.notices
-    assert stages(archive) == [(1, Stage.RETIRED), (2, Stage.ACTIVE)]
+    assert stages(archive) == [(1, GenerationStage.RETIRED), (2, GenerationStage.ACTIVE)]
     held = read_archive(str(archive))
     assert held.records == fresh(cluster, topic, tmp_path / "other").records
     assert sum(map(len, held.records.values())) < sum(map(len, before.records.values()))
@@ -136,7 +136,7 @@ def test_a_generation_is_read_over_many_runs_while_the_backup_goes_on_and_nobody
     filled(cluster, topic, archive)
     began = fresh(cluster, topic, tmp_path / "began").records
     back_up(config_of(cluster, archive, topic, **BOUNDED))
-    assert stages(archive) == [(1, Stage.ACTIVE), (2, Stage.BUILDING)]
+    assert stages(archive) == [(1, GenerationStage.ACTIVE), (2, GenerationStage.BUILDING)]
     before = read_archive(str(archive)).records
     read: list[int] = []
     for turn in range(POINTS_MAX):
@@ -152,7 +152,7 @@ def test_a_generation_is_read_over_many_runs_while_the_backup_goes_on_and_nobody
         assert check_archive(opened).exit_code == 0
         building = opened.catalog.building()
         read.append(building.num_rows)
-        if stages(archive)[1] == (2, Stage.ACTIVE):
+        if stages(archive)[1] == (2, GenerationStage.ACTIVE):
             break
         # Still the old generation, as it grows.
         for key, old in before.items():
@@ -207,7 +207,9 @@ def test_killed_around_any_commit_the_archive_has_the_old_generation_or_the_new_
         with dying(point) as met:
             back_up(config_of(cluster, archive, topic, **OFTEN))
         known = open_archive(str(archive)).catalog.generations().values()
-        seen.append([each.number for topics in known for each in topics.generations if each.stage is Stage.ACTIVE])
+        seen.append(
+            [each.number for topics in known for each in topics.generations if each.stage is GenerationStage.ACTIVE]
+        )
         assert read_archive(str(archive)).records == (new if seen[-1] == [2] else old), point
         assert check_archive(open_archive(str(archive))).exit_code == 0, point
         if len(met) <= point:
@@ -215,7 +217,7 @@ def test_killed_around_any_commit_the_archive_has_the_old_generation_or_the_new_
         report = back_up(config_of(cluster, archive, topic, **OFTEN))
         assert report.exit_code == 0, (point, report.notices)
         assert read_archive(str(archive)).records == new, point
-        assert (2, Stage.BUILDING) not in stages(archive)
+        assert (2, GenerationStage.BUILDING) not in stages(archive)
         shutil.rmtree(archive)
     # It begins, has been read, is known to be complete, and is active.
     assert seen == [[], [1], [1], [1], [1], [1], [1], [2], [2]]
@@ -262,7 +264,7 @@ def test_beside_a_switch_a_query_reads_its_own_version_and_a_stream_each_offset_
     assert stream.plan()
     first = _values(stream.run())
     assert back_up(config_of(cluster, archive, topic, **OFTEN)).exit_code == 0
-    assert stages(archive) == [(1, Stage.RETIRED), (2, Stage.ACTIVE)]
+    assert stages(archive) == [(1, GenerationStage.RETIRED), (2, GenerationStage.ACTIVE)]
     new = _values(query(archive))
     assert _values(row for split in splits for part in reader.read(split) for row in part.to_pylist()) == old
     rest = [row for part in stream.drain() for row in part]
@@ -284,7 +286,7 @@ def test_a_generation_that_cannot_be_completed_is_dropped_by_name(
     archive = tmp_path / "archive"
     filled(cluster, topic, archive)
     back_up(config_of(cluster, archive, topic, **BOUNDED))
-    assert last(archive).stage is Stage.BUILDING
+    assert last(archive).stage is GenerationStage.BUILDING
     if what == "deleted":
         recreate_topic(cluster, topic)
     else:

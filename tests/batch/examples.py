@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from reference import Record
 
-from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.batch.columns import RECORD_SCHEMA
 
 INT64_MAX = (1 << 63) - 1
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reference import Record
 from test_legacy import message, wrapper
 
-from maxbrod.batch.beginnings import begin_at
+from maxbrod.batch.cuts import begin_at
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
@@ -100,7 +100,7 @@ def test_a_batch_that_cannot_be_read_stays_as_it_is() -> None:
 def test_a_log_that_begins_with_a_batch_loads_no_compiled_code() -> None:
     program = (
         "import sys, numpy as np\n"
-        "from maxbrod.batch.beginnings import begin_at\n"
+        "from maxbrod.batch.cuts import begin_at\n"
         "from maxbrod.batch.headers import walk\n"
         f"log = np.frombuffer(bytes.fromhex('{encode(to_arrow(numbered(10, 20))).tobytes().hex()}'), np.uint8)\n"
         "for offset in (-1, 0, 10, 20):\n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reference import Record
 from replay_cases import Log, appended, logs, packed, replay_all, wanted
 
-from maxbrod.batch.coalescing import Batches, Coalescer, JoinRule
+from maxbrod.batch.coalesce import Batches, Coalescer, JoinRule
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import HEADER_BYTES, walk
@@ -232,7 +232,7 @@ def test_large_batches_load_no_compiled_code() -> None:
     program = """
 import sys
 import numpy as np
-from maxbrod.batch.coalescing import Batches, Coalescer, JoinRule
+from maxbrod.batch.coalesce import Batches, Coalescer, JoinRule
 from maxbrod.batch.headers import walk
 from maxbrod.model import Codec
 

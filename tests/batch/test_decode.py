@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Record, varint, write_batch, write_record
 
+from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.batch.compression import compress
 from maxbrod.batch.decode import decode, decode_in_parts
 from maxbrod.batch.headers import walk
-from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, UsageError
 from maxbrod.model import Codec
 

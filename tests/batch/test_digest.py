@@ -12,10 +12,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from maxbrod.batch.columns import binary_column
+from maxbrod.batch.columns import RECORD_SCHEMA, binary_column
 from maxbrod.batch.digest import BASES, PRIME, Digest, Field, join
-from maxbrod.batch.hashing import COLUMNS, _values, digest_records, hash_fields
-from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.batch.hashes import COLUMNS, _values, digest_records, hash_fields
 
 MASK = (1 << 64) - 1
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Record, read_batches, write_batch
 
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import conform
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk

@@ -13,13 +13,12 @@ from test_groups import peak_bytes
 from test_legacy import message
 from test_transactions import ABORT, COMMIT, data, marker
 
+from maxbrod.batch.columns import RECORD_SCHEMA, conform
 from maxbrod.batch.compression import compress
-from maxbrod.batch.conform import conform
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
-from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.batch.transactions import Transactions, committed_batches, from_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
 from maxbrod.model import Codec

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from reference import Record, write_batch
 
 from maxbrod.batch import kernels, legacy_kernels
+from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.batch.compression import compress, fix_lz4_header
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
-from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.errors import CorruptDataError, RefusedError, UnsupportedFormatError
 from maxbrod.model import Codec
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from native_logs import pack
 from reference import Record
 
+from maxbrod.batch.decode import lowest_timestamps
 from maxbrod.batch.headers import walk
-from maxbrod.batch.looking import LOOKED_INTO_BYTES, Look, look_into
-from maxbrod.batch.timestamps import lowest_timestamps
+from maxbrod.batch.timestamp_scan import LOOKED_INTO_BYTES, TimestampScan, look_into
 from maxbrod.model import Codec
 
 NOW = 1_790_000_000_000
@@ -43,7 +43,7 @@ def test_a_look_never_finds_another_lowest_time_than_there_is(
 ) -> None:
     data = np.frombuffer(log_of(batches, codec, size), np.uint8)
     headers = walk(data)
-    lowest, sound = Look(steps=1 << 20, unpacked_bytes=1 << 30).lowest_timestamps(data, headers)
+    lowest, sound = TimestampScan(steps=1 << 20, unpacked_bytes=1 << 30).lowest_timestamps(data, headers)
     expected, _ = lowest_timestamps(data, headers)
     assert expected.tolist() == [min(times) for times in batches]
     assert sound.all()
@@ -52,7 +52,7 @@ def test_a_look_never_finds_another_lowest_time_than_there_is(
 
 def test_deltas_beyond_a_word_are_not_guessed() -> None:
     data = np.frombuffer(log_of([[0, 2**62], [5, 4]], Codec.NONE), np.uint8)
-    lowest, sound = Look().lowest_timestamps(data, walk(data))
+    lowest, sound = TimestampScan().lowest_timestamps(data, walk(data))
     assert sound.tolist() == [False, True]
     assert lowest[1] == 4
 
@@ -67,7 +67,7 @@ def test_damaged_records_are_never_sound_by_a_look(codec: Codec) -> None:
         damaged[position] ^= 0x55
         data = np.frombuffer(damaged, np.uint8)
         headers = walk(data, check_crc=False)
-        lowest, sound = Look().lowest_timestamps(data, headers)
+        lowest, sound = TimestampScan().lowest_timestamps(data, headers)
         expected, readable = lowest_timestamps(data, headers)
         assert (lowest == expected)[sound & readable].all()
         assert not (sound & ~readable).any()
@@ -79,7 +79,7 @@ def test_a_batch_that_holds_more_than_its_records_is_never_sound_by_a_look() -> 
     log = bytearray(log_of([[NOW, NOW - 1, NOW - 2]], Codec.NONE))
     log[57:61] = (2).to_bytes(4, "big")
     data = np.frombuffer(log, np.uint8)
-    assert Look().lowest_timestamps(data, walk(data, check_crc=False))[1].tolist() == [False]
+    assert TimestampScan().lowest_timestamps(data, walk(data, check_crc=False))[1].tolist() == [False]
 
 
 def test_a_large_task_is_not_looked_into() -> None:
@@ -87,16 +87,16 @@ def test_a_large_task_is_not_looked_into() -> None:
 
 
 def test_a_look_ends_when_it_has_cost_enough() -> None:
-    def looks(look: Look, batches: list[list[int]], codec: Codec = Codec.NONE) -> list[bool]:
+    def looks(look: TimestampScan, batches: list[list[int]], codec: Codec = Codec.NONE) -> list[bool]:
         data = np.frombuffer(log_of(batches, codec), np.uint8)
         sound: list[bool] = look.lowest_timestamps(data, walk(data))[1].tolist()
         return sound
 
-    steps = Look(steps=10)
+    steps = TimestampScan(steps=10)
     assert looks(steps, [[NOW] * 6, [NOW] * 4]) == [True, True]
     assert looks(steps, [[NOW] * 5]) == [False]
     assert looks(steps, [[NOW]]) == [False]
-    room = Look(unpacked_bytes=3000)
+    room = TimestampScan(unpacked_bytes=3000)
     assert looks(room, [[NOW] * 40], Codec.LZ4) == [True]
     assert looks(room, [[NOW] * 400], Codec.LZ4) == [False]
     assert looks(room, [[NOW] * 2], Codec.LZ4) == [False]

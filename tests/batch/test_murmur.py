@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.batch.murmur import partition_for
+from maxbrod.batch.hashes import partition_for
 
 if TYPE_CHECKING:
     from support.java_oracle import JavaOracle

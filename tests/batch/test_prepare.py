@@ -19,12 +19,12 @@ from maxbrod.batch import hash_kernels, kernels, legacy_kernels
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
-from maxbrod.batch.hashing import digest_records, hash_fields
+from maxbrod.batch.hashes import digest_records, hash_fields
 from maxbrod.batch.headers import walk
-from maxbrod.batch.murmur import partition_for
+from maxbrod.batch.hashes import partition_for
 from maxbrod.batch.prepare import prepare
 from maxbrod.batch.replay import replay
-from maxbrod.batch.timestamps import lowest_timestamps
+from maxbrod.batch.decode import lowest_timestamps
 from maxbrod.model import Codec
 prepare()
 def compiled():

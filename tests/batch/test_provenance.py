@@ -26,7 +26,7 @@ from maxbrod.batch.provenance import (
     without_provenance,
 )
 from maxbrod.batch.replay import replay
-from maxbrod.batch.rewriting import _jobs
+from maxbrod.batch.rewrite import _jobs
 from maxbrod.model import Codec, TimestampType
 
 PROVENANCE = Provenance(topic="orders", partition=3, cluster_id="Aq-z", restore_id="r-1")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from reference import Record, write_batch, write_record
 
 from maxbrod.batch.compression import compress
+from maxbrod.batch.decode import lowest_timestamps
 from maxbrod.batch.headers import walk
-from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from catalog.examples import gap, many_segments, rows, run, segment
 from maxbrod.archive.archive import open_archive
+from maxbrod.archive.surveyed import SurveyedCatalog
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Row, Run, decode_rows, encode_rows
 from maxbrod.catalog.schema import ABORTED_TYPE, SCHEMA
-from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.catalog.validity import find_fault
 from maxbrod.cli.main import run as maxbrod
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError

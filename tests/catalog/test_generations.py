@@ -12,7 +12,7 @@ from catalog.examples import TOPIC_ID, gap, run, segment
 from maxbrod.catalog.generations import (
     Generation,
     GenerationChanges,
-    Stage,
+    GenerationStage,
     TopicGenerations,
     as_active,
     as_building,
@@ -34,8 +34,8 @@ TOPIC = TopicGenerations(
     topic="orders",
     topic_id=TOPIC_ID,
     generations=(
-        Generation(number=1, stage=Stage.ACTIVE, began_at=1, activated_at=2, log_ends={0: 30, 7: 2**62}),
-        Generation(number=2, stage=Stage.BUILDING, began_at=3, targets={0: 20}, caught_up_at=4),
+        Generation(number=1, stage=GenerationStage.ACTIVE, began_at=1, activated_at=2, log_ends={0: 30, 7: 2**62}),
+        Generation(number=2, stage=GenerationStage.BUILDING, began_at=3, targets={0: 20}, caught_up_at=4),
     ),
 )
 
@@ -80,11 +80,11 @@ def test_the_switch_is_one_commit_and_as_of_older_runs_the_old_generation_stays(
         assert decode_rows(each.rows(as_of={PLACE: 30}, revisions={})) == OLD
         assert each.building().num_rows == 0
         assert [(one.number, one.stage) for one in each.generations()[TOPIC_ID].generations] == [
-            (1, Stage.RETIRED),
-            (2, Stage.ACTIVE),
+            (1, GenerationStage.RETIRED),
+            (2, GenerationStage.ACTIVE),
         ]
         assert each.generations()[TOPIC_ID].active == replace(
-            TOPIC.generations[1], stage=Stage.ACTIVE, activated_at=6, log_ends={0: 30}
+            TOPIC.generations[1], stage=GenerationStage.ACTIVE, activated_at=6, log_ends={0: 30}
         )
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from catalog.examples import run, segment
 from maxbrod.archive.snapshots import find_run
+from maxbrod.archive.surveyed import SurveyedCatalog
 from maxbrod.catalog.rows import Run
-from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.log import entry_name, log_path
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.catalog.schema import TABLE_PROPERTIES
-from maxbrod.catalog.validity import Fault, find_fault
+from maxbrod.catalog.validity import RowFault, find_fault
 from maxbrod.errors import RefusedError, UnavailableError
 from maxbrod.model import now_ms
 
@@ -74,7 +74,7 @@ def test_a_fold_of_files_that_another_process_wrote_checks_their_rows_once(
         catalog.commit([segment(base, base + 1)])
     checked: list[int] = []
 
-    def counted(rows: pa.Table, **more: Any) -> Fault | None:
+    def counted(rows: pa.Table, **more: Any) -> RowFault | None:
         checked.append(rows.num_rows)
         return find_fault(rows, **more)
 

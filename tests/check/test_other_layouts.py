@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import conform
 from maxbrod.cli.main import run
 from maxbrod.layouts.foreign import ClusterFacts, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of

@@ -11,7 +11,7 @@ from reference import Record
 
 from compact.archives import TOPIC, Making, compact, id_of
 from maxbrod.archive.archive import open_archive
-from maxbrod.archive.carried import NOTHING, encode_carried
+from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows, slice_of

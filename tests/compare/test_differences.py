@@ -11,9 +11,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.batch.digest import Field
-from maxbrod.batch.hashing import COLUMNS
-from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.batch.hashes import COLUMNS
 from maxbrod.compare import task as compare_task
 from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
 from maxbrod.compare.plan.pairs import UNMAPPED, Extent

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from convert.engine import convert
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import conform
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE
 from maxbrod.layouts.foreign import ClusterFacts, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of

@@ -9,7 +9,7 @@ import pytest
 from kafka_reading import partition_of
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.produce.append_queue import AppendQueue, Entry
+from maxbrod.kafka.produce.append_queue import AppendQueue, QueuedAppend
 from maxbrod.kafka.produce.appends import LATER, Append, Batch, Feed, Hole, Later
 
 FAILURE = UnavailableError("a broker said so")
@@ -24,7 +24,7 @@ def queue_of(*appends: Append | Later, patience_s: float = 60, first_offset: int
     return AppendQueue(feed, in_flight_max=5, patience_s=patience_s)
 
 
-def send_all(queue: AppendQueue) -> list[Entry]:
+def send_all(queue: AppendQueue) -> list[QueuedAppend]:
     """All that may be sent now."""
     sent = []
     while (entry := queue.next_entry()) is not None:
@@ -33,14 +33,14 @@ def send_all(queue: AppendQueue) -> list[Entry]:
     return sent
 
 
-def answer(queue: AppendQueue, entry: Entry) -> list[int]:
+def answer(queue: AppendQueue, entry: QueuedAppend) -> list[int]:
     """The entry is done; returns the offsets of what is acknowledged by that."""
     queue.in_flight -= 1
     entry.land(entry.append.count)
     return [each.base_offset for each in queue.acknowledged()]
 
 
-def places(entries: list[Entry]) -> list[int]:
+def places(entries: list[QueuedAppend]) -> list[int]:
     return [entry.base_offset for entry in entries]
 
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from maxbrod.batch.conform import conform
-from maxbrod.batch.schema import HEADERS_TYPE
+from maxbrod.batch.columns import HEADERS_TYPE, conform
 from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 

@@ -24,7 +24,7 @@ from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:
-    from maxbrod.batch.looking import Look
+    from maxbrod.batch.timestamp_scan import TimestampScan
     from maxbrod.layouts.kafka.format import SegmentLimits, Slice
     from maxbrod.storage.interface import Storage
 
@@ -132,7 +132,7 @@ def archive(
     limits: SegmentLimits | None = None,
     aborted: list[list[tuple[int, int]]] | None = None,
     exact: bool = True,
-    look: Look | None = None,
+    look: TimestampScan | None = None,
 ) -> tuple[Slice, ...]:
     """Written chunk by chunk, each from a buffer that is spoilt afterwards."""
     lists = aborted or [[] for _ in chunks]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from maxbrod.batch.conform import conform
-from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.batch.columns import RECORD_SCHEMA, conform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

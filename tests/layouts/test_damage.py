@@ -318,7 +318,7 @@ def test_a_batch_whose_records_cannot_be_unpacked_is_found_whatever_its_checksum
     storage = new_storage()
     hostile = with_records(data_batch(1, codec=Codec.ZSTD), records, attributes)
     (row,) = archive(storage, [data_batch(0, codec=Codec.ZSTD), hostile])
-    with patch("maxbrod.batch.timestamps.DECOMPRESSED_BYTES_MAX", 1 << 20):
+    with patch("maxbrod.batch.decode.DECOMPRESSED_BYTES_MAX", 1 << 20):
         (problem,) = verify_slice(storage, row)
     assert problem.offset == 1
     assert "records of a batch" in problem.message
@@ -329,7 +329,7 @@ def test_a_batch_that_unpacks_beyond_the_limit_is_a_limit_and_no_damage(monkeypa
     large = data_batch(1, 2, value=bytes(1 << 20), codec=Codec.ZSTD)
     (row,) = archive(storage, [data_batch(0, codec=Codec.ZSTD), large], exact=False)
     assert verify_slice(storage, row) == []
-    for module in ("batch.timestamps", "layouts.kafka.slices"):
+    for module in ("batch.decode", "layouts.kafka.slices"):
         monkeypatch.setattr(f"maxbrod.{module}.DECOMPRESSED_BYTES_MAX", 1 << 20)
     (problem,) = verify_slice(storage, row)
     assert (problem.offset, problem.limit) == (1, True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from native_logs import Batch, archive, batches, data_batch, new_storage, pack
 from reference import Record
 
-from maxbrod.batch.looking import Look
+from maxbrod.batch.timestamp_scan import TimestampScan
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import Codec
@@ -25,7 +25,7 @@ def records_at(offset: int, *times: int) -> list[Record]:
 def test_a_lowest_timestamp_is_never_called_exact_when_a_record_is_older(
     log: list[Batch], exact: bool, looking: bool
 ) -> None:
-    look = Look() if looking else None
+    look = TimestampScan() if looking else None
     storage = new_storage()
     chunks = [batch.data for batch in log]
     for each in archive(storage, chunks, limits=SegmentLimits(records_max=3), exact=exact, look=look):
@@ -59,7 +59,7 @@ def test_headers_alone_tell_the_lowest_timestamp_of_single_records_and_of_log_ap
 def test_a_look_makes_small_batches_exact_in_every_codec(codec: Codec) -> None:
     storage = new_storage()
     log = pack(records_at(0, 9, 5, 7), codec) + data_batch(3, 40, codec=codec)
-    (found,) = archive(storage, [log], exact=False, look=Look())
+    (found,) = archive(storage, [log], exact=False, look=TimestampScan())
     assert (found.min_timestamp, found.min_timestamp_exact) == (5, True)
     assert verify_slice(storage, found) == []
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from maxbrod.batch.schema import HEADERS_TYPE
+from maxbrod.batch.columns import HEADERS_TYPE
 from support.java_oracle import JavaRecord
 
 if TYPE_CHECKING:

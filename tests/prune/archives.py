@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from catalog.examples import gap, run, segment
-from maxbrod.archive.carried import NOTHING, encode_carried
+from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState

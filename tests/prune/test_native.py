@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catalog.examples import run
-from maxbrod.archive.carried import NOTHING, Carried, LostTopic, encode_carried
 from maxbrod.archive.holds import add_hold, release_hold
+from maxbrod.archive.knowledge import NOTHING, Carried, LostTopic, encode_carried
 from maxbrod.archive.runs import list_runs
 from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.archive.snapshots import find_moment

@@ -10,7 +10,7 @@ import obstore
 import pyarrow as pa
 import pytest
 
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import conform
 from maxbrod.cli.main import run
 from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.kbs.format import EMPTY_BYTES

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rebuilding import replace_catalog
+from maxbrod.catalog.remains import replace_catalog
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.inspect.garbage import GRACE_S, collect_garbage
 from maxbrod.repair.report import Action

@@ -91,7 +91,7 @@ def test_a_batch_that_is_larger_than_what_is_looked_into_is_neither_damage_nor_t
     history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history.run({("orders", 0): [records(30, 2, value=bytes(1 << 20), codec=Codec.ZSTD)]})
-    for module in ("batch.timestamps", "layouts.kafka.slices"):
+    for module in ("batch.decode", "layouts.kafka.slices"):
         monkeypatch.setattr(f"maxbrod.{module}.DECOMPRESSED_BYTES_MAX", 1 << 20)
     version = history.open().catalog.version
     assert (repaired(history.url, deep=True).action, history.open().catalog.version) == (Action.NONE, version)

@@ -15,7 +15,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.generations import (
     Generation,
     GenerationChanges,
-    Stage,
+    GenerationStage,
     TopicGenerations,
     as_active,
     as_building,
@@ -60,18 +60,22 @@ def documents(history: History) -> list[Path]:
     return sorted((Path(history.url) / LEDGER).iterdir())[1:]
 
 
-def generations(stage: Stage) -> TopicGenerations:
-    first = Generation(number=1, stage=Stage.RETIRED if stage is Stage.ACTIVE else Stage.ACTIVE, began_at=1)
+def generations(stage: GenerationStage) -> TopicGenerations:
+    first = Generation(
+        number=1,
+        stage=GenerationStage.RETIRED if stage is GenerationStage.ACTIVE else GenerationStage.ACTIVE,
+        began_at=1,
+    )
     second = Generation(number=2, stage=stage, began_at=2, targets={0: 2000})
     return TopicGenerations(topic="state", topic_id=ID, generations=(first, second))
 
 
-def states(stage: Stage) -> pa.Table:
+def states(stage: GenerationStage) -> pa.Table:
     return encode_generations([generations(stage)], run_id="run", written_at=5)
 
 
 def build(history: History) -> None:
-    added = pa.concat_tables([as_building(afresh(history), 2), states(Stage.BUILDING)])
+    added = pa.concat_tables([as_building(afresh(history), 2), states(GenerationStage.BUILDING)])
     history.open().catalog.commit((), generations=GenerationChanges(added=added))
 
 
@@ -79,7 +83,7 @@ def switch(history: History) -> None:
     catalog = history.open().catalog
     building = catalog.generation_rows([ID])
     changes = GenerationChanges(
-        added=pa.concat_tables([as_active(building), states(Stage.ACTIVE)]),
+        added=pa.concat_tables([as_active(building), states(GenerationStage.ACTIVE)]),
         removed=pa.concat_tables([building, catalog.generation_rows([ID], kind=Kind.GENERATIONS)]),
     )
     catalog.commit((), retired=catalog.rows(topic_id=ID, offsets=(0, 2000)), generations=changes)
@@ -124,7 +128,7 @@ def test_a_generation_under_construction_is_not_the_archive_after_a_rebuild(hist
     report = repaired(history.url)
     assert (report.exit_code, report.unnamed_slices, history.state()) == (0, 1, before)
     (topic,) = history.open().catalog.generations().values()
-    assert [each.stage for each in topic.generations] == [Stage.ACTIVE, Stage.DROPPED]
+    assert [each.stage for each in topic.generations] == [GenerationStage.ACTIVE, GenerationStage.DROPPED]
 
 
 def test_what_remains_of_the_old_catalog_tells_what_was_retired(history: History) -> None:

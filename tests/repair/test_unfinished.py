@@ -15,7 +15,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.generations import (
     Generation,
     GenerationChanges,
-    Stage,
+    GenerationStage,
     TopicGenerations,
     as_building,
     encode_generations,
@@ -45,8 +45,8 @@ def history(tmp_path: Path) -> History:
         topic="state",
         topic_id=ID,
         generations=(
-            Generation(number=1, stage=Stage.ACTIVE, began_at=1, activated_at=2),
-            Generation(number=2, stage=Stage.BUILDING, began_at=3, targets={0: 10}, caught_up_at=4),
+            Generation(number=1, stage=GenerationStage.ACTIVE, began_at=1, activated_at=2),
+            Generation(number=2, stage=GenerationStage.BUILDING, began_at=3, targets={0: 10}, caught_up_at=4),
         ),
     )
     state = encode_generations([topic], run_id=history.run_id, written_at=1)
@@ -60,7 +60,7 @@ def new_object(history: History) -> Path:
     return Path(history.url, str(path))
 
 
-def stages(archive: Archive) -> list[Stage]:
+def stages(archive: Archive) -> list[GenerationStage]:
     return [each.stage for each in archive.catalog.generations()[ID].generations]
 
 
@@ -117,13 +117,13 @@ def test_a_repair_drops_a_generation_that_lacks_an_object_and_the_active_one_sta
     deep = damage == "changed"
     looked = repaired(history.url, apply=False, deep=deep)
     assert (looked.action, looked.generations, looked.rows, looked.exit_code) == (Action.TAKEN_OUT, 1, 0, 4)
-    assert stages(history.open()) == [Stage.ACTIVE, Stage.BUILDING]
+    assert stages(history.open()) == [GenerationStage.ACTIVE, GenerationStage.BUILDING]
     done = repaired(history.url, deep=deep)
     (notice,) = done.notices
     assert (done.applied, done.generations, done.gaps, done.exit_code) == (True, 1, {}, 4)
     assert notice.message.endswith("(needed only by a generation under construction)")
     archive = history.open()
-    assert stages(archive) == [Stage.ACTIVE, Stage.DROPPED]
+    assert stages(archive) == [GenerationStage.ACTIVE, GenerationStage.DROPPED]
     assert archive.catalog.building().num_rows == 0
     assert history.holding() == before
     assert check_archive(archive).exit_code == 0

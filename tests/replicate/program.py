@@ -12,7 +12,7 @@ import signal
 import sys
 from unittest.mock import patch
 
-from maxbrod.batch.coalescing import JoinRule
+from maxbrod.batch.coalesce import JoinRule
 from maxbrod.config import Config
 from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.replicate.ingress import append_source, append_task

@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.batch import sharing
+from maxbrod.batch import rewrite
 from maxbrod.batch.prepare import prepare
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
@@ -36,7 +36,7 @@ def run(settings: dict[str, Any], answers: int) -> dict[str, Any]:
             yield acknowledged
 
     # Small, so that there are batches enough to die between.
-    setattr(sharing, "PORTION_BYTES", 1)  # noqa: B010 - a constant of others
+    setattr(rewrite, "PORTION_BYTES", 1)  # noqa: B010 - a constant of others
     setattr(repartition_split, "ROUND_BYTES", 1000)  # noqa: B010
     setattr(repartition_task, "produce_all", dying)  # noqa: B010
     request = RestoreRequest(rename=parse_rename([settings["rename"]]), partition_count=settings["count"])

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.batch.columns import project
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
-from maxbrod.batch.rewriting import RECORD_COLUMNS
-from maxbrod.batch.schema import project
-from maxbrod.batch.sharing import CONTENT_COLUMNS
+from maxbrod.batch.rewrite import CONTENT_COLUMNS, RECORD_COLUMNS
 from maxbrod.kafka.produce.appends import LATER, Acknowledged, Batch
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.wire.deadline import Pace

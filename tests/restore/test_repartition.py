@@ -18,7 +18,7 @@ from kafka.partitioner.default import murmur2
 from backup.engine import back_up, config_of
 from backup.ledger import NOW_MS, Ledger
 from backup.plain import Record
-from maxbrod.batch import sharing
+from maxbrod.batch import rewrite
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.appends import Batch, Feed
 from maxbrod.kafka.produce.producer import produce_all
@@ -133,7 +133,7 @@ def crash_after(answers: int) -> Any:
 def small_rounds() -> Iterator[None]:
     """So that there are batches enough to die between."""
     with (
-        patch.object(sharing, "PORTION_BYTES", 1),
+        patch.object(rewrite, "PORTION_BYTES", 1),
         patch.object(repartition_split, "ROUND_BYTES", 1000),
         patch.object(repartition_task, "WAITING_BYTES_MAX", 4000),
     ):

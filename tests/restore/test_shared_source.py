@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from maxbrod.batch import sharing
+from maxbrod.batch import rewrite
 from maxbrod.batch.encode import encode
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError
@@ -81,7 +81,7 @@ def read(storage: Storage, slices: dict[int, Iterable[Slice]]) -> list[tuple[int
 def test_the_order_is_the_plans_however_rows_and_batches_are_cut(
     storage: Storage, edges: Sequence[int], batch: int, portion_bytes: int
 ) -> None:
-    with patch.object(sharing, "PORTION_BYTES", portion_bytes):
+    with patch.object(rewrite, "PORTION_BYTES", portion_bytes):
         found = read(storage, {each: put_slices(storage, each, edges, batch) for each in (0, 1)})
     wanted = [
         (block.partition, offset)

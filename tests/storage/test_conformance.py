@@ -12,7 +12,7 @@ import pytest
 from maxbrod import bounds
 from maxbrod.errors import CorruptDataError, ObjectExistsError, ObjectNotFoundError, TruncatedDataError, UsageError
 from maxbrod.storage.interface import ByteRange, Storage, Writer
-from maxbrod.storage.probe import probe_conditional_puts
+from maxbrod.storage.stores import probe_conditional_puts
 
 MIB = 1024 * 1024
 ESCAPES = [

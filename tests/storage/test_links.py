@@ -11,7 +11,7 @@ import pytest
 from maxbrod.errors import ObjectNotFoundError, RefusedError
 from maxbrod.storage import beneath
 from maxbrod.storage.beneath import Root
-from maxbrod.storage.joined import joined_url
+from maxbrod.storage.composed import joined_url
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:

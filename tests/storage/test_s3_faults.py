@@ -32,8 +32,7 @@ from maxbrod.sandbox.proxy.faults import (
     TruncateAnswer,
     Watch,
 )
-from maxbrod.storage.probe import probe_conditional_puts
-from maxbrod.storage.stores import open_storage
+from maxbrod.storage.stores import open_storage, probe_conditional_puts
 from support.storages import s3_options
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import Filter
 
-    from maxbrod.batch.looking import Look
+    from maxbrod.batch.timestamp_scan import TimestampScan
     from maxbrod.layouts.kafka.format import SegmentLimits
 
 HOLDING = "maxbrod.table.held._LOCAL_SLICES_MAX"
@@ -45,7 +45,7 @@ def write(
     topic_id: str = NAME.topic_id,
     written_at: int = 1,
     exact: bool = True,
-    look: Look | None = None,
+    look: TimestampScan | None = None,
 ) -> list[Segment]:
     """One run that archives these batches of one partition."""
     opened = open_for_writing(str(url))

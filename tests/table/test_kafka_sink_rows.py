@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.batch.decode import decode
-from maxbrod.batch.murmur import partition_for
+from maxbrod.batch.hashes import partition_for
 from maxbrod.errors import RefusedError
 from maxbrod.model import Codec
 from maxbrod.table.kafka_sink.task import PORTION_BYTES, PartitionBatches, TargetTopic, portions, shared_out

@@ -10,7 +10,7 @@ from native_logs import ABORT, COMMIT, NAME, data_batch, marker, pack
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 from reference import Record
 
-from maxbrod.batch.looking import Look
+from maxbrod.batch.timestamp_scan import TimestampScan
 from maxbrod.errors import BatchLimitError, CorruptDataError, MaxbrodError, UsageError
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.model import Codec
@@ -106,7 +106,7 @@ def test_a_millisecond_in_a_thousand_segments_needs_fewer_than_three_objects(tmp
     """As a small backup writes them: looked into as far as that costs next to nothing."""
     batches = [data_batch(base, 5, codec=codec) for base in range(0, 5000, 5)]
     limits = SegmentLimits(records_max=5)
-    rows = write(tmp_path / "archive", [b"".join(batches)], limits=limits, exact=False, look=Look())
+    rows = write(tmp_path / "archive", [b"".join(batches)], limits=limits, exact=False, look=TimestampScan())
     assert len(rows) == 1000
     for condition in (EqualTo(("timestampMs",), 3503), EqualTo(("timestamp",), EPOCH + timedelta(milliseconds=3503))):
         reads = Reads()
@@ -117,7 +117,7 @@ def test_a_millisecond_in_a_thousand_segments_needs_fewer_than_three_objects(tmp
 def test_a_record_older_than_the_first_of_its_batch_is_never_missed(tmp_path: Path) -> None:
     """In segments without a recorded look, and in segments with one."""
     late = [Record(offset=5, timestamp=9000, key=None, value=b""), Record(offset=6, timestamp=1, key=None, value=b"")]
-    for look in (None, Look()):
+    for look in (None, TimestampScan()):
         archive = tmp_path / f"archive-{look is None}"
         batches = [data_batch(0, 5), pack(late), data_batch(7, 5)]
         write(archive, batches, limits=SegmentLimits(records_max=2), exact=False, look=look)

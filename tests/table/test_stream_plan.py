@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.archive.archive import Archive
+from maxbrod.archive.surveyed import SurveyedCatalog
 from maxbrod.catalog.rows import Gap, Segment
-from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.config import StorageConfig
 from maxbrod.errors import LogTruncatedError, RefusedError, UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId

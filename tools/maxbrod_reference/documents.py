@@ -29,13 +29,15 @@ _SCALARS: Final[dict[Any, Schema]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Document:
-    """One kind of document. `commands` are the commands that print it, when they do not print an error."""
+    """One kind of document."""
 
     name: str
-    commands: tuple[str, ...]
     about: str
+    _: dataclasses.KW_ONLY
+    commands: tuple[str, ...] = ()
+    """The commands that print it, when they do not print an error; by default the command of its name."""
     report: str | None = None
     """The class of the report, as `module:class` in maxbrod."""
     computed: tuple[str, ...] = ()
@@ -46,6 +48,9 @@ class Document:
     """The document is a list of reports."""
     without: tuple[str, ...] = ()
     """Fields of the report that the document leaves out."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "commands", self.commands or (self.name,))
 
 
 _CODE: Final = {"exit_code": int}
@@ -68,36 +73,32 @@ _ERROR: Final[Schema] = {
 _REFUSED: Final[Schema] = {"anyOf": [{"type": "null"}, _ERROR]}
 _OBJECT: Final[Schema] = {"type": "object"}
 _OBJECTS: Final[Schema] = {"type": "array", "items": _OBJECT}
+_INTERVAL: Final[dict[str, Any]] = {
+    "report": "backup.follow:Interval",
+    "computed": ("verdict", "exit_code", "lag_offsets", "lag_ms"),
+    "without": ("number", "lags"),
+    "fields": {"interval": int, "report": {"type": ["object", "null"]}, "error": _REFUSED},
+}
 _SANDBOX: Final = ("up", "status", "kill", "stop", "pause", "continue", "restart")
 
 DOCUMENTS: Final = (
     Document(
-        name="backup",
-        commands=("backup",),
-        about="The report of a run.",
+        "backup",
+        "The report of a run.",
         report="backup.report:BackupReport",
         computed=("records", "bytes", "raw_bytes", "waiting", "complete", "verdict", "exit_code"),
     ),
+    Document("backup-interval", "One line for each interval of `backup --follow`.", commands=("backup",), **_INTERVAL),
     Document(
-        name="backup-interval",
-        commands=("backup",),
-        about="One line for each interval of `backup --follow`.",
-        report="backup.follow:Interval",
-        computed=("verdict", "exit_code", "lag_offsets", "lag_ms"),
-        without=("number", "lags"),
-        fields={"interval": int, "report": {"type": ["object", "null"]}, "error": _REFUSED},
-    ),
-    Document(
-        name="restore",
-        commands=("restore",),
-        about="The report of a restore. With `--to-logdir` it has `directories` and figures of the written logs, too.",
+        "restore",
+        "The report of a restore. With `--to-logdir` it has `directories` and figures of the written logs, too.",
         report="restore.report:RestoreReport",
         computed=("complete", "exit_code", "records", "seen_twice_max"),
     ),
     Document(
-        name="restore-plan",
+        "restore-plan",
+        "The plan of `restore --dry-run`. `refused` is the error that the restore would end with.",
         commands=("restore",),
-        about="The plan of `restore --dry-run`. `refused` is the error that the restore would end with.",
         fields={
             **dict.fromkeys(("restore_id", "archive"), str),
             **dict.fromkeys(("run_id", "cluster_id"), str | None),
@@ -113,9 +114,9 @@ DOCUMENTS: Final = (
         },
     ),
     Document(
-        name="groups",
+        "groups",
+        "The positions of groups, before and after.",
         commands=("groups plan", "groups apply", "groups rollback"),
-        about="The positions of groups, before and after.",
         fields={
             "restore_id": str,
             "positions": _OBJECTS,
@@ -125,181 +126,152 @@ DOCUMENTS: Final = (
         },
     ),
     Document(
-        name="compare",
-        commands=("compare",),
-        about="The report of a comparison.",
+        "compare",
+        "The report of a comparison.",
         report="compare.report:CompareReport",
         computed=("equal", "exit_code", "source_records", "target_records"),
     ),
     Document(
-        name="drill",
-        commands=("drill",),
-        about="The signed report of a drill; docs/format.md describes it. `files` are those that were written.",
+        "drill",
+        "The signed report of a drill; docs/format.md describes it. `files` are those that were written.",
         fields={"report": _OBJECT, "files": list[str]},
     ),
     Document(
-        name="drill-verify",
+        "drill-verify",
+        "A report whose signature is right.",
         commands=("drill verify",),
-        about="A report whose signature is right.",
         fields={"verified": bool, "signature": {}, "verdict": str},
     ),
+    Document("status", "The promises of each archive.", fields={"archives": ("status.run:ArchiveStatus",), **_CODE}),
+    Document("ls", "The topics of an archive.", report="inspect.listing:Listing"),
     Document(
-        name="status",
-        commands=("status",),
-        about="The promises of each archive.",
-        fields={"archives": ("status.run:ArchiveStatus",), **_CODE},
-    ),
-    Document(name="ls", commands=("ls",), about="The topics of an archive.", report="inspect.listing:Listing"),
-    Document(
-        name="ls-runs",
+        "ls-runs",
+        "The runs of an archive, with `--runs`.",
         commands=("ls",),
-        about="The runs of an archive, with `--runs`.",
         report="archive.runs:RunSummary",
         listed=True,
     ),
-    Document(name="show", commands=("show",), about="A topic.", report="inspect.topic:TopicReport"),
-    Document(name="show-run", commands=("show",), about="A run, with `--run`.", report="archive.runs:RunReport"),
+    Document("show", "A topic.", report="inspect.topic:TopicReport"),
+    Document("show-run", "A run, with `--run`.", commands=("show",), report="archive.runs:RunReport"),
     Document(
-        name="check",
-        commands=("check",),
-        about="The report of a check. `deep` is null without `--deep`.",
+        "check",
+        "The report of a check. `deep` is null without `--deep`.",
         report="check.run:CheckReport",
         fields={"deep": {"type": ["object", "null"]}, "verdict": str, "problems": _OBJECTS, **_CODE},
     ),
     Document(
-        name="check-foreign",
+        "check-foreign",
+        "The report of a check of another tool's archive.",
         commands=("check",),
-        about="The report of a check of another tool's archive.",
         report="check.foreign:ForeignCheckReport",
         computed=("verdict", "exit_code"),
     ),
     Document(
-        name="query",
-        commands=("query",),
-        about="The answer to a query. `more` says whether rows were left out by `--limit`.",
+        "query",
+        "The answer to a query. `more` says whether rows were left out by `--limit`.",
         fields={"columns": {"type": "array"}, "more": bool, "rows": {"type": "array"}},
     ),
     Document(
-        name="convert",
+        "convert",
+        "The report of a conversion, and of `backup --from-logdir`.",
         commands=("convert", "backup"),
-        about="The report of a conversion, and of `backup --from-logdir`.",
         report="convert.report:ConvertReport",
         computed=("verdict", "exit_code"),
     ),
+    Document("compact", "The report of a compaction.", report="compact.report:CompactReport", computed=("exit_code",)),
+    Document("repair", "The report of a repair.", report="repair.report:RepairReport", computed=("exit_code",)),
+    Document("gc", "The garbage of an archive.", report="inspect.garbage:GarbageReport"),
+    Document("prune", "What goes, and why.", report="prune.run:PruneReport", fields=_CODE),
     Document(
-        name="compact",
-        commands=("compact",),
-        about="The report of a compaction.",
-        report="compact.report:CompactReport",
-        computed=("exit_code",),
-    ),
-    Document(
-        name="repair",
-        commands=("repair",),
-        about="The report of a repair.",
-        report="repair.report:RepairReport",
-        computed=("exit_code",),
-    ),
-    Document(name="gc", commands=("gc",), about="The garbage of an archive.", report="inspect.garbage:GarbageReport"),
-    Document(
-        name="prune", commands=("prune",), about="What goes, and why.", report="prune.run:PruneReport", fields=_CODE
-    ),
-    Document(
-        name="prune-undo",
+        "prune-undo",
+        "What came back, with `--undo`.",
         commands=("prune",),
-        about="What came back, with `--undo`.",
         report="archive.undo:UndoReport",
         fields=_CODE,
     ),
-    Document(name="hold", commands=("hold add", "hold release"), about="A hold.", report="archive.holds:Hold"),
+    Document("hold", "A hold.", commands=("hold add", "hold release"), report="archive.holds:Hold"),
     Document(
-        name="holds",
+        "holds",
+        "The holds of an archive.",
         commands=("hold list",),
-        about="The holds of an archive.",
         fields={"archive": str, "holds": ("archive.holds:Hold",)},
     ),
     Document(
-        name="replicate-egress",
+        "replicate-egress",
+        "One line for each interval, as of `backup --follow`.",
         commands=("replicate egress",),
-        about="One line for each interval, as of `backup --follow`.",
-        report="backup.follow:Interval",
-        computed=("verdict", "exit_code", "lag_offsets", "lag_ms"),
-        without=("number", "lags"),
-        fields={"interval": int, "report": {"type": ["object", "null"]}, "error": _REFUSED},
+        **_INTERVAL,
     ),
     Document(
-        name="replicate-ingress",
+        "replicate-ingress",
+        "One line for each interval.",
         commands=("replicate ingress",),
-        about="One line for each interval.",
         fields={"interval": int, "failures": int, "report": {"type": ["object", "null"]}, "error": _REFUSED, **_CODE},
     ),
     Document(
-        name="replicate-status",
+        "replicate-status",
+        "The state of a link.",
         commands=("replicate status",),
-        about="The state of a link.",
         report="replicate.status:LinkStatus",
         computed=("exit_code",),
         fields={"states": _OBJECT},
     ),
     Document(
-        name="replicate-order",
+        "replicate-order",
+        "The topics that the order is for.",
         commands=("replicate pause", "replicate resume"),
-        about="The topics that the order is for.",
         fields={"order": str, "topics": list[str]},
     ),
     Document(
-        name="replicate-promote",
+        "replicate-promote",
+        "The end of a link.",
         commands=("replicate promote",),
-        about="The end of a link.",
         report="replicate.promote:PromoteReport",
         computed=("missing", "doubts", "exit_code"),
     ),
     Document(
-        name="replicate-fail-back",
+        "replicate-fail-back",
+        "Whether the old source can become the mirror, and what has diverged.",
         commands=("replicate fail-back",),
-        about="Whether the old source can become the mirror, and what has diverged.",
         report="replicate.fail_back:FailBackReport",
         computed=("exit_code",),
     ),
     Document(
-        name="replicate-repair",
+        "replicate-repair",
+        "What becomes of faulted mirrors.",
         commands=("replicate repair",),
-        about="What becomes of faulted mirrors.",
         report="replicate.repair:RepairReport",
         computed=("to_delete", "exit_code"),
     ),
     Document(
-        name="replicate-egress-tree",
+        "replicate-egress-tree",
+        "One line for each interval, as of `backup --follow`.",
         commands=("replicate egress-tree",),
-        about="One line for each interval, as of `backup --follow`.",
-        report="backup.follow:Interval",
-        computed=("verdict", "exit_code", "lag_offsets", "lag_ms"),
-        without=("number", "lags"),
-        fields={"interval": int, "report": {"type": ["object", "null"]}, "error": _REFUSED},
+        **_INTERVAL,
     ),
     Document(
-        name="replicate-ingress-tree",
+        "replicate-ingress-tree",
+        "What was produced from a tree of Parquet segments.",
         commands=("replicate ingress-tree",),
-        about="What was produced from a tree of Parquet segments.",
         report="replicate.seed.report:IngressReport",
         computed=("records", "exit_code"),
     ),
     Document(
-        name="replicate-verify",
+        "replicate-verify",
+        "The report of a comparison; of mirrors without records `partitions` alone.",
         commands=("replicate verify",),
-        about="The report of a comparison; of mirrors without records `partitions` alone.",
         fields={"partitions": _OBJECTS},
     ),
     Document(
-        name="cluster-pack",
+        "cluster-pack",
+        "The packed environment, and the settings that use it.",
         commands=("cluster pack",),
-        about="The packed environment, and the settings that use it.",
         fields={"path": str, "settings": {}},
     ),
     Document(
-        name="sandbox",
+        "sandbox",
+        "A sandbox, its processes and addresses.",
         commands=tuple(f"sandbox {verb}" for verb in _SANDBOX),
-        about="A sandbox, its processes and addresses.",
         fields={
             **dict.fromkeys(("directory", "kafka_version", "cluster_id", "state", "bootstrap"), str),
             "listeners": dict[str, str],
@@ -309,9 +281,9 @@ DOCUMENTS: Final = (
         },
     ),
     Document(
-        name="sandbox-down",
+        "sandbox-down",
+        "What was removed.",
         commands=("sandbox down",),
-        about="What was removed.",
         fields={"directory": str, "removed": bool, "left": list[str]},
     ),
 )
@@ -351,8 +323,8 @@ def _load(name: str) -> Any:  # noqa: ANN401 - a class
 
 def _fields(report: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
     hints: dict[str, Any] = {}
-    for each in reversed(report.__mro__[:-1]):
-        hints |= _hints(each, each.__module__)
+    for base in reversed(report.__mro__[:-1]):
+        hints |= _hints(base, base.__module__)
     return {field.name: hints[field.name] for field in dataclasses.fields(report)}
 
 

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.archive.proofs import PROOFS
 from maxbrod.archive.snapshot_document import encode as encode_snapshot
-from maxbrod.archive.surveyed import SNAPSHOT_PATH, rows_of, snapshot_of
+from maxbrod.archive.surveyed import SNAPSHOT_PATH, SurveyedCatalog, rows_of, snapshot_of
 from maxbrod.catalog.catalog import Catalog, open_writable
-from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.catalog.table import no_archive
 from maxbrod.config import StorageConfig
 from maxbrod.layouts.last_records import COLUMNS
 from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
 from maxbrod.layouts.offsets_topic import read_offsets_topic
 from maxbrod.layouts.registry import NATIVE, READ_ONLY, detect_layout, layout_of
-from maxbrod.storage.overlay import OverlaidStorage
+from maxbrod.storage.composed import OverlaidStorage
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from maxbrod import strict_json
 from maxbrod.archive.archive import HOLDS, Archive
-from maxbrod.archive.lifecycle import commit_run
 from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshots import find_run, read_snapshot
+from maxbrod.archive.upkeep import commit_run
 from maxbrod.batch.crc import crc32c
 from maxbrod.catalog.rows import newest_times
 from maxbrod.catalog.schema import Kind

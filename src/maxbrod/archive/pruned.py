@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod import strict_json
-from maxbrod.archive.lifecycle import NO_ROWS
+from maxbrod.archive.upkeep import NO_ROWS
 from maxbrod.catalog.rows import newest_times, time_of
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.model import GapReason, PartitionId

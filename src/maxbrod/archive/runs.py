@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod import strict_json
-from maxbrod.archive.incarnations import select_names
+from maxbrod.archive.selection import select_names
 from maxbrod.archive.snapshots import UNREADABLE, find_moment, find_run, read_snapshot
 from maxbrod.catalog.schema import Kind
 from maxbrod.model import MENDABLE, GapReason, PartitionId

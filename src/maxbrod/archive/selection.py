@@ -1,7 +1,7 @@
 """Selects topics by name, glob or regular expression, included and excluded.
 
 A name or pattern that matches no topic is reported, because the user relies on it; this includes exclusions. Globs and
-expressions match the whole name.
+expressions match the whole name. Of several topics with one name, the newest is found here, too. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
 
 _GLOB: Final = re.compile(r"[*?\[]")
 _GLOB_SET: Final = re.compile(r"\[!?+\]?+[^\]]*\]")
@@ -27,7 +30,7 @@ _HINT: Final = r"give a name, a glob such as orders-*, or a regular expression b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class TopicSelection:
     """Both in the order of names."""
 
     chosen: tuple[str, ...]
@@ -60,7 +63,7 @@ class _Patterns:
 
 def select_topics(
     names: Mapping[str, bool], include: Iterable[str] = (), exclude: Iterable[str] = (), *, internal: bool = False
-) -> Selection:
+) -> TopicSelection:
     """Select from topics, given by name and whether the broker calls them internal.
 
     Without `include`, all are selected. `exclude` takes precedence. Internal topics, and those whose name begins with
@@ -76,7 +79,7 @@ def select_topics(
             return False
         return wants_all or wanted.match(topic)
 
-    return Selection(
+    return TopicSelection(
         chosen=tuple(sorted(filter(is_meant, names))),
         missing=tuple(sorted(topic for topic in wanted.names - names.keys() if not unwanted.match(topic))),
         unmatched=tuple(sorted(wanted.unmatched(names))),
@@ -138,3 +141,50 @@ def _glob(pattern: str) -> re.Pattern[str]:
     if "[" in _GLOB_SET.sub("", pattern):
         raise UsageError(f"{pattern!r} opens a bracket that it does not close", operation="select topics", hint=_HINT)
     return re.compile(fnmatch.translate(pattern))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incarnation:
+    """A topic that was deleted and created again has another id and is another topic."""
+
+    topic: str
+    topic_id: str
+    first_written_at: int
+
+
+def incarnations_in(rows: pa.Table) -> list[Incarnation]:
+    """The topics of some rows of a catalog, with the columns `topic`, `topic_id` and `written_at`."""
+    found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
+    return [
+        Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
+        for each in found
+    ]
+
+
+def newest_ids(incarnations: Iterable[Incarnation], ranks: Mapping[str, int]) -> set[str]:
+    """For each name the id that the cluster had last, by `Known.ranks`; without a rank, the one archived last."""
+    newest: dict[str, Incarnation] = {}
+    for incarnation in incarnations:
+        other = newest.get(incarnation.topic)
+        if other is None or _age(incarnation, ranks) > _age(other, ranks):
+            newest[incarnation.topic] = incarnation
+    return {each.topic_id for each in newest.values()}
+
+
+def select_names(
+    names: Iterable[str], patterns: Sequence[str], exclude: Sequence[str] = (), *, may_come: bool = False
+) -> set[str]:
+    """The names that match a pattern; without patterns, all. UsageError: a name or a pattern matches none.
+
+    `may_come`: a pattern may match topics that do not exist yet.
+    """
+    known = sorted(names)
+    selection = select_topics(dict.fromkeys(known, False), patterns, exclude, internal=True)
+    wrong = next(iter(selection.missing), None) if may_come else selection.wrong
+    if wrong is not None:
+        raise matches_nothing(wrong, known)
+    return set(selection.chosen)
+
+
+def _age(each: Incarnation, ranks: Mapping[str, int]) -> tuple[int, int, str]:
+    return ranks.get(each.topic_id, -1), each.first_written_at, each.topic_id

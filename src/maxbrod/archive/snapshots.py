@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.carried import RunKnowledge, carry
-from maxbrod.archive.known import Known, know, knowledge_of
+from maxbrod.archive.knowledge import Known, RunKnowledge, carry, know, knowledge_of
 from maxbrod.archive.snapshot_document import Snapshot, decode
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from maxbrod.archive.clocks import Clocks, read_clocks
-from maxbrod.archive.lifecycle import NO_ROWS, Change, commit_change
 from maxbrod.archive.pruned import NEWEST, is_pruned, newest_pruned_ms, prune_rows, restore_rows
+from maxbrod.archive.upkeep import NO_ROWS, Change, Clocks, commit_change, read_clocks
 from maxbrod.catalog.commits import IDENTITY, absent_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.validity import find_fault
@@ -62,7 +61,7 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prune:
+class PruneRun:
     """A prune that can be undone."""
 
     run_id: str
@@ -211,7 +210,7 @@ def is_undone(run_id: str, runs: Iterable[Run]) -> bool:
     return any(run_id in (run.statistics.get(UNDOES), run.statistics.get(_PARTLY)) for run in runs)
 
 
-def undoable(storage: Storage, runs: Sequence[Run], clocks: Clocks, *, slack_ms: int = 0) -> list[Prune]:
+def undoable(storage: Storage, runs: Sequence[Run], clocks: Clocks, *, slack_ms: int = 0) -> list[PruneRun]:
     """Prunes within their grace period that were not undone, oldest first.
 
     A grace period counts from the prune's own clock or from the store's, which stamped the document: the later one.
@@ -221,7 +220,7 @@ def undoable(storage: Storage, runs: Sequence[Run], clocks: Clocks, *, slack_ms:
     # Documents are looked at only if their time may be over.
     over = [run for run in prunes if run.statistics[UNDO_UNTIL] <= clocks.object_ms - slack_ms]
     stamps = {info.path: info.modified_ms for info in storage.list(PRUNES)} if over else {}
-    found: list[Prune] = []
+    found: list[PruneRun] = []
     for run in prunes:
         document, until_ms = run.statistics[UNDO], run.statistics[UNDO_UNTIL]
         if run in over:
@@ -230,7 +229,7 @@ def undoable(storage: Storage, runs: Sequence[Run], clocks: Clocks, *, slack_ms:
             until_ms = max(until_ms, until_ms + stamps[document] - run.finished_at)
         if until_ms > clocks.earliest_ms - slack_ms:
             found.append(
-                Prune(
+                PruneRun(
                     run_id=run.run_id,
                     finished_at=run.finished_at,
                     document=document,
@@ -241,7 +240,7 @@ def undoable(storage: Storage, runs: Sequence[Run], clocks: Clocks, *, slack_ms:
     return found
 
 
-def _chosen(prunes: Sequence[Prune], run_id: str | None) -> Prune:
+def _chosen(prunes: Sequence[PruneRun], run_id: str | None) -> PruneRun:
     matching = [prune for prune in prunes if run_id is None or prune.run_id.startswith(run_id)]
     if not matching or (run_id is not None and len(matching) > 1):
         what = "no prune" if not matching else f"{len(matching)} prunes"
@@ -252,7 +251,7 @@ def _chosen(prunes: Sequence[Prune], run_id: str | None) -> Prune:
     return matching[-1]
 
 
-def named_by_undo(storage: Storage, prunes: Iterable[Prune]) -> set[str]:
+def named_by_undo(storage: Storage, prunes: Iterable[PruneRun]) -> set[str]:
     """The undo documents of these prunes, and every object that they name.
 
     CorruptDataError: one cannot be read, so that nobody knows what it names.

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.archive.snapshot_document import decode
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.archive.surveyed import topic_id_for
-from maxbrod.catalog.ledger import named_in_ledger
+from maxbrod.catalog.ledger import documents_in, named_in_ledger, version_of
 from maxbrod.catalog.replaced import Intervals, meets, merge
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.contents import read_contents
@@ -26,11 +27,12 @@ from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import MENDABLE, PartitionId, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.storage.interface import ObjectInfo, Storage
+
 
 FOLDERS: Final = ("packs", "segments")
 UNCOMMITTED_MS: Final = 3600 * 1000
@@ -41,6 +43,8 @@ HINT: Final = (
 )
 _READERS: Final = 8
 _DAMAGES: Final = (CorruptDataError, UnsupportedFormatError, ObjectNotFoundError)
+
+_OR_KILLED: Final = "newer entries are lost, or the run was killed just before its commit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,3 +193,38 @@ def _extents(storage: Storage, info: ObjectInfo, coverage: _Coverage) -> Iterato
             return
     if seen is not None:
         yield seen
+
+
+def find_lost_end(
+    storage: Storage, catalog: Catalog, named: Collection[str | None], *, until_ms: int | None = None
+) -> str | None:
+    """Why the newest entries of the log seem to be lost: nothing in the log shows that, but other objects may.
+
+    They are snapshots, of which `named` are those of known runs; files of rows, and documents of the ledger. A run that
+    was killed just before its commit looks the same. Everything that these account for is durable, so it may be taken
+    for committed. A run that is about to commit looks the same, too: `until_ms` leaves younger objects out.
+    """
+    version = catalog.version
+    if (found := find_lost_commit(catalog, until_ms=until_ms)) is not None:
+        return found
+    for info, number in documents_in(storage):
+        if (commit := version_of(number)) > version and (until_ms is None or info.modified_ms < until_ms):
+            return f"it ends with version {version}, but {info.path} is of version {commit}: {_OR_KILLED}"
+    for info in storage.list("snapshots"):
+        if info.path in named or (until_ms is not None and info.modified_ms >= until_ms):
+            continue
+        with suppress(CorruptDataError, UnsupportedFormatError, ObjectNotFoundError):
+            snapshot = decode(bytes(storage.get(info.path)), object_name=info.path)
+            if snapshot.run is not None and snapshot.run.commit > version:
+                return (
+                    f"it ends with version {version}, but run {snapshot.run_id} has a snapshot for version "
+                    f"{snapshot.run.commit}: {_OR_KILLED}"
+                )
+    return None
+
+
+def find_lost_commit(catalog: Catalog, *, until_ms: int | None = None) -> str | None:
+    """The same by files of rows alone. Of all traces, they are put last: hardly a killed run leaves one."""
+    for commit, run_id in catalog.lost_commits(until_ms=until_ms):
+        return f"it ends with version {catalog.version}, but run {run_id} has rows for version {commit}: {_OR_KILLED}"
+    return None

@@ -11,11 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.archive.carried import NOTHING, Carried, RunKnowledge, carry
-from maxbrod.archive.partition_numbers import PartitionNumbers
+from maxbrod.archive.knowledge import NOTHING, Carried, RunKnowledge, carry
 from maxbrod.archive.runs import is_partial
 from maxbrod.archive.snapshot_changes import find_changes
-from maxbrod.archive.snapshot_document import Snapshot, document_of
+from maxbrod.archive.snapshot_document import PartitionNumbers, Snapshot, document_of
 from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snapshot
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.replaced import after_replacing

@@ -126,7 +126,7 @@ def _follow(request: Config, *, quiet: bool, as_json: bool) -> None:
 
 def _back_up_logdirs(request: Config, *, quiet: bool, as_json: bool) -> None:
     """Back up all directories into one archive. Only records, topics and groups that are on the disks are known."""
-    from maxbrod.storage.joined import joined_url  # noqa: PLC0415 - as the others
+    from maxbrod.storage.composed import joined_url  # noqa: PLC0415 - as the others
 
     if request.layout not in {None, "kafka"}:
         raise UsageError("log directories are backed up in maxbrod's own layout", hint="convert the archive afterwards")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.batch.transactions import from_fetch
 from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError
 from maxbrod.kafka.admin.topics import NewTopic, create_topics
@@ -75,8 +75,8 @@ class CoordinationTopic:
     def send(self, messages: Sequence[Send]) -> None:
         """Returns when all replicas have them."""
         from maxbrod.batch.encode import encode  # noqa: PLC0415 - numba
+        from maxbrod.batch.hashes import partition_for  # noqa: PLC0415
         from maxbrod.batch.headers import walk  # noqa: PLC0415
-        from maxbrod.batch.murmur import partition_for  # noqa: PLC0415
 
         topic = self._topic()
         keys = [message.key.encode() for message in messages]

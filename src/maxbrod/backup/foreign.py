@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.recovery import Reach, move_on, oldest
-from maxbrod.archive.surveyed import topic_id_for
+from maxbrod.archive.surveyed import SurveyedCatalog, topic_id_for
 from maxbrod.backup.base import BackupBase
 from maxbrod.backup.notices import about, is_partial, stopped
 from maxbrod.backup.observing import Observed, choose_topics, observe
@@ -21,7 +21,6 @@ from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
 from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
 from maxbrod.catalog.rows import new_run_id
-from maxbrod.catalog.surveyed import SurveyedCatalog
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from maxbrod.backup.plan.items import Failure
     from maxbrod.backup.plan.states import PartitionState
     from maxbrod.catalog.rows import Run
-    from maxbrod.kafka.state.open_transactions import OpenTransaction
+    from maxbrod.kafka.state.open_transactions import PendingTransaction
     from maxbrod.model import TopicPartition
 
 HIDDEN: Final = "hidden"
@@ -67,7 +67,7 @@ def clock_behind(newest: Run | None, now_ms: int) -> Iterator[Notice]:
     )
 
 
-def held_back(state: PartitionState, found: OpenTransaction, *, now_ms: int) -> Notice:
+def held_back(state: PartitionState, found: PendingTransaction, *, now_ms: int) -> Notice:
     """An open transaction delays its own partition and no other."""
     name = "" if found.transactional_id is None else f" ({found.transactional_id})"
     started_ms = found.last_timestamp_ms if found.started_at_ms is None else found.started_at_ms

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.archive import Archive, open_for_writing
-from maxbrod.archive.carried import RunKnowledge, encode_carried
+from maxbrod.archive.knowledge import RunKnowledge, encode_carried
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.backup.plan.items import Damage, Failure, FailureKind, Outcome, RangeItem
-from maxbrod.batch.looking import look_into
+from maxbrod.batch.timestamp_scan import look_into
 from maxbrod.errors import (
     AccessDeniedError,
     CorruptDataError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.instance_target import InstanceTarget
+from maxbrod.archive.foreign_target import InstanceTarget
 from maxbrod.backup.coordinating import CoordinationTopic
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.backup.generations import NOTICE, tombstones_ms

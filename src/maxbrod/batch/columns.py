@@ -1,18 +1,54 @@
-"""Arrow's variable-length columns from and to bare numpy buffers, without a copy."""
+"""The Arrow schema of records everywhere in maxbrod, and its columns from and to bare numpy buffers, without a copy.
+
+The caller knows topic and partition: every buffer belongs to one partition. Header keys are binary, not strings,
+because Kafka stores whatever bytes a client sent.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from maxbrod.batch.schema import HEADER_TYPE, HEADERS_TYPE
+from maxbrod.errors import UsageError
+from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
+
+
+HEADER_TYPE: Final = pa.struct([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
+HEADERS_TYPE: Final = pa.list_(pa.field("header", HEADER_TYPE, nullable=False))
+RECORD_SCHEMA: Final = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp_ms", pa.int64(), nullable=False),
+        pa.field("timestamp_type", pa.int8(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS_TYPE, nullable=False),
+        pa.field("leader_epoch", pa.int32(), nullable=False),
+        pa.field("producer_id", pa.int64(), nullable=False),
+        pa.field("producer_epoch", pa.int16(), nullable=False),
+        pa.field("sequence", pa.int32(), nullable=False),
+        pa.field("transactional", pa.bool_(), nullable=False),
+        pa.field("control", pa.bool_(), nullable=False),
+    ]
+)
+
+_REQUIRED: Final = ("offset", "timestamp_ms", "key", "value")
+_DEFAULTS: Final[dict[str, int | bool]] = {
+    "timestamp_type": 0,
+    "leader_epoch": -1,
+    "producer_id": -1,
+    "producer_epoch": -1,
+    "sequence": -1,
+    "transactional": False,
+    "control": False,
+}
 
 
 class BinaryColumn(NamedTuple):
@@ -111,3 +147,59 @@ def headers_columns(array: pa.Array) -> tuple[NDArray[np.int32], BinaryColumn, B
     ends = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
     entries = array.values  # not flatten(): that would drop the entries before a slice
     return ends, binary_column(entries.field(0)), binary_column(entries.field(1))
+
+
+def project(columns: list[str] | None) -> pa.Schema:
+    """RECORD_SCHEMA cut to `columns`, in its own order; None is all of them."""
+    if columns is None:
+        return RECORD_SCHEMA
+    if not columns:
+        raise UsageError("no record column is requested", hint="to count records, sum the headers' count column")
+    unknown = sorted(set(columns) - set(RECORD_SCHEMA.names))
+    if unknown:
+        raise UsageError(f"no such record column: {', '.join(unknown)}", hint=f"choose from {RECORD_SCHEMA.names}")
+    return pa.schema([field for field in RECORD_SCHEMA if field.name in columns])
+
+
+def conform(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return records of a simpler source with every column of RECORD_SCHEMA. Missing ones get Kafka's defaults."""
+    missing = [name for name in _REQUIRED if name not in records.schema.names]
+    if missing:
+        raise UsageError(f"records lack the column {', '.join(missing)}")
+    arrays = [_column(records, field) for field in RECORD_SCHEMA]
+    _check_range("offset", arrays[0], 0, None)
+    _check_range("timestamp_type", arrays[2], TimestampType.NONE, TimestampType.LOG_APPEND)
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
+
+
+def _check_range(name: str, column: pa.Array, least: int, most: int | None) -> None:
+    values = number_column(column)
+    if len(values) and (values.min() < least or (most is not None and values.max() > most)):
+        known = f"{least} to {most}" if most is not None else f"{least} or more"
+        raise UsageError(f"the record column {name} has {values.min()} to {values.max()}, but Kafka allows {known}")
+
+
+def _column(records: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    if field.name in records.schema.names:
+        column = records.column(field.name)
+        try:
+            column = column if column.type.equals(field.type) else column.cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UsageError(f"the record column {field.name} does not fit {field.type}: {error}") from error
+        if not field.nullable and (column.null_count or (field.name == "headers" and _null_headers(column))):
+            raise UsageError(f"the record column {field.name} must not be null")
+        return column
+    if field.name == "headers":
+        nothing = pa.nulls(0, pa.binary())
+        return headers_array(np.zeros(records.num_rows + 1, np.int32), nothing, nothing)
+    return number_array(np.full(records.num_rows, _DEFAULTS[field.name], _dtype(field.type)))
+
+
+def _dtype(kind: pa.DataType) -> str:
+    return "?" if pa.types.is_boolean(kind) else f"i{kind.bit_width // 8}"
+
+
+def _null_headers(headers: pa.Array) -> bool:
+    """Whether any header, or any header key, is null. Kafka allows neither."""
+    entries = headers.flatten()
+    return bool(entries.null_count or entries.field(0).null_count)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from maxbrod.batch import kernels
-from maxbrod.batch.columns import BinaryColumn, binary_column, headers_columns, number_column
+from maxbrod.batch.columns import BinaryColumn, binary_column, conform, headers_columns, number_column
 from maxbrod.batch.compression import compress
-from maxbrod.batch.conform import conform
 from maxbrod.batch.headers import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_LOG_APPEND,

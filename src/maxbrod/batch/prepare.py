@@ -9,13 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch import kernels, legacy_kernels
-from maxbrod.batch.decode import decode
+from maxbrod.batch.decode import decode, lowest_timestamps
 from maxbrod.batch.encode import encode
-from maxbrod.batch.hashing import digest_records, hash_fields
+from maxbrod.batch.hashes import digest_records, hash_fields, partition_for
 from maxbrod.batch.headers import walk
 from maxbrod.batch.kernels import sealed
-from maxbrod.batch.murmur import partition_for
-from maxbrod.batch.timestamps import lowest_timestamps
 from maxbrod.model import Codec
 
 # One message of magic 1 (offset 0, time 1, null key, value "v"), to compile the old kernels on.

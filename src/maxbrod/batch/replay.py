@@ -163,7 +163,7 @@ def _parts(data: NDArray[np.uint8], headers: BatchHeaders, cut: Cut, how: _How) 
         changed[rows[~fits]] = True
         parts.append(_dense(part.data, part.headers.take(fits)))
     if changed.any():
-        from maxbrod.batch.rewriting import rewrite  # noqa: PLC0415 - loads numba, which most archives do not need
+        from maxbrod.batch.rewrite import rewrite  # noqa: PLC0415 - loads numba, which most archives do not need
 
         chosen = headers.take(changed)
         codecs = how.codecs(chosen)

@@ -35,8 +35,7 @@ from maxbrod.catalog.table import create_table, is_leftover, keep_short, load_ta
 from maxbrod.catalog.validity import check_rows
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UnavailableError
 from maxbrod.model import now_ms
-from maxbrod.storage.probe import probe_conditional_puts
-from maxbrod.storage.stores import open_storage
+from maxbrod.storage.stores import open_storage, probe_conditional_puts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -30,7 +30,7 @@ ENDED_KEPT: Final = 24
 """Generations that were retired or dropped and are still listed: two years of months."""
 
 
-class Stage(StrEnum):
+class GenerationStage(StrEnum):
     """The state of a generation. A topic has one active generation at all times, and at most one that is building."""
 
     BUILDING = "building"
@@ -45,7 +45,7 @@ class Generation:
     """One reading of a topic's log. Times are milliseconds since 1970."""
 
     number: int
-    stage: Stage
+    stage: GenerationStage
     began_at: int
     targets: Mapping[int, int] = field(default_factory=dict)
     """By partition: offsets below are read afresh. Those of other partitions were all archived since it began."""
@@ -70,29 +70,29 @@ class TopicGenerations:
 
     @property
     def active(self) -> Generation | None:
-        return self._last(Stage.ACTIVE)
+        return self._last(GenerationStage.ACTIVE)
 
     @property
     def building(self) -> Generation | None:
-        return self._last(Stage.BUILDING)
+        return self._last(GenerationStage.BUILDING)
 
     @property
     def dropped(self) -> Generation | None:
         """The last one that was given up."""
-        return self._last(Stage.DROPPED)
+        return self._last(GenerationStage.DROPPED)
 
     @property
     def next_number(self) -> int:
         return max((generation.number for generation in self.generations), default=0) + 1
 
-    def _last(self, stage: Stage) -> Generation | None:
+    def _last(self, stage: GenerationStage) -> Generation | None:
         return next((generation for generation in reversed(self.generations) if generation.stage is stage), None)
 
     def with_generation(self, changed: Generation) -> TopicGenerations:
         """With one added or changed. Of the ended ones, the oldest are left out."""
         others = [generation for generation in self.generations if generation.number != changed.number]
         ordered = sorted([*others, changed], key=lambda each: each.number)
-        ended = [each.number for each in ordered if each.stage in {Stage.RETIRED, Stage.DROPPED}]
+        ended = [each.number for each in ordered if each.stage in {GenerationStage.RETIRED, GenerationStage.DROPPED}]
         gone = set(ended[: max(len(ended) - ENDED_KEPT, 0)])
         return replace(self, generations=tuple(each for each in ordered if each.number not in gone))
 
@@ -101,14 +101,14 @@ class TopicGenerations:
         found, before = self, self.active
         assert self.building is not None  # noqa: S101 - only a generation that was built becomes active
         if before is not None:
-            found = found.with_generation(replace(before, stage=Stage.RETIRED, ended_at=now_ms))
-        new = replace(self.building, stage=Stage.ACTIVE, activated_at=now_ms, log_ends=dict(log_ends))
+            found = found.with_generation(replace(before, stage=GenerationStage.RETIRED, ended_at=now_ms))
+        new = replace(self.building, stage=GenerationStage.ACTIVE, activated_at=now_ms, log_ends=dict(log_ends))
         return found.with_generation(new)
 
     def without_building(self, now_ms: int, why: str) -> TopicGenerations:
         """With the building generation dropped."""
         assert self.building is not None  # noqa: S101 - the caller has it
-        return self.with_generation(replace(self.building, stage=Stage.DROPPED, ended_at=now_ms, why=why))
+        return self.with_generation(replace(self.building, stage=GenerationStage.DROPPED, ended_at=now_ms, why=why))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class _GenerationDetails(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     number: PositiveInt
-    stage: Stage
+    stage: GenerationStage
     began_at: int
     targets: _Offsets
     caught_up_at: int | None

@@ -1,4 +1,4 @@
-"""Divides the rows of a catalog into portions of bounded size, and adds up pieces of rows. Pure.
+"""Bounded memory for large catalogs: portions of rows, sums of pieces, and sets of paths. Pure.
 
 A catalog may have millions of rows, and a command that looks at all of them must not hold all of them. A portion is a
 range of partitions in the order of rows, with all rows of each. Files are sorted in that order too, so reading a
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow.dataset as ds
+    from numpy.typing import NDArray
+
 
 PORTION_ROWS: Final = 1 << 19
 """About 200 MB with all columns. Smaller portions read more row groups twice, at the edges of portions."""
@@ -83,3 +86,37 @@ def add_up(pieces: Iterable[pa.Table], keys: Sequence[str], measures: Sequence[t
             found = fold()
             waiting = [found]
     return fold() if waiting else None
+
+
+def hash_paths(paths: Iterable[str]) -> NDArray[np.int64]:
+    """64 bits for each name: Python's own keyed hash (SipHash), which differs from process to process.
+
+    Two of five million names have the same hash with a probability of less than one in a million.
+    """
+    return np.fromiter(map(hash, paths), np.int64)
+
+
+class PathSet:
+    """A set of names, in 8 bytes for each. It may contain a name that was not added, but never lacks one that was.
+
+    So whoever deletes what is not in it deletes nothing that is named.
+    """
+
+    def __init__(self) -> None:
+        self._new: list[NDArray[np.int64]] = []
+        self._sorted: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def add(self, paths: Iterable[str]) -> None:
+        self._new.append(np.unique(hash_paths(paths)))
+
+    def __contains__(self, path: object) -> bool:
+        hashed = hash(path)
+        known = self._all()
+        place = int(np.searchsorted(known, hashed))
+        return place < len(known) and int(known[place]) == hashed
+
+    def _all(self) -> NDArray[np.int64]:
+        if self._new:
+            self._sorted = np.unique(np.concatenate([self._sorted, *self._new]))
+            self._new = []
+        return self._sorted

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from maxbrod.catalog.generations import TopicGenerations, as_active, decode_generations
-from maxbrod.catalog.path_set import PathSet
-from maxbrod.catalog.portions import PORTION_ROWS, add_up, divide
+from maxbrod.catalog.portions import PORTION_ROWS, PathSet, add_up, divide
 from maxbrod.catalog.replaced import REVISION_COLUMNS, Revisions, as_it_was, count_revisions, revive
 from maxbrod.catalog.rows import RUN_COMMIT, Gap, Run, decode_rows, may_have_since, may_have_until
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind

@@ -25,7 +25,7 @@ _DAMAGED_HINT: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class RowFault:
     """The first row at fault, the column, and what is wrong with it."""
 
     row: int
@@ -46,7 +46,7 @@ def check_rows(table: pa.Table) -> None:
         )
 
 
-def refused_row(fault: Fault, whole: pa.Table, *, hint: str = _DAMAGED_HINT) -> CorruptDataError:
+def refused_row(fault: RowFault, whole: pa.Table, *, hint: str = _DAMAGED_HINT) -> CorruptDataError:
     """The error for a row that was read. `whole` has the same rows with all available columns, to identify the row."""
     values = _values(whole, fault.row)
     return CorruptDataError(
@@ -57,7 +57,7 @@ def refused_row(fault: Fault, whole: pa.Table, *, hint: str = _DAMAGED_HINT) -> 
     )
 
 
-def find_fault(table: pa.Table, *, native: bool = True, totals: Totals | None = None) -> Fault | None:
+def find_fault(table: pa.Table, *, native: bool = True, totals: Totals | None = None) -> RowFault | None:
     """The first fault in the columns that the table has; `kind` must be among them.
 
     `totals` are the sums of the pieces before this one. A commit checks a handful of rows, so that what counts is the
@@ -78,7 +78,7 @@ def find_fault(table: pa.Table, *, native: bool = True, totals: Totals | None = 
             # A null is a value that the rule cannot be sure of, so it is a fault too.
             if pc.all(holds, skip_nulls=False, min_count=0).as_py() is not True:
                 row = pc.index(pc.fill_null(holds, False), False).as_py()
-                return Fault(row=row, column=column.name, complaint=rule.complaint)
+                return RowFault(row=row, column=column.name, complaint=rule.complaint)
     return (Totals() if totals is None else totals).add(table)
 
 
@@ -92,7 +92,7 @@ class Totals:
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
 
-    def add(self, piece: pa.Table) -> Fault | None:
+    def add(self, piece: pa.Table) -> RowFault | None:
         """Count these rows too; the fault if a sum exceeds 64 bits with them."""
         counts = {column: piece[column] for column in _COUNTS if column in piece.column_names}
         if {"base_offset", "end_offset"} <= set(piece.column_names):
@@ -102,7 +102,7 @@ class Totals:
             self._sums[column] = self._sums.get(column, 0.0) + total
             if self._sums[column] > INT64_MAX:
                 row = pc.index(values, pc.max(values)).as_py()
-                return Fault(
+                return RowFault(
                     row=row, column=column, complaint="and those of the other rows add up to more than 64 bits"
                 )
         return None
@@ -113,7 +113,7 @@ def _values(table: pa.Table, row: int) -> dict[str, Any]:
     return values
 
 
-def _describe(fault: Fault, values: dict[str, Any]) -> str:
+def _describe(fault: RowFault, values: dict[str, Any]) -> str:
     owner = f"(kind {_short(values.get('kind'))}, run {_short(values.get('run_id'))})"
     return f"its {fault.column} {_short(values.get(fault.column))} {fault.complaint} {owner}"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from maxbrod.archive.incarnations import select_names
+from maxbrod.archive.selection import select_names
 from maxbrod.cache import cache_dir
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.job import SliceProblem, verify_slices

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.unlisted import FOLDERS
-from maxbrod.catalog.path_set import hash_paths
+from maxbrod.catalog.portions import hash_paths
 from maxbrod.catalog.schema import INT64_MAX, Kind
 from maxbrod.check.problems import Problem, ProblemKind
 

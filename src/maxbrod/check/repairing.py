@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.archive.clocks import read_clocks
 from maxbrod.archive.holds import active_holds
-from maxbrod.archive.lifecycle import NO_ROWS
 from maxbrod.archive.snapshots import last_snapshot_run
 from maxbrod.archive.undo import Taking, take
+from maxbrod.archive.upkeep import NO_ROWS, read_clocks
 from maxbrod.catalog.schema import SCHEMA
 from maxbrod.errors import RefusedError
 

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.archive.incarnations import select_names
-from maxbrod.archive.known import knowledge_of
-from maxbrod.archive.rebuilding import find_lost_commit, find_lost_end
+from maxbrod.archive.knowledge import knowledge_of
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.runs import ending_of, is_partial
+from maxbrod.archive.selection import select_names
 from maxbrod.archive.snapshot_document import Snapshot, is_intact
 from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.archive.unlisted import HINT as UNLISTED_HINT
-from maxbrod.archive.unlisted import UNCOMMITTED_MS, find_unlisted, not_young
+from maxbrod.archive.unlisted import UNCOMMITTED_MS, find_lost_commit, find_lost_end, find_unlisted, not_young
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.catalog.tiling import TILING_COLUMNS, Overlap, Tiling, UncoveredRange, find_tiling_faults

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.archive import Archive, open_archive, open_for_writing
-from maxbrod.archive.incarnations import select_names
+from maxbrod.archive.selection import select_names
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import commit_with_retries
 from maxbrod.catalog.rows import Run, Segment, decode_rows, encode_rows, new_run_id, slice_of

@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.incarnations import select_names
+from maxbrod.archive.selection import select_names
 from maxbrod.compact.job import merge_folders
 from maxbrod.compact.report import CompactFault, CompactReport, Figures
 from maxbrod.compact.settings import settings_of, tasks_of

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, number_column
-from maxbrod.batch.hashing import hash_keys
+from maxbrod.batch.hashes import hash_keys
 from maxbrod.batch.provenance import source_offsets
 from maxbrod.compare.items import Cleaner, CompactedItem, CompareItem, CompareSettings, Settled
 from maxbrod.compare.plan.parts import Side

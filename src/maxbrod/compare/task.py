@@ -16,7 +16,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.digest import Digest, Field
-from maxbrod.batch.hashing import COLUMNS, digest_records, hash_fields
+from maxbrod.batch.hashes import COLUMNS, Words, digest_records, hash_fields
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import passed, source_offsets, without_provenance
 from maxbrod.batch.transactions import committed_batches, from_fetch
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.batch.hashing import Words
+    from maxbrod.batch.hashes import Words
 
 Read: TypeAlias = "tuple[pa.RecordBatch, NDArray[np.int64]]"
 """Records, and the place of each: its offset in the target."""

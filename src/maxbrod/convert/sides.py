@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from maxbrod.config import StorageConfig, complaints
 from maxbrod.errors import UsageError
-from maxbrod.storage.joined import is_joined
+from maxbrod.storage.composed import is_joined
 from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:

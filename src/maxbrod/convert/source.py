@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.archive import open_archive
-from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
+from maxbrod.archive.selection import Incarnation, newest_ids, select_names
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.convert.plan.parts import ConvertPart

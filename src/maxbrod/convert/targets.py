@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from maxbrod.archive.archive import open_for_writing
-from maxbrod.archive.carried import Carried, RunKnowledge, carry, encode_carried
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
+from maxbrod.archive.knowledge import Carried, RunKnowledge, carry, encode_carried
 from maxbrod.archive.snapshot_document import RunFacts, encode, gaps_of
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows, new_run_id

@@ -68,7 +68,7 @@ def run_verify_task(settings: VerifySettings, items: Sequence[VerifyItem]) -> li
 
 def _verify(storage: Storage, item: VerifyItem, ignored: Sequence[str]) -> Verified:
     # Loads numba, which the driver does not need.
-    from maxbrod.batch.hashing import digest_records, hash_fields  # noqa: PLC0415
+    from maxbrod.batch.hashes import digest_records, hash_fields  # noqa: PLC0415
 
     digest, failure = Digest(), None
     skipped = [Field(name) for name in ignored if name != _VALUE_NULL]
@@ -90,7 +90,7 @@ def _without_null_values(records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _records(storage: Storage, item: VerifyItem) -> Iterator[pa.RecordBatch]:
-    from maxbrod.batch.hashing import COLUMNS  # noqa: PLC0415 - as above
+    from maxbrod.batch.hashes import COLUMNS  # noqa: PLC0415 - as above
 
     for stored in item.slices:
         for records in read_records(storage, stored, columns=COLUMNS):

@@ -15,7 +15,7 @@ from maxbrod.restore.repartition.shares import Share, find_position
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from maxbrod.archive.carried import Place
+    from maxbrod.archive.knowledge import Place
     from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
     from maxbrod.restore.plan.mapping import OffsetMap
 

@@ -37,7 +37,7 @@ def add(call: Call[HoldOptions]) -> None:
       maxbrod hold add -a /backups/kafka --run latest --why 'before the migration'
     """
     from maxbrod.archive.holds import add_hold  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-    from maxbrod.archive.incarnations import select_names  # noqa: PLC0415
+    from maxbrod.archive.selection import select_names  # noqa: PLC0415
     from maxbrod.archive.words import parse_time_ms  # noqa: PLC0415
 
     options = call.options

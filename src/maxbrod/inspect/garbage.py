@@ -4,7 +4,7 @@ A run writes its objects first and names them in one commit at the end, so garba
 backup. Only age tells them apart. Four rules keep the objects of a run safe, in this order: objects are listed before
 the catalog is read, so that everything committed by then is named; nothing younger than the grace time is deleted; ages
 are measured with the clock of the store that stamped the objects or with our own, whichever makes them younger, and not
-at all if the clocks contradict each other (see `archive/clocks`); and the
+at all if the clocks contradict each other (see `archive/upkeep`); and the
 catalog must not change from when it was read until the last object is deleted. Objects that a commit has put out of use
 stay for the grace time too, because someone may be reading them. Rows that were replaced after a truncation still name
 their objects, which are no garbage. So do the undo documents of prunes, until a prune can no longer be undone. Whatever
@@ -17,10 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.clocks import read_clocks
-from maxbrod.archive.rebuilding import find_lost_end, rebuild_under_way
 from maxbrod.archive.undo import PRUNES, SLACK_MS, named_by_undo, undoable
-from maxbrod.archive.unlisted import UnlistedRange, find_unlisted
+from maxbrod.archive.unlisted import UnlistedRange, find_lost_end, find_unlisted
+from maxbrod.archive.upkeep import read_clocks, rebuild_under_way
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.ledger import documents_in, read_ledger
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UsageError

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.archive.incarnations import Incarnation, newest_ids, select_names
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.runs import RunSummary, gaps_by_topic, is_partial, summarise_run
+from maxbrod.archive.selection import Incarnation, newest_ids, select_names
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.schema import Kind
 from maxbrod.layouts.registry import NATIVE

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.incarnations import Incarnation, incarnations_in, newest_ids
-from maxbrod.archive.selection import matches_nothing
+from maxbrod.archive.selection import Incarnation, incarnations_in, matches_nothing, newest_ids
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.errors import UsageError
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.archive.archive import Archive
-    from maxbrod.archive.known import Known
+    from maxbrod.archive.knowledge import Known
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.kafka.state.cluster_state import ClusterState
 

@@ -9,17 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.batch.columns import (
+    HEADER_TYPE,
     BinaryColumn,
     binary_array,
     binary_column,
+    conform,
     headers_array,
     headers_columns,
     number_array,
     number_column,
 )
-from maxbrod.batch.conform import conform
 from maxbrod.batch.kernels import sealed
-from maxbrod.batch.schema import HEADER_TYPE
 from maxbrod.errors import RefusedError
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.batch.columns import binary_column, number_array, number_column
-from maxbrod.batch.schema import project
+from maxbrod.batch.columns import binary_column, number_array, number_column, project
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

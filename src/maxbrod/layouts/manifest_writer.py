@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from maxbrod.batch.columns import number_array, number_column
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import conform, number_array, number_column
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.buffers import RecordBuffers, with_headers
 from maxbrod.layouts.documents import check_topic

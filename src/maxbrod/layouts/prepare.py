@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import HEADERS_TYPE, conform
 from maxbrod.batch.kernels import sealed
-from maxbrod.batch.schema import HEADERS_TYPE
 from maxbrod.layouts.avro.kernels import unwrap_java
 from maxbrod.layouts.binlog.format import INDEX
 from maxbrod.layouts.foreign import ClusterFacts, Layout, WriteOptions

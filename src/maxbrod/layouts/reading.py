@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import numpy as np
 import pyarrow.compute as pc
 
-from maxbrod.batch.columns import number_column
+from maxbrod.batch.columns import number_column, project
 from maxbrod.batch.headers import BatchHeaders, walk
-from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
 from maxbrod.layouts.decoding import Skipped, decode_committed
 from maxbrod.layouts.foreign import UNCOMMITTED, described

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
-from maxbrod.storage.overlay import without_own
+from maxbrod.storage.composed import without_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable

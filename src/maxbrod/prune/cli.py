@@ -45,7 +45,7 @@ def prune(call: Call[PruneOptions]) -> None:
       maxbrod prune -a s3://backups/kafka --undo --apply
     """
     from maxbrod.archive.archive import open_archive, open_for_writing  # noqa: PLC0415
-    from maxbrod.archive.clocks import read_clocks  # noqa: PLC0415 - not for `--help`
+    from maxbrod.archive.upkeep import read_clocks  # noqa: PLC0415 - not for `--help`
     from maxbrod.prune.run import prune_archive  # noqa: PLC0415
 
     options = call.options

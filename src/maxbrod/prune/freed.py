@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.catalog.path_set import hash_paths
+from maxbrod.catalog.portions import hash_paths
 from maxbrod.prune.plan import Reason, SegmentPlan
 
 if TYPE_CHECKING:

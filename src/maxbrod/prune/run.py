@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.archive.clocks import Clocks, read_clocks
 from maxbrod.archive.holds import HOLD_COLUMNS, Hold, Holds, active_holds
-from maxbrod.archive.incarnations import select_names
-from maxbrod.archive.lifecycle import NO_ROWS
 from maxbrod.archive.runs import ending_of
+from maxbrod.archive.selection import select_names
 from maxbrod.archive.snapshots import UNREADABLE, Moment, find_moment, read_snapshot
 from maxbrod.archive.undo import SLACK_MS, UNDOES, Taking, take, undoable
+from maxbrod.archive.upkeep import NO_ROWS, Clocks, read_clocks
 from maxbrod.catalog.commits import absent_rows
 from maxbrod.catalog.rows import time_of
 from maxbrod.catalog.schema import SCHEMA, Kind

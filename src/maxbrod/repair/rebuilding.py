@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from maxbrod.archive.rebuilding import announced
+from maxbrod.archive.upkeep import announced
 from maxbrod.catalog.generations import decode_generations, encode_generations
-from maxbrod.catalog.rebuilding import ASIDE, keep_aside, next_version, readable_table, replace_catalog
+from maxbrod.catalog.remains import ASIDE, keep_aside, next_version, readable_table, replace_catalog
 from maxbrod.catalog.replaced import as_replaced, revisions_of
 from maxbrod.catalog.rows import Gap, Run, Segment, encode_rows
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, RefusedError

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.archive import open_archive
-from maxbrod.archive.rebuilding import find_lost_end
-from maxbrod.archive.unlisted import FOLDERS, HINT, UnlistedRange, find_unlisted, not_young
+from maxbrod.archive.unlisted import FOLDERS, HINT, UnlistedRange, find_lost_end, find_unlisted, not_young
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.replaced import revive
@@ -27,8 +26,7 @@ from maxbrod.repair.job import RepairContext
 from maxbrod.repair.rebuilding import rebuild_catalog
 from maxbrod.repair.report import Action, RepairReport
 from maxbrod.repair.taking_out import Notices, SliceSums, take_out
-from maxbrod.storage.probe import probe_conditional_puts
-from maxbrod.storage.stores import open_storage
+from maxbrod.storage.stores import open_storage, probe_conditional_puts
 from maxbrod.text import counted
 from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_storage

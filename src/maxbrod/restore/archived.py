@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.incarnations import Incarnation, incarnations_in, newest_ids
 from maxbrod.archive.pruned import PointInTime, had
+from maxbrod.archive.selection import Incarnation, incarnations_in, newest_ids
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.restore.plan.choosing import Chosen, choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.coalescing import AUTO, JOIN, Batches, Coalescer, same_records
+from maxbrod.batch.coalesce import AUTO, JOIN, Batches, Coalescer, same_records
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.headers import walk
 from maxbrod.batch.provenance import Provenance  # noqa: TC001 - pydantic reads the types of fields

@@ -21,7 +21,7 @@ from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.restore.plan.plan import RestorePlan, sources_of
 from maxbrod.restore.plan.sources import Source, UnreadableRange, revisions_of, sound_part
 from maxbrod.restore.staged_objects import STAGED, stagings_done
-from maxbrod.storage.overlay import OWN_FOLDER
+from maxbrod.storage.composed import OWN_FOLDER
 from maxbrod.storage.stores import open_storage
 from maxbrod.transfer.task import TransferItem
 from maxbrod.transform.frame import check_transform, run_transform_job

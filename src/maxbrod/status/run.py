@@ -26,7 +26,7 @@ from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import now_ms
 from maxbrod.status.plan import Facts, Found, LastBackup, Promise, State, Targets, Waiting, exit_code_of, judge
-from maxbrod.storage.joined import is_joined
+from maxbrod.storage.composed import is_joined
 from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import conform
 from maxbrod.errors import UnsupportedFormatError, UsageError
 from maxbrod.layouts.schemas_topic import AVRO, TOPIC, RegisteredSchema, SchemasTopic, read_schemas_topic
 from maxbrod.table.read.options import TableOptions, parse_options

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.batch.columns import number_column
-from maxbrod.batch.looking import look_into
+from maxbrod.batch.timestamp_scan import look_into
 from maxbrod.batch.transactions import from_fetch
 from maxbrod.errors import MaxbrodError, UsageError, naming
 from maxbrod.kafka.fetch.ranges import read_range

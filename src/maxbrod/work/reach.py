@@ -74,7 +74,7 @@ def _connect(client: KafkaClient, node: int, deadline: Deadline) -> None:
 
 def is_folder(url: str) -> bool:
     """Whether each machine could have a folder of its own under this URL."""
-    from maxbrod.storage.joined import is_joined  # noqa: PLC0415 - only where there is an archive
+    from maxbrod.storage.composed import is_joined  # noqa: PLC0415 - only where there is an archive
     from maxbrod.storage.urls import parse_url  # noqa: PLC0415
 
     return not is_joined(url) and parse_url(url).scheme in {"file", "memory"}

@@ -27,7 +27,7 @@ from maxbrod.backup.plan.generations import (
     why_late,
 )
 from maxbrod.backup.plan.states import PartitionState
-from maxbrod.catalog.generations import ENDED_KEPT, Generation, Stage, TopicGenerations
+from maxbrod.catalog.generations import ENDED_KEPT, Generation, GenerationStage, TopicGenerations
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.errors import UsageError
 
@@ -57,11 +57,11 @@ def topic(*parts: PartitionView, **changes: Any) -> TopicView:
 
 
 def active(**changes: Any) -> Generation:
-    return replace(Generation(number=1, stage=Stage.ACTIVE, began_at=0), **changes)
+    return replace(Generation(number=1, stage=GenerationStage.ACTIVE, began_at=0), **changes)
 
 
 def building(**changes: Any) -> Generation:
-    return replace(Generation(number=2, stage=Stage.BUILDING, began_at=0, targets={0: 1000}), **changes)
+    return replace(Generation(number=2, stage=GenerationStage.BUILDING, began_at=0, targets={0: 1000}), **changes)
 
 
 def known(*generations: Generation) -> TopicGenerations:
@@ -78,7 +78,7 @@ def test_what_the_archive_holds_is_the_first_generation_once_it_is_complete() ->
     found = first_generation(topic(part(end=7), part(1, end=9)), began_at=1, now_ms=2)
     assert found is not None
     assert (found.active, found.building) == (
-        Generation(number=1, stage=Stage.ACTIVE, began_at=1, activated_at=2, log_ends={0: 7, 1: 9}),
+        Generation(number=1, stage=GenerationStage.ACTIVE, began_at=1, activated_at=2, log_ends={0: 7, 1: 9}),
         None,
     )
 
@@ -91,9 +91,9 @@ def test_what_the_archive_holds_is_the_first_generation_once_it_is_complete() ->
         ((active(), building()), 90 * DAY_MS, False),
         ((), 90 * DAY_MS, False),
         # One that was dropped is not begun again at once: it would fail for the same reason, at the same cost.
-        ((active(), building(stage=Stage.DROPPED, ended_at=31 * DAY_MS)), 32 * DAY_MS, False),
-        ((active(), building(stage=Stage.DROPPED, ended_at=31 * DAY_MS)), 34 * DAY_MS, True),
-        ((building(stage=Stage.DROPPED, ended_at=31 * DAY_MS), active(number=3)), 32 * DAY_MS, True),
+        ((active(), building(stage=GenerationStage.DROPPED, ended_at=31 * DAY_MS)), 32 * DAY_MS, False),
+        ((active(), building(stage=GenerationStage.DROPPED, ended_at=31 * DAY_MS)), 34 * DAY_MS, True),
+        ((building(stage=GenerationStage.DROPPED, ended_at=31 * DAY_MS), active(number=3)), 32 * DAY_MS, True),
     ],
 )
 def test_a_generation_is_due_after_its_time(generations: tuple[Generation, ...], now_ms: int, due: bool) -> None:
@@ -103,7 +103,7 @@ def test_a_generation_is_due_after_its_time(generations: tuple[Generation, ...],
 def test_a_generation_reads_what_the_archive_holds_when_it_begins() -> None:
     begun = begin(known(active()), topic(part(end=10), part(1, first=5, end=5)), now_ms=3)
     assert begun is not None
-    assert begun.building == Generation(number=2, stage=Stage.BUILDING, began_at=3, targets={0: 10, 1: 5})
+    assert begun.building == Generation(number=2, stage=GenerationStage.BUILDING, began_at=3, targets={0: 10, 1: 5})
     assert begun.active == active()
     assert begin(known(active()), topic(part(first=5, end=5)), now_ms=3) is None
 
@@ -197,10 +197,10 @@ def test_a_switch_changes_both_generations_and_forgets_the_oldest_in_the_end() -
         assert begun is not None
         topics = begun.activated(10 * turn + 5, {0: turn}) if turn % 2 else begun.without_building(10 * turn, "why")
         stages = [each.stage for each in topics.generations]
-        assert (stages.count(Stage.ACTIVE), stages.count(Stage.BUILDING)) == (1, 0)
+        assert (stages.count(GenerationStage.ACTIVE), stages.count(GenerationStage.BUILDING)) == (1, 0)
         assert len(stages) <= ENDED_KEPT + 1
     assert topics.active == replace(
-        building(), number=41, stage=Stage.ACTIVE, began_at=390, activated_at=395, log_ends={0: 39}
+        building(), number=41, stage=GenerationStage.ACTIVE, began_at=390, activated_at=395, log_ends={0: 39}
     )
 
 

@@ -9,9 +9,8 @@ import fastavro.schema
 import pyarrow as pa
 import pytest
 
-from maxbrod.archive.foreign_target import TargetRequest
-from maxbrod.archive.instance_target import InstanceTarget
-from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.archive.foreign_target import InstanceTarget, TargetRequest
+from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.layouts.avro.instances import FINGERPRINT, FOLDER, Instance, Mark, Stage, put_next, read_instances

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backups.tools import GOLDEN_RECORDS, WHERE, Tool, each_tool, segment_of, some
-from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.model import TopicPartition

@@ -15,8 +15,7 @@ import pytest
 from examples import record_lists, to_arrow
 from hypothesis import strategies as st
 
-from maxbrod.batch.conform import conform
-from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.batch.columns import RECORD_SCHEMA, conform
 from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.model import TopicPartition

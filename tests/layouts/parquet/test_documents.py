@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import conform
 from maxbrod.layouts.offsets_topic import decode_commit
 from maxbrod.layouts.parquet.events import Checkpoint, decode_checkpoint
 from parquet.archives import REPOSITORY, local, write

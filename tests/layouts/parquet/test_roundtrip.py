@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxbrod.batch.schema import RECORD_SCHEMA
+from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.errors import UsageError
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.parquet.writer import Thresholds, roll

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from parquet.archives import rows, samples
 
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import conform
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, RefusedError, UsageError
 from maxbrod.layouts.parquet.layout import LAYOUT

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.backup.plan.states import PartitionBackup, PartitionState
-from maxbrod.catalog.generations import Generation, Stage, TopicGenerations
+from maxbrod.catalog.generations import Generation, GenerationStage, TopicGenerations
 from maxbrod.errors import UsageError
 from maxbrod.model import CLOCKS_APART_MS
 from maxbrod.work.windows import estimate_bytes
@@ -140,7 +140,7 @@ def first_generation(view: TopicView, *, began_at: int, now_ms: int) -> TopicGen
     if not view.compacted or not view.complete:
         return None
     generation = Generation(
-        number=1, stage=Stage.ACTIVE, began_at=began_at, activated_at=now_ms, log_ends=log_ends(view)
+        number=1, stage=GenerationStage.ACTIVE, began_at=began_at, activated_at=now_ms, log_ends=log_ends(view)
     )
     return TopicGenerations(topic=view.topic, topic_id=view.topic_id, generations=(generation,))
 
@@ -165,7 +165,7 @@ def begin(known: TopicGenerations, view: TopicView, *, now_ms: int) -> TopicGene
     targets = {partition.partition: partition.held.end_offset for partition in view.partitions}
     if all(partition.held.first_offset >= partition.held.end_offset for partition in view.partitions):
         return None
-    new = Generation(number=known.next_number, stage=Stage.BUILDING, began_at=now_ms, targets=targets)
+    new = Generation(number=known.next_number, stage=GenerationStage.BUILDING, began_at=now_ms, targets=targets)
     return known.with_generation(new)
 
 

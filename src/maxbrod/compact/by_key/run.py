@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.clocks import read_clocks
 from maxbrod.archive.holds import HOLD_COLUMNS, active_holds
-from maxbrod.archive.incarnations import select_names
+from maxbrod.archive.selection import select_names
 from maxbrod.archive.snapshots import find_moment, find_run, last_snapshot_run, read_snapshot
+from maxbrod.archive.upkeep import read_clocks
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import commit_with_retries
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, encode_rows, new_run_id, slice_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.batch.beginnings import begin_at, may_begin_before
+from maxbrod.batch.cuts import begin_at, may_begin_before
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.errors import (
     CorruptDataError,

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.batch.beginnings import may_begin_before
+from maxbrod.batch.cuts import may_begin_before
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, UnavailableError, UnsupportedFormatError, UsageError
 from maxbrod.kafka.fetch.request import Chunk, FetchedPartition, PartitionFetch, fetch_request, read_answer, select

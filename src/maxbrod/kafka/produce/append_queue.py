@@ -25,7 +25,7 @@ IN_FLIGHT_MAX: Final = 5
 _REPORTS_TO_CONFIRM: Final = 3
 
 
-class Entry:
+class QueuedAppend:
     """A batch or a hole, its offset in the target, and its state."""
 
     __slots__ = ("append", "base_offset", "done", "found_offset", "landed", "log_append_time_ms")
@@ -67,7 +67,7 @@ class AppendQueue:
         """Whether the last acknowledged entry is a hole. Only the offset of the next batch proves that it is filled."""
         self.fenced = False
         """Whether the log has a marker of this producer: the broker refuses those of an earlier epoch."""
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[QueuedAppend] = deque()
         self._sent = 0
         self._end = feed.first_offset or 0
         self._in_flight_max = in_flight_max
@@ -91,7 +91,7 @@ class AppendQueue:
         return self._waiting[0].base_offset if self._waiting else self._end
 
     @property
-    def head(self) -> Entry | None:
+    def head(self) -> QueuedAppend | None:
         """The first entry that is not acknowledged."""
         return self._waiting[0] if self._waiting else None
 
@@ -116,7 +116,7 @@ class AppendQueue:
 
     # Sending
 
-    def next_entry(self) -> Entry | None:
+    def next_entry(self) -> QueuedAppend | None:
         """The entry that may be sent now, if any."""
         if self.failed or (self._not_before and self.pause_s > 0):
             return None
@@ -127,7 +127,7 @@ class AppendQueue:
         entry = self._waiting[self._sent]
         return None if self._sent and self._must_wait(entry) else entry
 
-    def _must_wait(self, entry: Entry) -> bool:
+    def _must_wait(self, entry: QueuedAppend) -> bool:
         """Whether everything before the entry must be acknowledged first."""
         before = self._waiting[self._sent - 1]
         return not self._known or isinstance(entry.append, Hole) or isinstance(before.append, Hole)
@@ -143,7 +143,7 @@ class AppendQueue:
             self.renew_patience()  # the time that the source took does not count against the cluster
         if append is LATER:
             return False
-        self._waiting.append(Entry(append, self._end))
+        self._waiting.append(QueuedAppend(append, self._end))
         self._end += append.count
         return True
 

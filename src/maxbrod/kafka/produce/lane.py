@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from maxbrod.kafka.produce.append_queue import AppendQueue, Entry
+    from maxbrod.kafka.produce.append_queue import AppendQueue, QueuedAppend
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.connection import Connection, Message
     from maxbrod.kafka.wire.deadline import Deadline
@@ -53,7 +53,7 @@ class Flight:
     ticket: int
     version: int
     sent_at: float
-    entries: Sequence[tuple[AppendQueue, Entry]]
+    entries: Sequence[tuple[AppendQueue, QueuedAppend]]
     counts: Sequence[int] = ()
 
     def asked(self, place: int) -> int:
@@ -89,7 +89,7 @@ class Lane:
         """Whether a response has already arrived."""
         return bool(self.flights) and self.connection.at_hand
 
-    def put_batches(self, entries: Sequence[tuple[AppendQueue, Entry]], deadline: Deadline) -> None:
+    def put_batches(self, entries: Sequence[tuple[AppendQueue, QueuedAppend]], deadline: Deadline) -> None:
         """Add a request with one batch for each partition. `flush` sends it."""
         version = self._produce_version
         records = [
@@ -105,7 +105,7 @@ class Lane:
 
     def put_holes(
         self,
-        entries: Sequence[tuple[AppendQueue, Entry]],
+        entries: Sequence[tuple[AppendQueue, QueuedAppend]],
         identity: ProducerIdentity,
         coordinator_epoch: int,
         deadline: Deadline,

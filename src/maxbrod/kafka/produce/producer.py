@@ -25,7 +25,7 @@ from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.fetch.log_tails import coordinator_epoch
 from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.fetch.ranges import read_range
-from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, Entry
+from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, QueuedAppend
 from maxbrod.kafka.produce.appends import Acknowledged, Batch, Feed, Hole
 from maxbrod.kafka.produce.lane import Lane
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
@@ -255,8 +255,8 @@ class ProduceStream:
 
     def _put_one(self, lane: Lane, queues: list[AppendQueue]) -> bool:
         """Put one request with one batch, or one hole, of each partition that has one. False if none has."""
-        batches: list[tuple[AppendQueue, Entry]] = []
-        holes: list[tuple[AppendQueue, Entry]] = []
+        batches: list[tuple[AppendQueue, QueuedAppend]] = []
+        holes: list[tuple[AppendQueue, QueuedAppend]] = []
         size = 0
         for place, queue in enumerate(queues):
             entry = queue.next_entry()
@@ -282,7 +282,7 @@ class ProduceStream:
             queue.sent()
         return True
 
-    def _is_in_place(self, queue: AppendQueue, entry: Entry) -> bool:
+    def _is_in_place(self, queue: AppendQueue, entry: QueuedAppend) -> bool:
         """Whether the log ends where everything acknowledged ends, as far as that is not known anyway.
 
         It may not where another process has taken the partition over, or where this one was suspended.
@@ -310,7 +310,7 @@ class ProduceStream:
         queue.fail(moved)  # `_recover` counts the markers of the other process
         return False
 
-    def _put(self, lane: Lane, chosen: Sequence[tuple[AppendQueue, Entry]]) -> None:
+    def _put(self, lane: Lane, chosen: Sequence[tuple[AppendQueue, QueuedAppend]]) -> None:
         deadline = self._request_deadline()
         if isinstance(chosen[0][1].append, Batch):
             lane.put_batches(chosen, deadline)
@@ -342,7 +342,7 @@ class ProduceStream:
                 done += queue.acknowledged()
         return done
 
-    def _settle(self, queue: AppendQueue, entry: Entry, answer: Answer, asked: int) -> None:
+    def _settle(self, queue: AppendQueue, entry: QueuedAppend, answer: Answer, asked: int) -> None:
         if isinstance(entry.append, Hole) and not answer.code:
             self._fill(queue, entry, asked)
         elif answer.code == Code.DUPLICATE_SEQUENCE_NUMBER:
@@ -360,7 +360,7 @@ class ProduceStream:
         else:
             self._react(queue, entry, answer)
 
-    def _fill(self, queue: AppendQueue, hole: Entry, asked: int) -> None:
+    def _fill(self, queue: AppendQueue, hole: QueuedAppend, asked: int) -> None:
         if queue.fenced:
             hole.land(hole.landed + asked)
             queue.again()
@@ -378,7 +378,7 @@ class ProduceStream:
             return
         queue.again()
 
-    def _react(self, queue: AppendQueue, entry: Entry, answer: Answer) -> None:
+    def _react(self, queue: AppendQueue, entry: QueuedAppend, answer: Answer) -> None:
         error = UnavailableError(
             f"the broker answered {code_name(answer.code)}", operation=OPERATION, object_name=str(queue.where)
         )
@@ -401,7 +401,7 @@ class ProduceStream:
         self._client.forget(queue.where.topic)
         queue.fail(error)
 
-    def _gap(self, queue: AppendQueue, entry: Entry) -> Exception:
+    def _gap(self, queue: AppendQueue, entry: QueuedAppend) -> Exception:
         if queue.anywhere:
             code = Code.OUT_OF_ORDER_SEQUENCE_NUMBER
             return refusal(code, None, queue.where, entry.append.source_offset, transactional=True)
@@ -456,7 +456,7 @@ class ProduceStream:
         else:
             queue.recover()
 
-    def _count_markers(self, queue: AppendQueue, hole: Entry) -> None:
+    def _count_markers(self, queue: AppendQueue, hole: QueuedAppend) -> None:
         """Count the markers that were written, by the log end offset: markers have no sequence numbers."""
         end = log_end(self._client, queue.where, deadline=queue.deadline)
         # A broker that was stopped may still process earlier requests. If that takes longer than this pause, the next
@@ -483,7 +483,7 @@ class ProduceStream:
             self._check_topic(queue)
             raise UnavailableError(error.message, operation=OPERATION, object_name=str(queue.where)) from error
 
-    def _land(self, queue: AppendQueue, hole: Entry, end: int, *, own: int = 0) -> None:
+    def _land(self, queue: AppendQueue, hole: QueuedAppend, end: int, *, own: int = 0) -> None:
         """The log ends at `end`. Before the first marker of this process, whatever is behind the hole is another's.
 
         So many markers were acknowledged: `own`. Whatever else is in the hole must be markers, too.

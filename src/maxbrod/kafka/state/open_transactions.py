@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _PATIENCE_S: Final = 15.0
 _Origin = dict[str, Any]
-"""The last three fields of an OpenTransaction, as far as the coordinator knows them."""
+"""The last three fields of an PendingTransaction, as far as the coordinator knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTransaction:
+class PendingTransaction:
     """A producer whose transaction in this partition has no marker yet.
 
     The last three fields are None if this user may not Describe the transactional id, or no coordinator knows it.
@@ -48,7 +48,7 @@ class OpenTransaction:
 
 def open_transactions(
     client: KafkaClient, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
-) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
+) -> dict[TopicPartition, tuple[PendingTransaction, ...]]:
     """The open transactions of each partition, by start offset. Partitions without an answer are left out."""
     limit = deadline or Deadline.after(_PATIENCE_S)
     try:
@@ -65,7 +65,7 @@ def open_transactions(
 
 def _producers(
     client: KafkaClient, partitions: set[TopicPartition], deadline: Deadline
-) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
+) -> dict[TopicPartition, tuple[PendingTransaction, ...]]:
     seen = see_topics(client, {where.topic for where in partitions}, deadline=deadline).topics
     there = [where for where in partitions if where.topic in seen and where.partition in seen[where.topic].partitions]
     found = ask_leaders(
@@ -89,7 +89,7 @@ def _producers_request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> M
 
 def _open_producers(
     answer: Message,
-) -> Iterator[tuple[TopicPartition, int, tuple[OpenTransaction, ...] | None]]:
+) -> Iterator[tuple[TopicPartition, int, tuple[PendingTransaction, ...] | None]]:
     for where, each in each_partition(answer.topics):
         if each.error_code and reaction(each.error_code) is Reaction.FATAL:
             yield where, 0, None  # most likely not permitted; it takes Read on the topic
@@ -97,9 +97,9 @@ def _open_producers(
             yield where, each.error_code, _open(each.active_producers)
 
 
-def _open(producers: Iterable[Any]) -> tuple[OpenTransaction, ...]:
+def _open(producers: Iterable[Any]) -> tuple[PendingTransaction, ...]:
     found = (
-        OpenTransaction(
+        PendingTransaction(
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             start_offset=producer.current_txn_start_offset,

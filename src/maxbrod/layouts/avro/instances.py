@@ -29,7 +29,7 @@ from maxbrod.errors import (
 from maxbrod.layouts.avro.container import decode_long, encode_bytes, encode_long, read_header
 from maxbrod.layouts.avro.format import CLAIM, GENERATION, INSTANCE
 from maxbrod.layouts.tree import Facts, decode_facts
-from maxbrod.storage.overlay import OWN_FOLDER
+from maxbrod.storage.composed import OWN_FOLDER
 from maxbrod.strict_json import parse
 
 if TYPE_CHECKING:

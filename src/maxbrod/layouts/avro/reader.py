@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.batch.columns import HEADERS_TYPE, project
 from maxbrod.batch.kernels import sealed
-from maxbrod.batch.schema import HEADERS_TYPE, project
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.avro import kernels
 from maxbrod.layouts.avro.container import Block, Header, decompress, read_blocks, read_header

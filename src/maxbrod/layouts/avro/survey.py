@@ -14,8 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.batch.columns import number_column
-from maxbrod.batch.schema import project
+from maxbrod.batch.columns import number_column, project
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.layouts.avro import format as names
 from maxbrod.layouts.avro.container import Header, read_blocks, read_header, read_last_block

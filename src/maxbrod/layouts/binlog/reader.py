@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from maxbrod.batch.columns import project
 from maxbrod.batch.kernels import sealed
-from maxbrod.batch.schema import project
 from maxbrod.errors import (
     CorruptDataError,
     TruncatedDataError,

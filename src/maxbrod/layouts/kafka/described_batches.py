@@ -18,7 +18,7 @@ from maxbrod.model import AbortedTransaction, Codec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from maxbrod.batch.looking import Look
+    from maxbrod.batch.timestamp_scan import TimestampScan
 
 _CODECS: Final = max(Codec) + 1
 
@@ -86,7 +86,7 @@ def describe(
     *,
     exact: bool,
     codec: NDArray[np.int16] | None = None,
-    look: Look | None = None,
+    look: TimestampScan | None = None,
 ) -> DescribedBatches:
     """The batches with their facts. `exact` reads every record for the lowest timestamp; `look` reads while its time
     lasts.
@@ -126,7 +126,7 @@ def _facts(
     data: NDArray[np.uint8],
     headers: BatchHeaders,
     codec: NDArray[np.int16] | None,
-    look: Look | None,
+    look: TimestampScan | None,
     *,
     exact: bool,
 ) -> Facts:
@@ -138,7 +138,7 @@ def _facts(
 
 
 def _find_lowest(
-    data: NDArray[np.uint8], headers: BatchHeaders, facts: Facts, look: Look | None, *, exact: bool
+    data: NDArray[np.uint8], headers: BatchHeaders, facts: Facts, look: TimestampScan | None, *, exact: bool
 ) -> None:
     unsure = (headers["magic"] == NEWEST_MAGIC) & facts.dated & ~headers.log_append
     if not exact:
@@ -151,7 +151,7 @@ def _find_lowest(
     rows = np.flatnonzero(unsure)
     if not rows.size:
         return
-    from maxbrod.batch.timestamps import lowest_timestamps  # noqa: PLC0415 - compiled: loading it costs seconds
+    from maxbrod.batch.decode import lowest_timestamps  # noqa: PLC0415 - compiled: loading it costs seconds
 
     lowest, sound = lowest_timestamps(data, headers.take(rows))
     facts.lowest[rows] = np.minimum(facts.lowest[rows], facts.highest[rows])

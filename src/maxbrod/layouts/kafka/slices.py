@@ -100,7 +100,7 @@ class _Comparison:
         wrong = counted & ~headers.log_append & ~batches.facts.exact
         unseen = np.flatnonzero(counted & headers.log_append)
         if unseen.size:
-            from maxbrod.batch.timestamps import lowest_timestamps  # noqa: PLC0415 - compiled: loading it costs seconds
+            from maxbrod.batch.decode import lowest_timestamps  # noqa: PLC0415 - compiled: loading it costs seconds
 
             wrong[unseen] = ~lowest_timestamps(batches.data, headers.take(unseen), look_into_all=True)[1]
         for row in np.flatnonzero(wrong).tolist():

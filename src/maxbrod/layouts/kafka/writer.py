@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.batch.looking import Look
+    from maxbrod.batch.timestamp_scan import TimestampScan
     from maxbrod.storage.interface import Storage
 
 SAMPLE_BYTES: Final = 1 << 20
@@ -49,7 +49,7 @@ class ArchiveWriter:
         compression: Compression | None = None,
         limits: SegmentLimits | None = None,
         exact_timestamps: bool = False,
-        look: Look | None = None,
+        look: TimestampScan | None = None,
     ) -> None:
         """`exact_timestamps` reads every record for the lowest timestamp, as `zstd` does; `look` for a limited time."""
         self._objects = Objects(storage, run_id)
@@ -107,7 +107,7 @@ class How:
     compression: Compression
     limits: SegmentLimits
     exact_timestamps: bool
-    look: Look | None
+    look: TimestampScan | None
     unpacker: Unpacker
 
 

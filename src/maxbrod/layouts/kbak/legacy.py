@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from maxbrod.batch.columns import binary_array, binary_column, headers_array, number_column
-from maxbrod.batch.conform import conform
+from maxbrod.batch.columns import binary_array, binary_column, conform, headers_array, number_column
 from maxbrod.batch.kernels import sealed
 from maxbrod.bounds import check_document
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UsageError

@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.batch.columns import binary_array, number_column
+from maxbrod.batch.columns import binary_array, number_column, project
 from maxbrod.batch.kernels import sealed
-from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.layouts.foreign import UNCOMMITTED, Fault, ForeignSegment, Survey
 from maxbrod.layouts.found import Room, Stored, batch_of

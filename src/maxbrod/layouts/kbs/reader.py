@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from maxbrod.batch.columns import project
 from maxbrod.batch.compression import decompress
 from maxbrod.batch.kernels import sealed
-from maxbrod.batch.schema import project
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, naming
 from maxbrod.layouts.documents import read_document
 from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.batch.beginnings import begin_at
+from maxbrod.batch.cuts import begin_at
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError, naming
 from maxbrod.layouts.decoding import decode_committed

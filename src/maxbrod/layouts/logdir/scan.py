@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.batch.beginnings import begin_at
+from maxbrod.batch.cuts import begin_at
 from maxbrod.batch.headers import (
     ATTRIBUTE_CONTROL,
     HEADER_BYTES,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.batch.columns import (
+    RECORD_SCHEMA,
     binary_array,
     binary_column,
     headers_array,
@@ -16,7 +17,6 @@ from maxbrod.batch.columns import (
     number_array,
     number_column,
 )
-from maxbrod.batch.schema import RECORD_SCHEMA
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.parquet.format import (
     FILE_SCHEMA,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from maxbrod.batch.schema import project
+from maxbrod.batch.columns import project
 from maxbrod.errors import (
     CorruptDataError,
     MaxbrodError,

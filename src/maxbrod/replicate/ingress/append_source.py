@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.batch.coalescing import Batches
+from maxbrod.batch.coalesce import Batches
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import Provenance

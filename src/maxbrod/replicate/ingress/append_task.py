@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from maxbrod.batch.coalescing import AUTO, Batches, Coalescer
+from maxbrod.batch.coalesce import AUTO, Batches, Coalescer
 from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
 from maxbrod.kafka.produce.producer import produce_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.acls import ALL, LITERAL, PREFIXED, is_about
+from maxbrod.archive.knowledge import ALL, LITERAL, PREFIXED, is_about
 from maxbrod.kafka.state.cluster_state import Acl, Quota  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.rename import Rename

@@ -13,7 +13,7 @@ import numpy as np
 
 from maxbrod.batch.columns import number_column
 from maxbrod.batch.cuts import Cut
-from maxbrod.batch.sharing import DecodedRecords, kept_records
+from maxbrod.batch.rewrite import DecodedRecords, kept_records
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.reader import REQUEST_BYTES
 from maxbrod.layouts.reading import read_logs

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, number_column
-from maxbrod.batch.murmur import partition_for
-from maxbrod.batch.sharing import CONTENT_COLUMNS, encode_shared
+from maxbrod.batch.hashes import partition_for
+from maxbrod.batch.rewrite import CONTENT_COLUMNS, encode_shared
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.appends import Batch, sequence_after, stamped
 from maxbrod.model import Codec, TopicPartition

@@ -16,7 +16,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.batch.decode import decode
-from maxbrod.batch.sharing import CONTENT_COLUMNS
+from maxbrod.batch.rewrite import CONTENT_COLUMNS
 from maxbrod.errors import MaxbrodError, RefusedError
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets, log_ends
 from maxbrod.kafka.fetch.ranges import read_range

@@ -188,7 +188,7 @@ class Places:
                 operation="write",
                 hint="give the option 'partitions' (their number) to place rows by the hash of their key",
             )
-        from maxbrod.batch.murmur import partition_for  # noqa: PLC0415 - numba, which only tasks need
+        from maxbrod.batch.hashes import partition_for  # noqa: PLC0415 - numba, which only tasks need
 
         chosen = partition_for(rows.records.column("key"), self._count, null_partition=0)
         keyless = open_rows & ~number_column(rows.records.column("key").is_valid())

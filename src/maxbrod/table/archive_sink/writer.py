@@ -15,7 +15,7 @@ import numpy as np
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from maxbrod.archive.carried import NOTHING, encode_carried
+from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
 from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.archive.surveyed import topic_id_for

@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.encode import BATCH_BYTES_MAX
-from maxbrod.batch.murmur import partition_for
-from maxbrod.batch.sharing import encode_shared
+from maxbrod.batch.hashes import partition_for
+from maxbrod.batch.rewrite import encode_shared
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.topics import NewTopic, create_topics
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped

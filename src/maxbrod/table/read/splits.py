@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.compute as pc
 
 from maxbrod.archive.archive import AnyCatalog, Archive, open_archive
-from maxbrod.archive.incarnations import incarnations_in, newest_ids, select_names
+from maxbrod.archive.selection import incarnations_in, newest_ids, select_names
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import Kind

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow.compute as pc
 
-from maxbrod.archive.incarnations import incarnations_in, newest_ids, select_names
+from maxbrod.archive.selection import incarnations_in, newest_ids, select_names
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.catalog.catalog import Catalog

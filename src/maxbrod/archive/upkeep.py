@@ -1,30 +1,49 @@
-"""The clocks by which verbs decide what may be deleted: this machine's, the store's, and that of the newest run.
+"""Upkeep of an archive: the clocks by which verbs decide what may be deleted, and their commits.
 
+The clocks are this machine's, the store's, and that of the newest run.
 Nothing is deleted on the word of one clock. Ages count up to the earliest of the three, and grace periods from the
 latest, so that a wrong clock deletes less and never more. Verbs refuse if the clocks contradict each other. A newest
 backup that was long ago is no contradiction, because an archive may be idle: ages then count up to that backup, as
 `--keep-within` does. Modules that take something away ask here, and never for the time itself (see the tests).
+
+Objects that no row names are garbage only if the catalog is whole. A catalog that has lost its end names too little,
+and a rebuild names again what it finds. So a rebuild announces itself before it looks for objects, and `gc` looks for
+such an announcement before each request of deletion.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable  # noqa: TC003 - a field of a dataclass
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.commits import commit_with_retries
 from maxbrod.catalog.log import LOG_FOLDER
-from maxbrod.errors import RefusedError, StorageFullError
+from maxbrod.catalog.rows import Run, encode_rows, new_run_id
+from maxbrod.catalog.schema import SCHEMA
+from maxbrod.errors import MaxbrodError, RefusedError, StorageFullError
 from maxbrod.model import CLOCKS_APART_MS, now_ms
-from maxbrod.storage.probe import probe_clock_ms
-from maxbrod.storage.stores import open_storage
+from maxbrod.storage.stores import open_storage, probe_clock_ms
 from maxbrod.text import human_age
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from maxbrod.archive.archive import Archive
-    from maxbrod.catalog.rows import Run
+    from maxbrod.storage.interface import Storage
+
 
 _IDLE_MS: Final = 2 * 24 * 3600 * 1000
 """An archive whose newest backup is older is idle, and reports say what follows from that."""
+
+NO_ROWS: Final = SCHEMA.empty_table()
+_PROBES: Final = "probes"
+_REBUILD: Final = f"{_PROBES}/rebuild-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +143,71 @@ def _demand_agreement(archive: Archive, clocks: Clocks) -> None:
         object_name=archive.url,
         hint=hint,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Rows that a commit adds and removes, as tables of `SCHEMA`, and what its run records of itself."""
+
+    added: pa.Table = field(default_factory=lambda: NO_ROWS)
+    removed: pa.Table = field(default_factory=lambda: NO_ROWS)
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    still_valid: Callable[[], bool] | None = None
+    """Asked if others have only added rows meanwhile: whether the change is right after theirs. None: it is not."""
+
+
+def commit_run(archive: Archive, statistics: Mapping[str, Any]) -> str:
+    """Commit a run that changes no other row; returns its id."""
+    return commit_change(archive, lambda _: Change(statistics=statistics, still_valid=lambda: True)) or ""
+
+
+def commit_change(archive: Archive, plan: Callable[[str], Change | None]) -> str | None:
+    """Commit a change and its run, all or nothing; the id of the run, None if there was nothing to change.
+
+    The verb is overtaken if another writer commits between its plan and its commit. It then plans its change again on
+    the new version and tries once more: what it wants does not depend on who came first.
+
+    `plan` gets the id of the run. It is called again whenever another writer was faster, with the catalog at the new
+    version: it must read the catalog and all holds each time.
+    """
+    catalog = archive.catalog
+    if not isinstance(catalog, Catalog):
+        raise RefusedError("this archive is in the layout of another tool, and has no catalog", object_name=archive.url)
+    run_id, started_at = new_run_id(), now_ms()
+
+    def commit(attempt: int) -> str | None:
+        change = plan(run_id)
+        if change is None:
+            return None
+        at = now_ms()
+        run = Run(
+            run_id=run_id,
+            started_at=started_at,
+            finished_at=at,
+            snapshot=None,
+            statistics=change.statistics,
+            written_at=at,
+        )
+        rows = pa.concat_tables([change.added, encode_rows([replace(run, commit=catalog.version + 1)])])
+        catalog.commit(rows, replaced=change.removed, still_valid=change.still_valid if attempt else None)
+        return run_id
+
+    return commit_with_retries(catalog, commit)
+
+
+@contextmanager
+def announced(storage: Storage, run_id: str) -> Iterator[None]:
+    """Keep `gc` from deleting while a rebuild is under way. What a killed one leaves behind counts for a grace time."""
+    name = f"{_REBUILD}{run_id}"
+    storage.put(name, b"the catalog is being rebuilt")
+    try:
+        yield
+    finally:
+        with suppress(MaxbrodError):
+            storage.delete([name])
+
+
+def rebuild_under_way(storage: Storage, *, since_ms: int) -> str | None:
+    """The run of a rebuild that began after `since_ms`, by the store's clock, and has not ended."""
+    found = (info for info in storage.list(_PROBES) if info.path.startswith(_REBUILD))
+    return next((info.path.removeprefix(_REBUILD) for info in found if info.modified_ms > since_ms), None)

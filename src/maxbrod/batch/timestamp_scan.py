@@ -1,7 +1,7 @@
 """Finds the lowest timestamps of batches without compiled code, within a small budget.
 
 Loading numba takes longer than a small backup. Here all batches advance together, one record at each step, by a few
-numpy operations over all of them. That is fast for many batches of few records. A `Look` keeps the budget.
+numpy operations over all of them. That is fast for many batches of few records. A `TimestampScan` keeps the budget.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _FOLDS: Final = tuple(
 _ONE: Final = np.uint64(1)
 
 
-def look_into(bytes_expected: int) -> Look | None:
-    """A `Look` for a task that writes about `bytes_expected`; None if that is too much."""
-    return Look() if bytes_expected <= LOOKED_INTO_BYTES else None
+def look_into(bytes_expected: int) -> TimestampScan | None:
+    """A `TimestampScan` for a task that writes about `bytes_expected`; None if that is too much."""
+    return TimestampScan() if bytes_expected <= LOOKED_INTO_BYTES else None
 
 
-class Look:
-    """The remaining budget of one task."""
+class TimestampScan:
+    """The remaining budget of one task, and the scan within it."""
 
     def __init__(self, *, steps: int = STEPS, unpacked_bytes: int = UNPACKED_BYTES) -> None:
         self._steps = steps

@@ -1,4 +1,7 @@
-"""Hashes of decoded records, field by field, and digests of them: the compiled half of `digest`."""
+"""Hashes of decoded records, field by field, and digests of them: the compiled half of `digest`.
+
+Also the partition of a record by its key, as Kafka's Java client chooses it: murmur2 of the key's bytes.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from numpy.typing import NDArray
+
 
 Words: TypeAlias = "NDArray[np.uint64]"
 COLUMNS: Final = ("offset", "timestamp_ms", "timestamp_type", "key", "value", "headers")
@@ -73,3 +77,13 @@ def _headers(array: Any) -> Words:  # noqa: ANN401 - an Arrow array
     inputs = (ends, *key_words, *value_words)
     hash_kernels.hash_headers(*(sealed(each) for each in inputs), found[0], found[1])
     return found
+
+
+def partition_for(keys: pa.Array, count: int, *, null_partition: int) -> NDArray[np.int32]:
+    """The partition, out of `count`, of each key of a binary column. A null key gets `null_partition`."""
+    if count < 1 or not 0 <= null_partition < count:
+        raise ValueError(f"there is no partition {null_partition} among {count}")
+    column = binary_column(keys)
+    chosen = np.full(len(keys), null_partition, np.int32)
+    hash_kernels.partitions(*(sealed(each) for each in column), count, chosen)
+    return chosen

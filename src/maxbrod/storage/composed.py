@@ -1,0 +1,156 @@
+"""Storages made of others: one with our own objects laid over it, and several directories joined to one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+from urllib.parse import quote, unquote
+
+from maxbrod.errors import ObjectNotFoundError, RefusedError
+from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
+from maxbrod.storage.local import LocalStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
+
+
+OWN_FOLDER: Final = ".maxbrod"
+"""The folder of our own objects in another tool's archive."""
+
+_SCHEME: Final = "joined://"
+
+
+class OverlaidStorage(Storage):
+    """A storage with a few additional objects in memory and some folders moved elsewhere.
+
+    So another tool's archive can be used as one of ours, and our own objects in it stay hidden from that tool.
+    """
+
+    def __init__(
+        self, base: Storage, *, objects: Mapping[str, bytes], moved: Sequence[str], read_only: bool = False
+    ) -> None:
+        """`objects` are served from memory; objects in the folders `moved` are stored under OWN_FOLDER.
+
+        `read_only`: nothing may be written, not even our own objects.
+        """
+        super().__init__(base.url)
+        self._base = base
+        self._objects = dict(objects)
+        self._moved = tuple(f"{folder}/" for folder in moved)
+        self._read_only = read_only
+        self.distant = base.distant
+
+    def put(self, path: str, data: Buffer) -> None:
+        self._base.put(self._target(path), data)
+
+    def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:
+        self._base.replace(self._target(path), data, metadata=metadata)
+
+    def create(self, path: str) -> Writer:
+        return self._base.create(self._target(path))
+
+    def get(self, path: str, *, size: int | None = None) -> memoryview:
+        if path in self._objects:
+            return memoryview(self._objects[path])
+        return self._base.get(self._place(path), size=size)
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
+        return self._base.get_ranges(self._place(path), ranges)
+
+    def head(self, path: str) -> ObjectInfo:
+        if path in self._objects:
+            return ObjectInfo(path=path, size=len(self._objects[path]), modified_ms=0, etag=None)
+        return replace(self._base.head(self._place(path)), path=path)
+
+    def list(self, folder: str = "") -> Iterator[ObjectInfo]:
+        if f"{folder.rstrip('/')}/".startswith(self._moved):
+            listed = self._base.list(f"{OWN_FOLDER}/{folder}")
+            return (replace(each, path=each.path.removeprefix(f"{OWN_FOLDER}/")) for each in listed)
+        return (each for each in self._base.list(folder) if not each.path.startswith(f"{OWN_FOLDER}/"))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        self._base.delete([self._target(path) for path in paths])
+
+    def _place(self, path: str) -> str:
+        return f"{OWN_FOLDER}/{path}" if path.startswith(self._moved) else path
+
+    def _target(self, path: str) -> str:
+        if self._read_only:
+            raise RefusedError(
+                "this place is read-only and never written: nothing can be stored there",
+                object_name=self.url,
+                hint="back it up into an archive first (maxbrod backup --from-logdir), and work from that",
+            )
+        return self._place(path)
+
+
+def without_own(storage: Storage) -> Storage:
+    """The storage as the other tool sees it."""
+    return OverlaidStorage(storage, objects={}, moved=())
+
+
+def joined_url(directories: Iterable[Path]) -> str:
+    return _SCHEME + ",".join(quote(str(directory.resolve()), safe="/") for directory in directories)
+
+
+def is_joined(url: str) -> bool:
+    return url.startswith(_SCHEME)
+
+
+class JoinedStorage(Storage):
+    """Several directories, read-only, each a folder of it. Its URL is for our own processes.
+
+    Links in a folder would do the same, but no storage follows links. The first component of a name is the number and
+    the name of a directory: `0-data`, `1-data`.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        paths = [Path(unquote(each)) for each in url.removeprefix(_SCHEME).split(",")]
+        self._parts: Final = {f"{number}-{path.name}": LocalStorage(path) for number, path in enumerate(paths)}
+
+    def name_of(self, path: str) -> str:
+        part, _, rest = path.partition("/")
+        return self._parts[part].name_of(rest) if part in self._parts else super().name_of(path)
+
+    def get(self, path: str, *, size: int | None = None) -> memoryview:
+        storage, rest = self._place(path)
+        return storage.get(rest, size=size)
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
+        storage, rest = self._place(path)
+        return storage.get_ranges(rest, ranges)
+
+    def head(self, path: str) -> ObjectInfo:
+        storage, rest = self._place(path)
+        return replace(storage.head(rest), path=path)
+
+    def list(self, folder: str = "") -> Iterator[ObjectInfo]:
+        first, _, rest = folder.partition("/")
+        for part in sorted(self._parts, key=lambda name: f"{name}/".encode()):
+            if first in {"", part}:
+                for info in self._parts[part].list(rest):
+                    yield replace(info, path=f"{part}/{info.path}")
+
+    def put(self, path: str, data: Buffer) -> None:  # noqa: ARG002 - the interface's
+        self._refuse("put", path)
+
+    def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:  # noqa: ARG002
+        self._refuse("replace", path)
+
+    def create(self, path: str) -> Writer:
+        self._refuse("create", path)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._refuse("delete", path)
+
+    def _place(self, path: str) -> tuple[Storage, str]:
+        part, _, rest = path.partition("/")
+        if part not in self._parts or not rest:
+            raise ObjectNotFoundError("there is no such object", object_name=self.name_of(path))
+        return self._parts[part], rest
+
+    def _refuse(self, operation: str, path: str) -> NoReturn:
+        raise RefusedError("log directories are read-only", operation=operation, object_name=self.name_of(path))
