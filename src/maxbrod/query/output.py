@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maxbrod.query.run import Query
-    from maxbrod.table.showing import Collected
+    from maxbrod.table.results import Collected
 
 
 ROWS_SHOWN: Final = 100

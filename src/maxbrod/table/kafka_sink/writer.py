@@ -29,7 +29,7 @@ from maxbrod.storage.stores import open_storage
 from maxbrod.table.kafka_sink.options import no_checkpoint, parse_kafka_sink_options, sink_name
 from maxbrod.table.kafka_sink.state import BatchDecision, BatchDecisions, DecisionOutcome, Filled
 from maxbrod.table.sink_columns import check_columns
-from maxbrod.table.travelling import Travelling
+from maxbrod.table.source import Travelling
 from maxbrod.text import counted
 from maxbrod.work.settling import settle
 
