@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import TypeAdapter
+
 from maxbrod.batch.columns import number_column
 from maxbrod.batch.timestamp_scan import look_into
 from maxbrod.batch.transactions import from_fetch
@@ -93,6 +95,10 @@ class Transferred:
     end: int = 0
     """Before the end of the item if retention overtook the reader there."""
     failure: dict[str, Any] | None = None
+
+
+ITEMS: Final = TypeAdapter(tuple[TransferItem, ...])
+"""Items as JSON, as the tasks of a transformation take them."""
 
 
 def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem]) -> list[Transferred]:

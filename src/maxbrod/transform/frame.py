@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import UsageError
-from maxbrod.transfer.items import ITEMS
+from maxbrod.transfer.task import ITEMS
 from maxbrod.transform.plan import (
     CARRIED,
     FAILED,
