@@ -18,7 +18,7 @@ from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.avro.instances import TOPIC, decode_coordination, encode_coordination
-from maxbrod.layouts.decoding import decode_committed
+from maxbrod.layouts.visible_records import decode_committed
 from maxbrod.model import TimestampType, TopicPartition, now_ms
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from maxbrod.compare.plan.parts import Side
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.reader import read_logs
 from maxbrod.model import AbortedTransaction, Codec, topic_id_of
 from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.storage.stores import open_storage

@@ -11,7 +11,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.digest import Digest, Field
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
-from maxbrod.layouts.reading import read_records
+from maxbrod.layouts.reader import read_records
 from maxbrod.model import TopicPartition  # noqa: TC001 - as above
 from maxbrod.storage.stores import open_storage
 

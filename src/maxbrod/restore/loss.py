@@ -17,7 +17,7 @@ from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import Problem, ProblemKind
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
-from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.reader import read_logs
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.plan.mapping import build_map, decode_map, encode_map
 from maxbrod.restore.plan.plan import RestorePlan, sources_of

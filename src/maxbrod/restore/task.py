@@ -36,7 +36,7 @@ from maxbrod.kafka.produce.refusals import prove_topic
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline, Pace
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
-from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.reader import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
 from maxbrod.restore.plan.mapping import build_map, encode_map
 from maxbrod.restore.plan.request import BatchesMode

@@ -18,7 +18,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of what travels
-from maxbrod.layouts.reading import read_records
+from maxbrod.layouts.reader import read_records
 from maxbrod.storage.stores import open_storage
 from maxbrod.transfer.task import ITEMS
 from maxbrod.transform.plan import CARRIED, END, FAILED, PLACES, PREFIX, RECORD, SHOWN, Changes

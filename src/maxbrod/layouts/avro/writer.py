@@ -17,9 +17,8 @@ from maxbrod.layouts.avro import kernels
 from maxbrod.layouts.avro.container import SYNC_BYTES, compress, encode_block, encode_bytes, encode_header, encode_long
 from maxbrod.layouts.avro.format import check_options, file_path, is_seed
 from maxbrod.layouts.avro.instances import Mark, mark_of, put_fenced
-from maxbrod.layouts.buffers import RecordBuffers, consumable
+from maxbrod.layouts.buffers import RecordBuffers, Rotation, consumable
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
-from maxbrod.layouts.rotation import Rotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

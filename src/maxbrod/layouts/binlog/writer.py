@@ -14,9 +14,8 @@ import numpy as np
 from maxbrod.layouts.binlog import kernels
 from maxbrod.layouts.binlog.format import INDEX, MAGIC, RECORDS, encode_segment_index, index_path, segment_path
 from maxbrod.layouts.binlog.layout import check_options, empty_segment, put_new
-from maxbrod.layouts.buffers import RecordBuffers, consumable
+from maxbrod.layouts.buffers import RecordBuffers, Rotation, consumable
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
-from maxbrod.layouts.rotation import Rotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,6 @@ import numpy as np
 from maxbrod.batch.columns import GrowingBytes
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.buffers import RecordBuffers, constant, little_endian
-from maxbrod.layouts.decoding import Counts, Tallied
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.format import (
@@ -28,6 +27,7 @@ from maxbrod.layouts.kbak.format import (
 )
 from maxbrod.layouts.manifest import codec_of
 from maxbrod.layouts.manifest_writer import BackupWriter, Extent
+from maxbrod.layouts.visible_records import Counts, Tallied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from maxbrod.batch.provenance import Provenance
 from maxbrod.batch.replay import replay
 from maxbrod.batch.transactions import transaction_events
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.reader import read_logs
 from maxbrod.model import Codec
 from maxbrod.replicate.link import Link, Mark, been_there, origin
 
