@@ -42,8 +42,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from maxbrod.table.read.columns import column_names, names_in, spark_schema
-from maxbrod.table.read.options import TableOptions, parse_options, wanted_columns
-from maxbrod.table.stream.options import parse_stream_options
+from maxbrod.table.read.options import GivenOptions, TableOptions, parse_options, parse_stream_options
 from maxbrod.table.stream.positions import encode_start
 from maxbrod.work.settling import settle
 
@@ -53,8 +52,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from maxbrod.table.read.options import StreamOptions
     from maxbrod.table.stream.follower import Follower
-    from maxbrod.table.stream.options import StreamOptions
 
 
 _TO_KAFKA: Final = "kafka.bootstrap.servers"
@@ -106,7 +105,8 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
 
     def schema(self) -> StructType:
         # Other options are not checked yet: a stream has others than a read, and Spark does not say which this is.
-        return spark_schema(column_names(wanted_columns(self.options)))
+        given = GivenOptions({name.lower(): value for name, value in self.options.items()})
+        return spark_schema(column_names(given.get("columns")))
 
     def reader(self, schema: StructType) -> ArchiveReader:
         return ArchiveReader(parse_options(self.options), names_in(schema))
