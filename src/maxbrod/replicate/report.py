@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from maxbrod.compare.plan.differences import Difference  # noqa: TC001 - the fields' types are looked at
+from maxbrod.compare.plan.parts import Difference  # noqa: TC001 - the fields' types are looked at
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED
 from maxbrod.model import MENDABLE, GapReason
 from maxbrod.replicate.heartbeat import Heartbeat, proven_at_ms

@@ -21,8 +21,7 @@ from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
 from maxbrod.replicate.ingress.positions import first_brought
 from maxbrod.replicate.link import AppendPlace, Mark, Offsets, PositionKey, State, been_there
 from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import OffsetRange, RestoreRequest, parse_range
+from maxbrod.restore.plan.request import OffsetRange, RestoreRequest, parse_range, parse_rename
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.target import log_extents
 from maxbrod.work.progress import OnProgress, silent

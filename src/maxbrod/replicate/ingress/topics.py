@@ -19,8 +19,7 @@ from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import PartitionId, TopicPartition, topic_id_of, topic_id_text
 from maxbrod.replicate.ingress.plan import Extent, Mirror, plan_mirror_configs, plan_shared_configs, why_other_source
 from maxbrod.replicate.link import Link, Mark, State
-from maxbrod.restore.plan.configs import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT
-from maxbrod.restore.plan.targets import LogExtent
+from maxbrod.restore.plan.targets import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT, LogExtent
 from maxbrod.restore.target import StartToFill, fill_starts, log_extents
 
 if TYPE_CHECKING:
