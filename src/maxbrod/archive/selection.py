@@ -88,7 +88,7 @@ def select_topics(
 
 
 def has_patterns(include: Iterable[str]) -> bool:
-    """Whether a selection means topics that it does not name in full. Without words it means all."""
+    """True if a selection means topics that it does not name in full. Without words it means all."""
     wanted = _parse(include)
     return bool(wanted.expressions) or not wanted.names
 
@@ -156,8 +156,8 @@ def incarnations_in(rows: pa.Table) -> list[Incarnation]:
     """The topics of some rows of a catalog, with the columns `topic`, `topic_id` and `written_at`."""
     found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
     return [
-        Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
-        for each in found
+        Incarnation(topic=row["topic_max"], topic_id=row["topic_id"], first_written_at=row["written_at_min"])
+        for row in found
     ]
 
 
@@ -168,7 +168,7 @@ def newest_ids(incarnations: Iterable[Incarnation], ranks: Mapping[str, int]) ->
         other = newest.get(incarnation.topic)
         if other is None or _age(incarnation, ranks) > _age(other, ranks):
             newest[incarnation.topic] = incarnation
-    return {each.topic_id for each in newest.values()}
+    return {incarnation.topic_id for incarnation in newest.values()}
 
 
 def select_names(
@@ -186,5 +186,5 @@ def select_names(
     return set(selection.chosen)
 
 
-def _age(each: Incarnation, ranks: Mapping[str, int]) -> tuple[int, int, str]:
-    return ranks.get(each.topic_id, -1), each.first_written_at, each.topic_id
+def _age(incarnation: Incarnation, ranks: Mapping[str, int]) -> tuple[int, int, str]:
+    return ranks.get(incarnation.topic_id, -1), incarnation.first_written_at, incarnation.topic_id

@@ -82,18 +82,18 @@ def coordinator_epoch(client: KafkaClient, where: TopicPartition, producer_id: i
 
 
 def _producer_of(client: KafkaClient, where: TopicPartition, producer_id: int, *, deadline: Deadline) -> Message | None:
-    """What the partition's leader remembers of the producer, if anything."""
+    """The entry of the producer in its leader's memory, if any."""
 
     def request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Message:
         topic = DescribeProducersRequest.TopicRequest
         return DescribeProducersRequest(
-            topics=[topic(name=each.topic, partition_indexes=[each.partition]) for each in asked]
+            topics=[topic(name=place.topic, partition_indexes=[place.partition]) for place in asked]
         )
 
     def read(answer: Message) -> Iterator[tuple[TopicPartition, int, Message | None]]:
-        for asked, each in each_partition(answer.topics):
-            known = [one for one in each.active_producers or () if one.producer_id == producer_id]
-            yield asked, each.error_code, known[0] if known else None
+        for asked, partition in each_partition(answer.topics):
+            known = [one for one in partition.active_producers or () if one.producer_id == producer_id]
+            yield asked, partition.error_code, known[0] if known else None
 
     wanted: dict[TopicPartition, None] = {where: None}
     return ask_leaders(client, wanted, request, read, operation="read producers", deadline=deadline)[where]

@@ -122,7 +122,7 @@ class ProduceStream:
         self._transactional_id = transactional_id
         self._marker_identity = markers
         self._learns_epochs = markers is not None
-        """Whether others, or an earlier attempt, may have written markers of this producer."""
+        """True if others, or an earlier attempt, may have written markers of this producer."""
         self._coordinator_epoch = 0
         self._proven_at: dict[str, float] = {}
 
@@ -283,7 +283,7 @@ class ProduceStream:
         return True
 
     def _is_in_place(self, queue: AppendQueue, entry: QueuedAppend) -> bool:
-        """Whether the log ends where everything acknowledged ends, as far as that is not known anyway.
+        """True if the log ends where everything acknowledged ends, as far as that is not known anyway.
 
         It may not where another process has taken the partition over, or where this one was suspended.
         """

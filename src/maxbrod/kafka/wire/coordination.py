@@ -65,7 +65,7 @@ class Answers(Generic[Found]):
         self.refused: dict[str, str] = {}
 
     def missing(self, group_ids: Iterable[str]) -> list[str]:
-        return [each for each in group_ids if each not in self.found and each not in self.refused]
+        return [group_id for group_id in group_ids if group_id not in self.found and group_id not in self.refused]
 
     def refuse(self, group_id: str, code: int) -> None:
         """Record an error. With a retriable one the group stays missing and is requested again."""
