@@ -27,28 +27,23 @@ from maxbrod.kafka.state.cluster_state import (
     Quota,
     ScramUser,
     TopicState,
-    decode_acls,
-    decode_quotas,
     decode_state,
-    decode_users,
 )
 from maxbrod.strict_json import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.archive.snapshot_document import Snapshot
 
 
 Place: TypeAlias = tuple[str, str, int]
 """A group, a topic id and a partition."""
-ACCESS: Final = ("acls", "quotas", "users")
-_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "acls": decode_acls,
-    "quotas": decode_quotas,
-    "users": decode_users,
-}
+_ACCESS_TYPES: Final = {"acls": (Acl, "acl"), "quotas": (Quota, "quota"), "users": (ScramUser, "user")}
+ACCESS: Final = tuple(_ACCESS_TYPES)
 
+_OFFSET_FIELDS: Final = ("partition", "offset", "leader_epoch", "metadata")
+"""A committed offset in a document, as a list."""
 LITERAL: Final = "LITERAL"
 PREFIXED: Final = "PREFIXED"
 ALL: Final = "*"
@@ -235,9 +230,12 @@ def encode_carried(carried: Carried) -> dict[str, Any]:
         "groups": [
             {
                 **dict(zip(("group_id", "type", "protocol_type", "run_id", "topic", "topic_id"), key, strict=True)),
-                "offsets": [_encode_offset(offset.committed) for offset in group],
+                "offsets": [[getattr(offset.committed, name) for name in _OFFSET_FIELDS] for offset in group],
             }
-            for key, group in groupby(sorted(carried.offsets, key=_offset_order), key=_same_topic)
+            for key, group in groupby(
+                sorted(carried.offsets, key=lambda offset: (_same_topic(offset), offset.committed.partition)),
+                key=_same_topic,
+            )
         ],
         "access": [asdict(entry) for entry in carried.access],
     }
@@ -248,14 +246,6 @@ def _same_topic(offset: LostOffset) -> tuple[str, ...]:
     return offset.group_id, offset.type, offset.protocol_type, offset.run_id, topic.topic, topic.topic_id or ""
 
 
-def _offset_order(offset: LostOffset) -> tuple[tuple[str, ...], int]:
-    return _same_topic(offset), offset.committed.partition
-
-
-def _encode_offset(committed: CommittedOffset) -> list[Any]:
-    return [committed.partition, committed.offset, committed.leader_epoch, committed.metadata]
-
-
 def decode_carried(fields: Mapping[str, Any]) -> Carried:
     """The inverse of `encode_carried`. Unknown keys are ignored."""
     try:
@@ -264,30 +254,23 @@ def decode_carried(fields: Mapping[str, Any]) -> Carried:
             offsets=tuple(
                 sorted((one for group in fields["groups"] for one in _decode_group(group)), key=lambda one: one.place)
             ),
-            access=tuple(
-                replace(
-                    value_of(LostAccess, {**entry, "values": []}, "access"),
-                    values=_DECODERS[entry["what"]](entry["values"]),
-                )
-                for entry in fields["access"]
-            ),
+            access=tuple(map(_decode_access, fields["access"])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptDataError(f"what a snapshot carries on cannot be read: {error}") from error
 
 
+def _decode_access(fields: Mapping[str, Any]) -> LostAccess:
+    kind, name = _ACCESS_TYPES[fields["what"]]
+    values: tuple[Any, ...] = tuple(value_of(kind, value, name) for value in fields["values"])
+    return replace(value_of(LostAccess, {**fields, "values": []}, "access"), values=values)
+
+
 def _decode_group(fields: Mapping[str, Any]) -> Iterator[LostOffset]:
     about = {name: fields[name] for name in ("run_id", "group_id", "type", "protocol_type")}
     topic, topic_id = fields["topic"], fields["topic_id"]
-    for partition, offset, leader_epoch, metadata in fields["offsets"]:
-        committed = {
-            "topic": topic,
-            "topic_id": topic_id,
-            "partition": partition,
-            "offset": offset,
-            "leader_epoch": leader_epoch,
-            "metadata": metadata,
-        }
+    for values in fields["offsets"]:
+        committed = {"topic": topic, "topic_id": topic_id, **dict(zip(_OFFSET_FIELDS, values, strict=True))}
         yield value_of(LostOffset, {**about, "committed": committed}, "groups")
 
 

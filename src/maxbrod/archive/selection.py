@@ -1,7 +1,7 @@
-"""Selects topics by name, glob or regular expression, included and excluded.
+"""Selects topics by name, glob or regular expression, and parses times and partitions as people write them. Pure.
 
 A name or pattern that matches no topic is reported, because the user relies on it; this includes exclusions. Globs and
-expressions match the whole name. Of several topics with one name, the newest is found here, too. Pure.
+expressions match the whole name. Of several topics with one name, the newest is found here, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fnmatch
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
@@ -27,6 +28,12 @@ _INTERNAL_PREFIX: Final = "__"
 _ALL: Final = "*"
 """Matches all topics, and is no mistake if there are none."""
 _HINT: Final = r"give a name, a glob such as orders-*, or a regular expression between slashes such as /orders-\d+/"
+
+INT64_MAX: Final = 2**63 - 1
+PARTITIONS_MAX: Final = 100_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_MS: Final = re.compile(r"-?\d{1,19}", re.ASCII)
+_TIME_HINT: Final = "give a time with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,3 +195,31 @@ def select_names(
 
 def _age(incarnation: Incarnation, ranks: Mapping[str, int]) -> tuple[int, int, str]:
     return ranks.get(incarnation.topic_id, -1), incarnation.first_written_at, incarnation.topic_id
+
+
+def parse_time_ms(word: str) -> int:
+    """Parse milliseconds since 1970, or ISO 8601 with a zone. Rounded up, which is right for a first and for an end."""
+    if _EPOCH_MS.fullmatch(word):
+        found = int(word)
+    else:
+        try:
+            time = datetime.fromisoformat(word)
+        except ValueError:
+            raise UsageError(f"{word!r} is not a time", hint=_TIME_HINT) from None
+        if time.tzinfo is None:
+            raise UsageError(f"the time {word!r} has no zone", hint="append Z for UTC, or an offset as +02:00")
+        found = -((_EPOCH - time) // timedelta(milliseconds=1))
+    if not -INT64_MAX <= found <= INT64_MAX:
+        raise UsageError(f"no record can have the time {word!r}", hint=_TIME_HINT)
+    return found
+
+
+def parse_partitions(word: str) -> frozenset[int]:
+    """Parse numbers and ranges, such as `0,3,8-11`."""
+    found: set[int] = set()
+    for part in word.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)
+        if match is None or not (first := int(match[1])) <= (last := int(match[2] or match[1])) < PARTITIONS_MAX:
+            raise UsageError(f"{word!r} names no partitions", hint="give numbers and ranges, such as 0,3,8-11")
+        found.update(range(first, last + 1))
+    return frozenset(found)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import Arena, compress, decompress
+from maxbrod.batch.compression import Arena, compress, decompress, unpack
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import (
     CRC_START,
@@ -28,7 +28,6 @@ from maxbrod.batch.headers import (
     BatchHeaders,
     header_rows,
 )
-from maxbrod.batch.unpack import unpack
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import Arena
+from maxbrod.batch.compression import Arena, append
 from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, as_bytes_array
-from maxbrod.batch.unpack import append
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import AbortedTransaction, Codec
 

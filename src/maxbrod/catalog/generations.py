@@ -10,7 +10,7 @@ A row of kind `generations` has all generations of one topic, with their states.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -154,7 +154,9 @@ def encode_generations(topics: Iterable[TopicGenerations], *, run_id: str, writt
                 "topic_id": topic.topic_id,
                 "run_id": run_id,
                 "written_at": written_at,
-                "details": json.dumps({"generations": [_encode(one) for one in topic.generations]}, sort_keys=True),
+                "details": json.dumps(
+                    {"generations": [_encode(generation) for generation in topic.generations]}, sort_keys=True
+                ),
             }
             for topic in topics
         ],
@@ -223,17 +225,8 @@ _BUILDING: Final = TypeAdapter(_BuildingDetails)
 
 
 def _encode(generation: Generation) -> dict[str, Any]:
-    return {
-        "number": generation.number,
-        "stage": str(generation.stage),
-        "began_at": generation.began_at,
-        "targets": sorted(map(list, generation.targets.items())),
-        "caught_up_at": generation.caught_up_at,
-        "activated_at": generation.activated_at,
-        "log_ends": sorted(map(list, generation.log_ends.items())),
-        "ended_at": generation.ended_at,
-        "why": generation.why,
-    }
+    pairs = {name: sorted(map(list, getattr(generation, name).items())) for name in ("targets", "log_ends")}
+    return {field.name: getattr(generation, field.name) for field in fields(Generation)} | pairs
 
 
 def _building_details(text: str | None) -> _BuildingDetails:

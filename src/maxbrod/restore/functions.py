@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Unpack
 
-from maxbrod.archive.words import parse_partitions, parse_time_ms
+from maxbrod.archive.selection import parse_partitions, parse_time_ms
 from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with
 from maxbrod.restore.plan.request import (
     RestoreRequest,

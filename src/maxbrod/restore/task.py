@@ -25,12 +25,11 @@ from maxbrod.batch.cuts import Cut
 from maxbrod.batch.headers import walk
 from maxbrod.batch.replay import Replayed, replay
 from maxbrod.errors import MaxbrodError, RefusedError, TopicGoneError, UsageError
-from maxbrod.kafka.fetch.log_tails import LogTail, next_sequence, read_tail
 from maxbrod.kafka.fetch.offsets import log_ends
 from maxbrod.kafka.produce.appends import Append, Batch, Feed, Hole, sequence_after, stamped
 from maxbrod.kafka.produce.empty_offsets import fill_by_transactions
 from maxbrod.kafka.produce.producer import produce_all
-from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+from maxbrod.kafka.produce.producer_ids import LogTail, ProducerIdentity, next_sequence, read_tail
 from maxbrod.kafka.produce.refusals import prove_topic
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline, Pace

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.archive.words import parse_partitions, parse_time_ms
+from maxbrod.archive.selection import parse_partitions, parse_time_ms
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.request import (

@@ -22,13 +22,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.kafka.fetch.log_tails import coordinator_epoch
 from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, QueuedAppend
 from maxbrod.kafka.produce.appends import Acknowledged, Batch, Feed, Hole
 from maxbrod.kafka.produce.lane import Lane
-from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity, coordinator_epoch, new_producer_id
 from maxbrod.kafka.produce.refusals import OPERATION, gap_in_sequence, gone, misplaced, moved_log, prove_topic, refusal
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline

@@ -242,18 +242,3 @@ def decode_state(fields: Mapping[str, Any]) -> ClusterState:
         return strict_json.value_of(ClusterState, fields)
     except (ValueError, TypeError) as error:
         raise CorruptDataError(f"a cluster state cannot be read: {error}", hint=_HINT) from error
-
-
-def decode_acls(values: Iterable[Mapping[str, Any]]) -> tuple[Acl, ...]:
-    """ACLs as `encode_state` writes them. ValueError if one is malformed."""
-    return tuple(strict_json.value_of(Acl, value, "acl") for value in values)
-
-
-def decode_quotas(values: Iterable[Mapping[str, Any]]) -> tuple[Quota, ...]:
-    """Quotas as `encode_state` writes them. ValueError if one is malformed."""
-    return tuple(strict_json.value_of(Quota, value, "quota") for value in values)
-
-
-def decode_users(values: Iterable[Mapping[str, Any]]) -> tuple[ScramUser, ...]:
-    """Users as `encode_state` writes them. ValueError if one is malformed."""
-    return tuple(strict_json.value_of(ScramUser, value, "user") for value in values)

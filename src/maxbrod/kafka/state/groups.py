@@ -15,9 +15,8 @@ from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.client import KafkaClient, retry
-from maxbrod.kafka.wire.coordination import Answers, ask_coordinators
+from maxbrod.kafka.wire.coordination import Answers, DescribeShareGroupOffsetsRequest, ask_coordinators
 from maxbrod.kafka.wire.error_codes import answered_with
-from maxbrod.kafka.wire.messages.share_groups import DescribeShareGroupOffsetsRequest
 from maxbrod.kafka.wire.metadata import by_topic
 from maxbrod.model import TopicPartition, topic_id_text
 

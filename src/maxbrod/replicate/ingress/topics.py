@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
 from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_partitions, create_topics, delete_records
-from maxbrod.kafka.fetch.log_tails import read_tail
+from maxbrod.kafka.produce.producer_ids import read_tail
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline

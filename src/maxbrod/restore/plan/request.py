@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.archive.selection import matches_nothing, nearest, select_topics
-from maxbrod.archive.words import INT64_MAX, PARTITIONS_MAX
+from maxbrod.archive.selection import INT64_MAX, PARTITIONS_MAX, matches_nothing, nearest, select_topics
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
 from maxbrod.transform.plan import Transform
