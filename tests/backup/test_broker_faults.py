@@ -22,8 +22,7 @@ from maxbrod.inspect.listing import list_topics
 from maxbrod.inspect.topic import show_topic
 from maxbrod.model import topic_id_text
 from maxbrod.replicate.link import State
-from maxbrod.restore.plan.rename import Rename
-from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.request import Rename, RestoreRequest
 from maxbrod.sandbox.surgery import delete_records, lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, topic_id, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered

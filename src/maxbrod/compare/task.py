@@ -21,9 +21,8 @@ from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import passed, source_offsets, without_provenance
 from maxbrod.batch.transactions import committed_batches, from_fetch
 from maxbrod.compare.items import CompareItem, CompareSettings, Digested, SuspectItem
-from maxbrod.compare.plan.differences import ABSENT, RECORD, Difference, show_field, show_record
 from maxbrod.compare.plan.pairs import Brought, translate_all
-from maxbrod.compare.plan.parts import Side
+from maxbrod.compare.plan.parts import ABSENT, RECORD, Difference, Side, show_field, show_record
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,38 +32,35 @@ if TYPE_CHECKING:
 _NO_LIMIT: Final = 1 << 62
 
 
-class RecordBuffers:
-    """The columns of a batch of RECORD_SCHEMA as read-only arrays, in the order of the kernels' parameters."""
+class RecordBuffers(NamedTuple):
+    """The columns of a batch of RECORD_SCHEMA as read-only arrays. Kernels take it as a whole."""
 
-    __slots__ = ("header_ends", "header_key", "header_value", "key", "kind", "offset", "rows", "timestamp", "value")
+    offset: NDArray[np.int64]
+    timestamp: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    key: BinaryColumn
+    value: BinaryColumn
+    header_ends: NDArray[np.int32]
+    header_key: BinaryColumn
+    header_value: BinaryColumn
 
-    def __init__(self, records: pa.RecordBatch) -> None:
-        self.rows = records.num_rows
-        self.offset = sealed(number_column(records.column("offset")))
-        self.timestamp = sealed(number_column(records.column("timestamp_ms")))
-        self.kind = sealed(number_column(records.column("timestamp_type")))
-        self.key = _sealed(binary_column(records.column("key")))
-        self.value = _sealed(binary_column(records.column("value")))
+    @classmethod
+    def of(cls, records: pa.RecordBatch) -> RecordBuffers:
         ends, header_key, header_value = headers_columns(records.column("headers"))
-        self.header_ends = sealed(ends)
-        self.header_key = _sealed(header_key)
-        self.header_value = _sealed(header_value)
-
-    def shape(self) -> tuple[NDArray[Any], ...]:
-        """The arrays from which the lengths of keys, values and headers follow."""
-        key, value, header_value = self.key, self.value, self.header_value
-        return (
-            *(key.ends, key.valid, value.ends, value.valid),
-            *(self.header_ends, self.header_key.ends, header_value.ends, header_value.valid),
+        return cls(
+            offset=sealed(number_column(records.column("offset"))),
+            timestamp=sealed(number_column(records.column("timestamp_ms"))),
+            kind=sealed(number_column(records.column("timestamp_type"))),
+            key=_sealed(binary_column(records.column("key"))),
+            value=_sealed(binary_column(records.column("value"))),
+            header_ends=sealed(ends),
+            header_key=_sealed(header_key),
+            header_value=_sealed(header_value),
         )
 
-    def all(self) -> tuple[NDArray[Any], ...]:
-        """Offset, timestamp, its type; ends, data and validity of keys and values; the same of headers."""
-        return (
-            *(self.offset, self.timestamp, self.kind),
-            *(*self.key, *self.value),
-            *(self.header_ends, *self.header_key, *self.header_value),
-        )
+    @property
+    def rows(self) -> int:
+        return len(self.offset)
 
 
 def _sealed(column: BinaryColumn) -> BinaryColumn:

@@ -72,9 +72,9 @@ class _PartitionWriter:
         self._segment: _Segment | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        buffers = RecordBuffers(batch)
+        buffers = RecordBuffers.of(batch)
         sizes = np.empty(buffers.rows, np.int64)
-        kernels.measure(buffers.timestamp, buffers.kind, *buffers.shape(), sizes)
+        kernels.measure(buffers, sizes)
         for first, last, begins in self._rotation.pieces(sizes):
             if begins:
                 self.finish()
@@ -105,7 +105,7 @@ class _Segment:
 
     def add(self, buffers: RecordBuffers, first: int, last: int, sizes: NDArray[np.int64]) -> None:
         out = np.empty(int(sizes.sum()), np.uint8)
-        kernels.write(*buffers.all(), first, last, out)
+        kernels.write(buffers, first, last, out)
         self._parts.append(out)
         self._offsets.append(buffers.offset[first:last])
         self._sizes.append(sizes)

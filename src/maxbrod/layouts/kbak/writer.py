@@ -96,7 +96,7 @@ class _Writer(BackupWriter):
             last = min(enough, first + self._records_max - self._extent.rows, buffers.rows)
             at = self._body.size
             self._body.reserve(at + int(ends[last - 1]) - before)
-            kernels.write(*buffers.all(), lengths, first, last, self._body.data, at)
+            kernels.write(buffers, lengths, first, last, self._body.data, at)
             self._extent.add(buffers, first, last)
             first = last
             if self._body.size - HEADER_BYTES >= self._bytes_max or self._extent.rows >= self._records_max:
@@ -104,7 +104,7 @@ class _Writer(BackupWriter):
 
     def _lengths(self, buffers: RecordBuffers) -> NDArray[np.int64]:
         lengths: NDArray[Any] = np.empty(buffers.rows, np.int64)
-        row = kernels.measure(*buffers.shape(), lengths)
+        row = kernels.measure(buffers, lengths)
         if row < 0 and int(lengths.max()) > RECORD_BYTES_MAX:
             row = int(lengths.argmax())
         if row >= 0:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from pydantic import ValidationError
 
-from maxbrod.archive.words import parse_partitions, parse_time_ms
+from maxbrod.archive.selection import parse_partitions, parse_time_ms
 from maxbrod.config import StorageConfig
 from maxbrod.errors import UsageError
 from maxbrod.options import parse_bytes
