@@ -20,7 +20,7 @@ from maxbrod.layouts.avro import container
 from maxbrod.layouts.avro.container import encode_block, encode_header, encode_long
 from maxbrod.layouts.avro.format import CODECS, MARK, SCHEMA
 from maxbrod.layouts.avro.layout import LAYOUT
-from maxbrod.layouts.avro.program import compile_schema
+from maxbrod.layouts.avro.program import compile_records
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
 from maxbrod.model import TopicPartition
 
@@ -248,7 +248,7 @@ def test_any_schema_is_read_or_refused(data: st.DataObject) -> None:
         else:
             holder["other"] = holder.pop(key)
     with suppress(UnsupportedFormatError):
-        compile_schema(schema)
+        compile_records(schema)
 
 
 @settings(max_examples=200)
