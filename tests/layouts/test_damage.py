@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native_logs import archive, data_batch, new_storage, pack
-from reference import Record
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts import reader
@@ -22,6 +20,8 @@ from maxbrod.layouts.kafka.frames import FRAME_BYTES, Digest, FrameDecoder, Fram
 from maxbrod.layouts.kafka.reader import read_log, read_logs
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import Codec
+from support.native_logs import archive, data_batch, new_storage, pack
+from support.plain_batches import Record
 
 if TYPE_CHECKING:
     from maxbrod.layouts.kafka.format import Slice

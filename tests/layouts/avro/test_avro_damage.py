@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import cramjam
 import pytest
-from given_records import Given, batch, fresh_storage, given_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from maxbrod.layouts.avro.layout import LAYOUT
 from maxbrod.layouts.avro.program import compile_records
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
 from maxbrod.model import TopicPartition
+from support.given_records import Given, batch, fresh_storage, given_of
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
-from given_records import Given, fresh_storage, given_of
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.avro.instances import Coordination, Event, decode_coordination, encode_coordination
@@ -15,6 +14,7 @@ from maxbrod.layouts.avro.layout import LAYOUT
 from maxbrod.layouts.avro.program import compile_records
 from maxbrod.layouts.avro.reader import text_of
 from maxbrod.model import TopicPartition
+from support.given_records import Given, fresh_storage, given_of
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
