@@ -34,7 +34,7 @@ FOLDER: Final = "replication/members"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """What an instance of egress has said: that it lived then, and after which silence others take over."""
+    """A sign of life of an instance of egress: when it lived, and after which silence others take over."""
 
     at_ms: int
     takeover_ms: int
@@ -77,7 +77,7 @@ class Members(ABC):
         self._told, self._told_at = heard, now
 
     def leave(self) -> None:
-        """Say that this instance is a member no more."""
+        """End the membership of this instance."""
         self._take_back()
         self._told = None
 
@@ -91,7 +91,7 @@ class Members(ABC):
     def _read(self) -> list[Member]: ...
 
     def watch(self) -> None:
-        """Look who lives."""
+        """Read the member list."""
         now, found = self._clock(), self._read()
         self._seen = {
             each.instance: (each, before[1] if (before := self._seen.get(each.instance)) and before[0] == each else now)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maxbrod.model import TopicPartition
-    from maxbrod.replicate.ingress.follow import Interval
+    from maxbrod.replicate.ingress.run import IngressInterval
     from maxbrod.replicate.promote import PromoteReport
     from maxbrod.replicate.repair import RepairReport
     from maxbrod.replicate.report import FailBackReport
@@ -206,7 +206,7 @@ class IngressPrinter:
         self._told: set[tuple[str, int, str]] = set()
         self._told_once: set[str] = set()
 
-    def __call__(self, interval: Interval) -> None:
+    def __call__(self, interval: IngressInterval) -> None:
         if self._as_json:
             print_json_line(interval.as_dict())
             return

@@ -76,9 +76,13 @@ class MirroredPartition:
     def key(self) -> PositionKey:
         return self.mirror.source.name, self.where
 
-    def lacks_pruned(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Only the interval that makes holes of them knows that the destination did not have them before."""
-        pruned = (Lacking(first_offset=first, end_offset=end, reason=GapReason.PRUNED) for first, end in ranges)
+    def lacks(self, portion: Portion) -> None:
+        """Take over what is known about the portion of the archive that the destination lacks."""
+        self.bytes, self.state = portion.bytes, State.CATCHING_UP
+        if portion.lost is not None:
+            self.state, self.why = State.LOST_RANGE, portion.why_lost
+        # Only the interval that makes holes of pruned offsets knows that the destination did not have them before.
+        pruned = (Lacking(first_offset=first, end_offset=end, reason=GapReason.PRUNED) for first, end in portion.pruned)
         self.lacking = tuple(sorted((*self.lacking, *pruned), key=lambda each: each.first_offset))
 
     @property
