@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FOLDER: Final = "replication/lease"
 SHARES: Final = "replication/shares"
 _READS: Final = 20
-"""How often to read an object that its holder deletes because it has written the next one."""
+"""The number of attempts to read an object that its holder deletes because it has written the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class Note:
 
     number: int
     instance: str | None
-    """Who holds it; None: it was given back."""
+    """The holder; None: it was given back."""
     by: str | None = None
-    """Who wrote it."""
+    """The instance that wrote it."""
     generation: int = 0
     fence: int = 0
     shares: str | None = None

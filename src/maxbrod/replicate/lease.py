@@ -56,15 +56,15 @@ class Posted:
     """The lease as it was last read."""
 
     instance: str | None
-    """Who holds it; None: nobody."""
+    """The holder; None: nobody."""
     count: int
-    """How often it was renewed."""
+    """The number of renewals."""
     generation: int = 0
-    """Of the division into shares. It grows with each change."""
+    """The number of the division into shares. It grows with each change."""
     producer: ProducerIdentity | None = None
     """The producer of markers. Its epoch grows whenever an instance is lost."""
     fence: int = 0
-    """Of an archive's catalog: the claim of those who follow this division."""
+    """The fence of an archive's catalog: the claim of those who follow this division."""
 
 
 NOBODY: Final = Posted(instance=None, count=0)
@@ -82,9 +82,9 @@ class Lease(ABC):
         self.generation = 0
         """While it is held: the generation that it tells. Set it after it was taken."""
         self.term = 0
-        """How often this instance has taken it: whoever works by it must look again when that changes."""
+        """The number of times that this instance has taken it: whoever works by it looks again when that changes."""
         self.takeovers = 0
-        """How often this instance has taken it from one that was lost."""
+        """The number of times that this instance has taken it from one that was lost."""
         self.seen = NOBODY
         """The lease as last read, while another instance holds it."""
         self._seen_at = self._renewed_at = 0.0

@@ -51,7 +51,7 @@ class Member:
     slot: int
     """At a destination, the partition of the offsets topic that its offset stands at. It means nothing else."""
     count: int
-    """How often it has said that it lives."""
+    """The number of its signs of life."""
     heard: int
     """The generation of the division that it follows. It works on nothing of an earlier one."""
 
@@ -139,7 +139,7 @@ class ArchiveMembers(Members):
 
 
 def read_lives(storage: Storage) -> dict[str, Life | None]:
-    """What the instances that follow another one have last said, for whoever looks only once."""
+    """Return the last signs of life of the instances that follow another one, for whoever looks only once."""
     return {member.instance: life for member, life in _read_notes(storage)}
 
 

@@ -166,7 +166,7 @@ class BeatMetrics:
             self._beats.labels(result)
 
     def share(self, share: EgressShare) -> None:
-        """What this instance has, before an interval."""
+        """Observe the share of this instance, before an interval."""
         self._standing_by.set(not share.any)
         self._leads.set(share.leads)
         self._takeovers.inc(max(share.takeovers - self._taken_over, 0))
@@ -186,7 +186,7 @@ class BeatMetrics:
 
 
 def problem_of(interval: IngressInterval) -> str | None:
-    """Why an interval was not complete; None if it was, or if other instances do the work."""
+    """Return the reason why an interval was not complete; None if it was, or if other instances do the work."""
     if interval.error is not None:
         return str(interval.error)
     if interval.report is None or interval.report.standby_for is not None or interval.exit_code == EXIT_DONE:

@@ -57,7 +57,7 @@ class Shares:
         self._tell_again_s, self._close = tell_again_s, close
         self.leads = False
         self.generation = 0
-        """Of the division that this instance follows. It differs after each change of its share."""
+        """The number of the division that this instance follows. It differs after each change of its share."""
         self.settled = False
         """True if the leader has nothing to divide or to hand over."""
         self._shares: dict[TopicPartition, Share] = {}
@@ -94,12 +94,12 @@ class Shares:
 
     @property
     def instances(self) -> int:
-        """How many live, as far as this one knows. Only the leader knows all of them."""
+        """The number of living instances, as far as this one knows. Only the leader knows all of them."""
         return 1 + len(self._members.living())
 
     @property
     def takeovers(self) -> int:
-        """How often this instance has taken over, or divided, the work of one that was lost."""
+        """The number of lost instances whose work this one has taken over or divided."""
         return self._lost + self._lease.takeovers
 
     @property

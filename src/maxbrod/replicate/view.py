@@ -64,7 +64,7 @@ class MirroredPartition:
     adopted_end: int | None = None
     """The end of a log that others have written and that is known to have the source's records."""
     promoted_end: int | None = None
-    """Where a mirror with exact offsets ended when it was promoted: since then its log grows by what others write."""
+    """The end of a mirror with exact offsets when it was promoted: since then its log grows by what others write."""
     state: State = State.IN_STEP
     why: str | None = None
     bytes: int = 0
@@ -202,7 +202,7 @@ class LinkView:
         return marks
 
     def positions(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]:
-        """How far a link that appends has come with each partition. The mark of a mirror is there, too: in the way."""
+        """Return the positions of a link that appends, and the marks of mirrors that are in its way."""
         known, link = self.marks(), self.link()
         found = {
             partition.key: known[partition.where]

@@ -53,7 +53,7 @@ _QUIET: Final = _ENDED | {State.IN_STEP, State.PAUSED}
 _UNSEEN: Final = frozenset({State.UNKNOWN, State.FAULTED})
 """If the log of such a partition is not known, its end is not 0."""
 _LOOK_AGAIN_MS: Final = 60_000
-"""How often the destination's topics are looked at although the archive has nothing new."""
+"""The interval at which the destination's topics are looked at although the archive has nothing new."""
 
 _POLL_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 60.0
