@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catalog.examples import TOPIC_ID
 from maxbrod.compare.plan.parts import RECORD, Difference
 from maxbrod.compare.report import CompareReport, PartitionComparison
 from maxbrod.kafka.produce.refusals import misplaced
 from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.model import PartitionId, TopicPartition
+from maxbrod.replicate.ingress.mode import IngressWorkers
 from maxbrod.replicate.ingress.plan import Extent, Mirror
 from maxbrod.replicate.ingress.run import Ingress
-from maxbrod.replicate.ingress.workers import IngressWorkers
 from maxbrod.replicate.link import State
 from maxbrod.replicate.repair import Repair, RepairedPartition, RepairReport, plan_repairs
 from maxbrod.replicate.view import MirroredPartition
@@ -24,6 +23,7 @@ from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only
 from restore.engine import Command, put
+from support.catalog_rows import TOPIC_ID
 from support.sparkless import without_spark as comparing_without_spark
 
 if TYPE_CHECKING:
