@@ -209,11 +209,11 @@ MAY_ASK: Final = {
     "catalog/catalog.py": "how often to look for unused files, and whether a commit is late",
     "catalog/commits.py": "for the times of new files; it deletes only those of its own refused commit",
     "drill/state.py": "for the time of its own record",
-    "engine/preflight.py": "it deletes its own probe",
+    "layouts/kbak/layout.py": "for the times of its own manifest",
     "replicate/archive_lease.py": "for the time of its own note",
     "replicate/members.py": "for the time of its own note",
     "restore/staging.py": "for the times of its own rows",
-    "table/archive_sink/commit.py": "for the times of its own rows",
+    "table/archive_sink/writer.py": "for the times of its own rows",
 }
 """Modules that delete, or decide about it, and read this machine's clock; each for another reason than an age."""
 

@@ -190,8 +190,7 @@ class Workers:
     def session(self) -> Session:
         """Return the Spark session, for work that Spark itself does."""
         if self._opened is None:
-            if self._given is None:
-                self._on_progress(Progress(phase="starting Spark"))
+            self._on_progress(Progress(phase="starting Spark"))
             opening = open_configured(
                 self._config, self._given, jvm_works=self._jvm_works, needs=self._needs, stop=self.stop
             )
