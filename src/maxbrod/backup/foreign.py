@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.recovery import Reach, move_on, oldest
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from maxbrod.backup.plan.rolling import Waiting
     from maxbrod.config import Config
+    from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.work.session import Session
 
@@ -397,12 +398,12 @@ def _lost(where: TopicPartition, first: int, end: int) -> Notice:
     return about(where, "retention", message, (first, end), hint=hint, exit_code=EXIT_INCOMPLETE)
 
 
-def _failed(where: TopicPartition, offset: int, failure: Mapping[str, Any]) -> Notice:
+def _failed(where: TopicPartition, offset: int, error: MaxbrodError) -> Notice:
     return about(
         where,
         FAILED,
-        failure.get("message", "it could not be read"),
+        error.message,
         (offset, offset),
-        hint=failure.get("hint"),
-        exit_code=failure.get("exit_code") or EXIT_FAILED,
+        hint=error.hint,
+        exit_code=error.exit_code or EXIT_FAILED,
     )

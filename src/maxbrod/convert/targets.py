@@ -11,8 +11,8 @@ from maxbrod.archive.knowledge import Carried, RunKnowledge, carry, encode_carri
 from maxbrod.archive.snapshot_document import RunFacts, encode, gaps_of
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows, new_run_id
+from maxbrod.convert.expressions import refuse_other, run_of_wave
 from maxbrod.convert.plan.rows import convert_rows
-from maxbrod.convert.transforming import refuse_other, run_of_wave
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, Loss, PartitionSurvey, WriteOptions
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from pydantic import TypeAdapter
 
 from maxbrod.batch.columns import number_column
 from maxbrod.batch.timestamp_scan import look_into
@@ -75,6 +77,10 @@ class TransferItem:
     segment_records_max: int | None = None
 
 
+ITEMS: Final = TypeAdapter(tuple[TransferItem, ...])
+"""Items as JSON: a column of the frame in which Spark transforms records carries them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transferred:
     """The result of an item: all of it was written, or nothing."""
@@ -92,7 +98,7 @@ class Transferred:
     """The start of the log when it was read, if that is after the start of the item."""
     end: int = 0
     """Before the end of the item if retention overtook the reader there."""
-    failure: dict[str, Any] | None = None
+    failure: MaxbrodError | None = None
 
 
 def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem]) -> list[Transferred]:
@@ -112,9 +118,7 @@ def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem])
 
 def nothing(item: TransferItem, error: MaxbrodError) -> Transferred:
     """The result of an item that could not be read or written."""
-    return Transferred(
-        where=item.where, topic_id=item.topic_id, start=item.start, end=item.start, failure=error.as_dict()
-    )
+    return Transferred(where=item.where, topic_id=item.topic_id, start=item.start, end=item.start, failure=error)
 
 
 def _transfer(settings: TransferSettings, target: Storage, records: _Records) -> Transferred:

@@ -18,9 +18,7 @@ from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Run, Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 from maxbrod.notices import Notice
-from maxbrod.repair.plan.choosing import choose, newest_history, overlapping
-from maxbrod.repair.plan.explaining import Evidence, RunView
-from maxbrod.repair.plan.linking import link
+from maxbrod.repair.plan.chain import Evidence, RunView, choose, link, newest_history, overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
