@@ -10,7 +10,7 @@ import pytest
 from maxbrod.archive.archive import open_archive
 from maxbrod.backup import follow as following
 from maxbrod.backup.follow import Interval, follow
-from maxbrod.backup.plan.rolling import RollLimits, Waiting
+from maxbrod.backup.plan.roll_limits import RollLimits, Waiting
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import Config, KafkaConfig

@@ -11,12 +11,12 @@ from uuid import uuid4
 import pytest
 
 from backup.engine import config_of, kinds
-from maxbrod.backup.choosing import open_backup
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.metrics import BackupMetrics, problem_of
-from maxbrod.backup.observing import ChosenTopics, choose_topics
+from maxbrod.backup.observation import ChosenTopics, choose_topics
 from maxbrod.backup.options import BackupOptions
 from maxbrod.backup.run import Backup
+from maxbrod.backup.variants import open_backup
 from maxbrod.config import Config, from_java_properties
 from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS, ClusterState, MissingState
 from maxbrod.replicate.egress import backup_config

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backup.engine import config_of
-from maxbrod.backup import observing
+from maxbrod.backup import observation
 from maxbrod.backup import run as engine
-from maxbrod.backup.observing import Observed
+from maxbrod.backup.observation import Observed
 from maxbrod.backup.plan import states
 from maxbrod.backup.plan.states import PartitionBackup, PartitionState
-from maxbrod.backup.quiet import quiet_run
 from maxbrod.backup.run import Backup
-from maxbrod.backup.run_state import BackupRun
+from maxbrod.backup.run_state import BackupRun, quiet_run
 from maxbrod.errors import UnavailableError
 from maxbrod.model import PartitionId
 from maxbrod.notices import Notice
@@ -46,10 +45,10 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(module, name, count)
 
-    counted(observing, "PartitionState")
+    counted(observation, "PartitionState")
     counted(states, "PartitionBackup")
-    counted(observing, "TopicPartition")
-    counted(observing, "PartitionId")
+    counted(observation, "TopicPartition")
+    counted(observation, "PartitionId")
     return found
 
 

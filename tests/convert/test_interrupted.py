@@ -17,7 +17,7 @@ from convert.engine import back_up_as, convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import foreign as backing_up
-from maxbrod.backup.choosing import target_request
+from maxbrod.backup.variants import target_request
 from maxbrod.convert.targets import NativeTarget
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_INCOMPLETE, StorageFullError
 from maxbrod.sandbox.topics import create_topic, recreate_topic

@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.backup.choosing import AnyBackup, open_backup
 from maxbrod.backup.notices import STOPPED
-from maxbrod.backup.plan.rolling import RollLimits, Waiting
+from maxbrod.backup.plan.roll_limits import RollLimits, Waiting
 from maxbrod.backup.report import BackupReport, add_up
+from maxbrod.backup.variants import AnyBackup, open_backup
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError
 from maxbrod.model import now_ms
 from maxbrod.notices import verdict_of, worst_exit_code

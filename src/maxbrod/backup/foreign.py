@@ -16,7 +16,7 @@ from maxbrod.archive.recovery import Reach, move_on, oldest
 from maxbrod.archive.surveyed import SurveyedCatalog, topic_id_for
 from maxbrod.backup.base import BackupBase
 from maxbrod.backup.notices import about, is_partial, stopped
-from maxbrod.backup.observing import Observed, choose_topics, observe
+from maxbrod.backup.observation import Observed, choose_topics, observe
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
 from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.backup.plan.rolling import Waiting
+    from maxbrod.backup.plan.roll_limits import Waiting
     from maxbrod.config import Config
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.state.cluster_state import ClusterState

@@ -19,9 +19,9 @@ from maxbrod.backup.generations import (
     view_topics,
 )
 from maxbrod.backup.plan.tasks import plan_tasks
-from maxbrod.backup.proving import Proved, prove_unread, still_to_read
+from maxbrod.backup.progress import Meter
+from maxbrod.backup.proof import Proved, prove_unread, still_to_read
 from maxbrod.backup.run_state import BackupRun
-from maxbrod.backup.watching import Meter
 from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
     from maxbrod.backup.options import BackupOptions
     from maxbrod.backup.plan.states import PartitionBackup
-    from maxbrod.backup.proving import Proved
+    from maxbrod.backup.proof import Proved
     from maxbrod.kafka.state.cluster_state import ClusterState
 
 NOTICE = "generation"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.backup.archive_state import read_archive_state
 from maxbrod.backup.generational import GenerationalBackup
-from maxbrod.backup.observing import choose_topics
+from maxbrod.backup.observation import choose_topics
 from maxbrod.backup.part import Part, PartOfTopics, rebase
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import fenced

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maxbrod.backup.archive_state import ArchiveState
-    from maxbrod.backup.observing import ChosenTopics
+    from maxbrod.backup.observation import ChosenTopics
     from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.run_state import BackupRun
     from maxbrod.catalog.queries import ArchivedRange

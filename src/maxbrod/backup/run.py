@@ -5,11 +5,11 @@ objects that no row names, and the next run starts where the catalog ends.
 
 Each step is a function over frozen values, and every step has its own module:
 
-    observing.observe      the cluster and the archive's end  → Observed: the state of every partition
+    observation.observe    the cluster and the archive's end  → Observed: the state of every partition
     plan/                  Observed                           → plans, ranges, tasks, waves
     truncation             what the archive holds of a log that was cut is replaced
-    job, task              a wave of tasks                    → Outcome for each range, from Spark's workers
-    proving                Outcomes                           → Proved: rows that cover every offset once, and notices
+    task                   a wave of tasks                    → Outcome for each range, from Spark's workers
+    proof                  Outcomes                           → Proved: rows that cover every offset once, and notices
     generations            compacted topics are read afresh beside all this, if that was asked for
     Backup._commit         Proved rows                        → the catalog
 
@@ -33,16 +33,15 @@ from maxbrod.backup.archive_state import ArchiveState, SharedSnapshot, StoredDoc
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
 from maxbrod.backup.joint import ATTEMPTS, PAUSE_S, JointBackup, dropped, own_catalog
 from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
-from maxbrod.backup.observing import ChosenTopics, Observations, Observed, choose_topics, observe
-from maxbrod.backup.plan.mending import plan_mending
+from maxbrod.backup.observation import ChosenTopics, Observations, Observed, choose_topics, observe
+from maxbrod.backup.plan.retries import plan_mending
 from maxbrod.backup.plan.states import PartitionBackup, plan_partitions
 from maxbrod.backup.plan.tasks import Wave, plan_tasks
-from maxbrod.backup.proving import Proved, prove, prove_mended, prove_unread, still_to_read
-from maxbrod.backup.quiet import QuietRun, quiet_run
-from maxbrod.backup.run_state import BackupRun
+from maxbrod.backup.progress import BrokerWatch, Meter
+from maxbrod.backup.proof import Proved, prove, prove_mended, prove_unread, still_to_read
+from maxbrod.backup.run_state import BackupRun, QuietRun, quiet_run
 from maxbrod.backup.task import TaskSettings, run_backup_task
 from maxbrod.backup.truncation import apply_truncation, find_mixed
-from maxbrod.backup.watching import BrokerWatch, Meter
 from maxbrod.catalog.replaced import after_replacing
 from maxbrod.catalog.rows import Row, Run
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullError, UnavailableError
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
 
     from maxbrod.backup.part import Part
     from maxbrod.backup.plan.items import Outcome, Task
-    from maxbrod.backup.plan.rolling import Waiting
+    from maxbrod.backup.plan.roll_limits import Waiting
     from maxbrod.backup.report import BackupReport
     from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.config import Config

@@ -24,6 +24,7 @@ from maxbrod.convert.report import ConvertReport, TopicCounts, failed
 from maxbrod.convert.source import ConvertSource
 from maxbrod.convert.targets import NativeTarget, OtherTarget, Target
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, UsageError
+from maxbrod.layouts.logdir.layout import CHECK_CRC
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.notices import Notice
@@ -371,3 +372,31 @@ def _laid(storage: StorageConfig, given: Mapping[str, str]) -> StorageConfig:
         raise UsageError(
             f"the storage options of one side are wrong: {complaints(error, StorageConfig)}", hint="see docs/storage.md"
         ) from None
+
+
+def logdir_request(
+    directory: str,
+    archive: str,
+    storage: StorageConfig,
+    to: TargetRequest,
+    *,
+    topics: tuple[str, ...] = (),
+    uncommitted_tail: bool = False,
+) -> ConvertRequest:
+    """Return the request of a backup of brokers' log directories: a conversion that reads each log once.
+
+    `directory` is a broker's log directory, or a folder with several of them.
+    """
+    return ConvertRequest(
+        source_url=directory,
+        source=storage,
+        target_url=archive,
+        target=storage,
+        source_layout="logdir",
+        # Copying checks the checksums, and reads every byte anyway.
+        source_extra={CHECK_CRC: "false", "uncommitted_tail": str(uncommitted_tail).lower()},
+        topics=topics,
+        to=to,
+        # As in any backup, every batch is checked when it is read. `check --deep` proves what was written.
+        verify=False,
+    )

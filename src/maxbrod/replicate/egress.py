@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from maxbrod.archive.selection import select_topics
-from maxbrod.backup.choosing import open_backup
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.generations import policy_of
-from maxbrod.backup.observing import choose_topics
+from maxbrod.backup.observation import choose_topics
 from maxbrod.backup.part import Part
-from maxbrod.backup.plan.rolling import Waiting
+from maxbrod.backup.plan.roll_limits import Waiting
+from maxbrod.backup.variants import open_backup
 from maxbrod.catalog.catalog import open_writable
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
 from maxbrod.kafka.fetch.offsets import log_ends

@@ -16,7 +16,7 @@ from replicate.seed.trees import REGION
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:
-    from maxbrod.backup.plan.rolling import Waiting
+    from maxbrod.backup.plan.roll_limits import Waiting
     from maxbrod.backup.report import BackupReport
     from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.sandbox.cluster import Cluster

@@ -15,7 +15,7 @@ from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.selection import select_topics
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.foreign import FAILED, ForeignBackup
-from maxbrod.backup.plan.rolling import Waiting
+from maxbrod.backup.plan.roll_limits import Waiting
 from maxbrod.errors import UsageError
 from maxbrod.replicate.limits import limits_of
 from maxbrod.replicate.seed.egress_group import EgressGroup
