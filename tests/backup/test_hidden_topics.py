@@ -202,10 +202,10 @@ def test_a_topic_that_becomes_hidden_keeps_its_recovery_point_and_is_not_gone(
     config = config_of(fenced, tmp_path / "archive", f"{prefix}-*")
     with Backup(config) as admin:
         assert admin.run().complete
-        before = dict(admin._known.recovery_points)
+        before = dict(admin._state.known.recovery_points)
     with Backup(as_dave(fenced, tmp_path / "archive", f"{prefix}-*")) as dave:
         report = dave.run()
-        points = dict(dave._known.recovery_points)
+        points = dict(dave._state.known.recovery_points)
     assert (report.exit_code, report.recovery_point_ms) == (3, None)
     assert "hidden" in kinds(report)
     assert points.keys() == before.keys()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.recovery import Reach, move_on, oldest
 from maxbrod.archive.surveyed import SurveyedCatalog, topic_id_for
-from maxbrod.backup.base import BackupBase
+from maxbrod.backup.base import BackupBase, rate_of_one
 from maxbrod.backup.notices import about, is_partial, stopped
 from maxbrod.backup.observation import Observed, choose_topics, observe
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
@@ -261,7 +261,10 @@ class ForeignBackup(BackupBase):
             tasks = spread(
                 [(each.bytes, self._item(where, each)) for where, each in wave.items()], self._workers.parallelism
             )
-            paced = replace(settings, rate_bytes_per_s=self._rate_of_one(len(tasks)))
+            paced = replace(
+                settings,
+                rate_bytes_per_s=rate_of_one(self._request.rate_bytes_per_s, len(tasks), self._workers.parallelism),
+            )
             done = executor.run(run_transfer_task, paced, tasks, name=run_id)
             progress, segments = self._after_wave(progress, done)
             lags = _lags(observed, progress.ends)

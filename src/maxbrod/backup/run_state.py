@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.recovery import Reach, behind, move_on, oldest
+from maxbrod.backup.archive_state import ArchiveState
+from maxbrod.backup.generations import KnownGenerations
 from maxbrod.backup.notices import STORAGE, is_partial
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
 from maxbrod.catalog.rows import Gap, Row, Segment, new_run_id
@@ -331,3 +333,26 @@ def quiet_run(
         _report=report,
         _other_points={each: point for each, point in points.items() if each not in run.plans},
     )
+
+
+class BackupState:
+    """The three values that the steps of a run replace, so that each step sees what the last one has left.
+
+    An error leaves them at the last step that succeeded.
+    """
+
+    def __init__(self) -> None:
+        self.known = ArchiveState()
+        """What the archive knows, for any number of runs."""
+        self.generations = KnownGenerations()
+        """Also for any number of runs."""
+        self.run = BackupRun()
+        """What this run has done."""
+
+    def note(self, *notices: Notice) -> None:
+        self.run = self.run.with_notices(notices)
+
+    def accept(self, proved: Proved) -> None:
+        """Keep proved rows for the next commit."""
+        self.known = self.known.with_held(proved.held)
+        self.run = self.run.with_proved(proved)
