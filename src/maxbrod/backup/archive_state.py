@@ -269,7 +269,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
 
 
 def _describes_rows(snapshot: Snapshot, run: Run, *, version: int) -> bool:
-    """Whether the snapshot says of every partition what the rows of this version would say."""
+    """True if the snapshot says of every partition what the rows of this version would say."""
     ends = snapshot.ends
     if run.commit != version or not isinstance(ends, PartitionNumbers):
         return False
@@ -302,7 +302,7 @@ def _partition_counts(cluster: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _may_hide_topics(cluster: Mapping[str, Any]) -> bool:
-    """Whether the cluster may have had topics that this user could not see: `topic X`, or any number of them."""
+    """True if the cluster may have had topics that this user could not see: `topic X`, or any number of them."""
     return any(gap["what"].startswith("topic") for gap in cluster.get("gaps", ()))
 
 

@@ -88,7 +88,7 @@ class Commits:
         return before is not None and (before.generation, before.whole) != (self.part.generation, self.part.whole)
 
     def _may_catch_up(self, archive: Archive) -> bool:
-        """Whether a commit that was refused may be repeated on a newer version. Generations have one writer."""
+        """True if a commit that was refused may be repeated on a newer version. Generations have one writer."""
         return not self.state.generations.topics and not own_catalog(archive).is_newest()
 
     def is_overtaken(self, archive: Archive, error: RefusedError) -> bool:
@@ -169,7 +169,7 @@ class Commits:
         return cluster
 
     def are_points_outdated(self, archive: Archive) -> bool:
-        """Whether the newest run is of another writer, and has old recovery points of this one's partitions."""
+        """True if the newest run is of another writer, and has old recovery points of this one's partitions."""
         if not self._divided or self.state.run.started_at_ms - self._recorded_at_ms < _RECORD_POINTS_MS:
             return False
         if own_catalog(archive).is_newest():

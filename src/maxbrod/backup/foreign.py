@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.backup.plan.roll_limits import Waiting
+    from maxbrod.backup.plan.roll_limits import RollSchedule
     from maxbrod.config import Config
     from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.state.cluster_state import ClusterState
@@ -91,12 +91,14 @@ class ForeignBackup(BackupBase):
     def _open_target(self, request: TargetRequest) -> ForeignTarget:
         return ForeignTarget(self._archive_url, self._config.storage, request)
 
-    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+    def run(self, *, demand_topics: bool = True, waiting: RollSchedule | None = None) -> BackupReport:
         """Bring the archive up to date, except for partitions that `waiting` defers."""
         cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
         return self._back_up(cluster, demand_topics=demand_topics, waiting=waiting)
 
-    def _back_up(self, cluster: ClusterState, *, demand_topics: bool, waiting: Waiting | None = None) -> BackupReport:
+    def _back_up(
+        self, cluster: ClusterState, *, demand_topics: bool, waiting: RollSchedule | None = None
+    ) -> BackupReport:
         self.lags = None
         self._reached = None
         self.target.demand_acceptance()
@@ -175,7 +177,7 @@ class ForeignBackup(BackupBase):
         topics = tuple(topic for topic in cluster.topics if topic.name not in others)
         return replace(cluster, topics=topics, groups=groups)
 
-    def _plan(self, observed: Observed, waiting: Waiting | None) -> _Progress:
+    def _plan(self, observed: Observed, waiting: RollSchedule | None) -> _Progress:
         """The offsets of each partition to write."""
         plans: dict[TopicPartition, PartitionBackup] = {}
         notices = list(observed.notices)
@@ -294,7 +296,7 @@ class ForeignBackup(BackupBase):
         return replace(facts, log_ends=log_ends)
 
     def _has_news(self, facts: ClusterFacts) -> bool:
-        """Whether to publish although nothing was written: for facts that have changed, or to say that none has."""
+        """True if facts are published without segments: for those that have changed, or to say that none has."""
         stale = now_ms() - self._published_at_ms >= _PUBLISH_EVERY_MS
         return stale or self._published != replace(facts, taken_at_ms=0)
 

@@ -82,7 +82,7 @@ class Observations:
         self._last: tuple[_Seen, Observed] | None = None
 
     def is_same_log(self, partition: PartitionId, leader_epoch: int) -> bool:
-        """Whether the log was compared with the archive at this leader epoch.
+        """True if the log was compared with the archive at this leader epoch.
 
         A log is cut only when its leader changes, and then the leader epoch increases. While it stays the same, asking
         again would give the same answer.

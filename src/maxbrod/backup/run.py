@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from maxbrod.backup.part import Part
-    from maxbrod.backup.plan.roll_limits import Waiting
+    from maxbrod.backup.plan.roll_limits import RollSchedule
     from maxbrod.backup.report import BackupReport
     from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.config import Config
@@ -112,7 +112,7 @@ class Backup(BackupBase):
         self._quiet: QuietRun | None = None
         """The last run, if this one has observed the same."""
 
-    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+    def run(self, *, demand_topics: bool = True, waiting: RollSchedule | None = None) -> BackupReport:
         """Bring the archive up to date, except for partitions that `waiting` defers.
 
         UsageError if a named topic does not exist, unless `demand_topics` is false. After an error the next run reads
@@ -136,7 +136,7 @@ class Backup(BackupBase):
         finally:
             self.lags = self._state.run.lags() if self._quiet is None else self._quiet.lags
 
-    def _run_rounds(self, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
+    def _run_rounds(self, *, demand_topics: bool, waiting: RollSchedule | None) -> BackupReport:
         """One round for all chosen topics, and further ones for topics that changed while they were read."""
         self._on_progress(Progress(phase="planning"))
         seen: list[tuple[ClusterState, ChosenTopics]] = []
@@ -180,7 +180,7 @@ class Backup(BackupBase):
             advance_generations(self._state, self._commits, self._reader, archive, cluster, self._policy)
         return self._finish(archive, cluster)
 
-    def _round(self, archive: Archive, chosen: ChosenTopics, waiting: Waiting | None) -> frozenset[str]:
+    def _round(self, archive: Archive, chosen: ChosenTopics, waiting: RollSchedule | None) -> frozenset[str]:
         """Observe, plan, read, prove and commit the chosen topics; the last wave is left to the caller to commit.
 
         Returns the topics to plan again.
@@ -294,7 +294,7 @@ class Backup(BackupBase):
         self._state.run = replace(self._state.run, superseded={**self._state.run.superseded, **superseded})
         self._state.note(*(cut.notice for cut in cuts.values()))
 
-    def _defer(self, plans: Plans, waiting: Waiting | None) -> list[PartitionBackup]:
+    def _defer(self, plans: Plans, waiting: RollSchedule | None) -> list[PartitionBackup]:
         """The plans to carry out now; the others wait until more has been written."""
         if waiting is None:
             return list(plans.values())
@@ -429,7 +429,7 @@ class Backup(BackupBase):
         return (changed and (part is None or part.leads)) or self._commits.are_points_outdated(archive)
 
     def _reports(self, error: MaxbrodError) -> bool:
-        """Whether the report says already that the archive cannot be written: that says more than the error."""
+        """True if the report says already that the archive cannot be written: that says more than the error."""
         failed = worst_exit_code(self._state.run.notices) == EXIT_FAILED
         return failed and isinstance(error, StorageFullError | UnavailableError)
 

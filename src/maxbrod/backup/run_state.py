@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class ArchivedTally:
     """The figures of rows, by topic id."""
 
     records: Counter[str] = field(default_factory=Counter)
@@ -37,7 +37,7 @@ class Tally:
     gaps: Mapping[str, Counter[str]] = field(default_factory=dict)
     objects: frozenset[str] = frozenset()
 
-    def plus(self, rows: Iterable[Segment | Gap]) -> Tally:
+    def plus(self, rows: Iterable[Segment | Gap]) -> ArchivedTally:
         records, stored, raw = Counter(self.records), Counter(self.bytes), Counter(self.raw_bytes)
         gaps = {topic_id: Counter(counts) for topic_id, counts in self.gaps.items()}
         paths = set()
@@ -49,7 +49,7 @@ class Tally:
             stored[row.topic_id] += row.bytes
             raw[row.topic_id] += row.raw_bytes
             paths.add(row.path)
-        return Tally(records=records, bytes=stored, raw_bytes=raw, gaps=gaps, objects=self.objects | paths)
+        return ArchivedTally(records=records, bytes=stored, raw_bytes=raw, gaps=gaps, objects=self.objects | paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class BackupRun:
     # Committed
     ends: Mapping[PartitionId, int] = field(default_factory=dict)
     """How far the catalog reaches for each planned partition."""
-    archived: Tally = field(default_factory=Tally)
+    archived: ArchivedTally = field(default_factory=ArchivedTally)
     explained: tuple[Gap, ...] = ()
     """The gaps among the committed rows: the run's snapshot lists them."""
     committed: bool = False
@@ -156,7 +156,7 @@ class BackupRun:
 
     @property
     def partial(self) -> bool:
-        """Whether the run cannot know that it has archived every topic that it was to archive."""
+        """True if the run cannot know that it has archived every topic that it was to archive."""
         return is_partial(self.notices)
 
     def reaches(self) -> dict[PartitionId, Reach]:
@@ -214,7 +214,7 @@ class BackupRun:
         return {**kept, **behind(reaches)}
 
     def _may_be_there(self, partition: PartitionId) -> bool:
-        """Whether the cluster may have it: one that is hidden is not gone."""
+        """True if the cluster may have it: one that is hidden is not gone."""
         return self.partial or partition.topic_id in self.present
 
     def lags(self) -> dict[str, int | None] | None:

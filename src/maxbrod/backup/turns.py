@@ -24,12 +24,12 @@ from maxbrod.backup.plan.turns import (
     Action,
     Clear,
     Mailbox,
-    Phase,
-    Policy,
     Role,
     Send,
     Sight,
     Turn,
+    TurnsPhase,
+    TurnsPolicy,
     decide,
     decode_turn,
     first_turn,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.archive.foreign_target import TargetRequest
-    from maxbrod.backup.plan.roll_limits import Waiting
+    from maxbrod.backup.plan.roll_limits import RollSchedule
     from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
     from maxbrod.kafka.wire.metadata import Topic
 
@@ -69,12 +69,12 @@ _BEHIND_MS: Final = 30_000
 _STEPS_MAX: Final = 50
 """A decision leads to the next one a few times. More would be a mistake of ours."""
 _WORDS: Final = {
-    Phase.WAITING: "is passive: it waits for its turn",
-    Phase.CLEARING: "begins generation {generation}: it deletes its files",
-    Phase.CATCHING_UP: "reads generation {generation} from the start of the log",
-    Phase.ACTIVE: "is active with generation {generation}",
-    Phase.RETIRING: "has been told that the other one is active",
-    Phase.LEAVING: "becomes passive: it deletes its files",
+    TurnsPhase.WAITING: "is passive: it waits for its turn",
+    TurnsPhase.CLEARING: "begins generation {generation}: it deletes its files",
+    TurnsPhase.CATCHING_UP: "reads generation {generation} from the start of the log",
+    TurnsPhase.ACTIVE: "is active with generation {generation}",
+    TurnsPhase.RETIRING: "has been told that the other one is active",
+    TurnsPhase.LEAVING: "becomes passive: it deletes its files",
 }
 
 _COMPACTED: Final = {"cleanup.policy": "compact"}
@@ -85,7 +85,7 @@ class TurnsBackup(ForeignBackup):
 
     target: InstanceTarget
 
-    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+    def run(self, *, demand_topics: bool = True, waiting: RollSchedule | None = None) -> BackupReport:
         del waiting
         started_at_ms = now_ms()
         self._on_progress(Progress(phase="planning"))
@@ -104,7 +104,7 @@ class TurnsBackup(ForeignBackup):
         if self._turn.phase not in BACKING_UP:
             return self._idle(started_at_ms, [*notices, *self._notices(topic, before)])
         report = self._back_up(cluster, demand_topics=demand_topics)
-        while self._turn.phase is Phase.CATCHING_UP and self._reached is not None:
+        while self._turn.phase is TurnsPhase.CATCHING_UP and self._reached is not None:
             if report.finished_at_ms - report.started_at_ms <= _BEHIND_MS:
                 self._settle(topic, caught_up=self._reached)
                 break
@@ -118,7 +118,7 @@ class TurnsBackup(ForeignBackup):
         own, other = (each.instance(options.generation_name) for each in (role, role.other))
         check_name(own)
         length_s = parse_length(options.generation_every, options.layout_options)
-        self._policy = Policy(
+        self._policy = TurnsPolicy(
             role=role,
             own=own,
             other=other,
@@ -127,7 +127,7 @@ class TurnsBackup(ForeignBackup):
             interval_offsets=parse_interval(options.layout_options),
         )
         self._claimed = False
-        self._turn = Turn(phase=Phase.WAITING)
+        self._turn = Turn(phase=TurnsPhase.WAITING)
         self._coordination = CoordinationTopic(self._client, Mailbox(), patience_s=self._config.patience)
         if options.start != "earliest":
             raise UsageError("--generation-role reads a topic from its start: --start does not apply")
@@ -163,7 +163,7 @@ class TurnsBackup(ForeignBackup):
             self._turn = decode_turn(self.target.document.turn)
         else:
             first = first_turn(self._policy.role, now_ms=now_ms())
-            if first.phase is not Phase.WAITING and self.target.has_files_of_others():
+            if first.phase is not TurnsPhase.WAITING and self.target.has_files_of_others():
                 raise RefusedError(
                     f"there are files of {self._policy.own} already, and they would be deleted",
                     operation="take turns",
@@ -188,7 +188,7 @@ class TurnsBackup(ForeignBackup):
         self._coordination.look()
         mail = self._coordination.mail
         other = self.target.look_at_other()
-        told = self._turn.phase in {Phase.RETIRING, Phase.LEAVING}
+        told = self._turn.phase in {TurnsPhase.RETIRING, TurnsPhase.LEAVING}
         return Sight(
             now_ms=now_ms(),
             partitions=range(topic.partition_count),
@@ -221,12 +221,12 @@ class TurnsBackup(ForeignBackup):
         )
         self._turn = turn
 
-    def _notices(self, topic: TopicState, before: Phase) -> list[Notice]:
+    def _notices(self, topic: TopicState, before: TurnsPhase) -> list[Notice]:
         turn, policy = self._turn, self._policy
         changed = "" if turn.phase is before else f", after it was {before}"
         message = f"{policy.own} {_WORDS[turn.phase].format(generation=turn.generation)}{changed}"
         notices = [Notice(kind=NOTICE, message=message, topic=topic.name)]
-        if turn.announced and turn.phase is Phase.ACTIVE:
+        if turn.announced and turn.phase is TurnsPhase.ACTIVE:
             unread = self._coordination.mail.to(policy.other, policy.topic, Event.ACTIVATE)
             what = "has not read that it should take over" if unread else "has not said yet that it has caught up"
             notices.append(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from maxbrod.archive.archive import Archive
     from maxbrod.backup.commits import Commits
-    from maxbrod.backup.plan.generations import Policy, Share
+    from maxbrod.backup.plan.generations import GenerationPolicy, GenerationShare
     from maxbrod.backup.plan.items import Outcome, Task
     from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.run_state import BackupState
@@ -102,7 +102,12 @@ class WaveReader:
 
 
 def advance_generations(
-    state: BackupState, commits: Commits, reader: WaveReader, archive: Archive, cluster: ClusterState, policy: Policy
+    state: BackupState,
+    commits: Commits,
+    reader: WaveReader,
+    archive: Archive,
+    cluster: ClusterState,
+    policy: GenerationPolicy,
 ) -> None:
     """Begin generations of compacted topics, read on, and plan the switch to those that are complete."""
     run, now = state.run, state.run.started_at_ms
@@ -121,7 +126,7 @@ def advance_generations(
 
 
 def _read_generations(
-    state: BackupState, commits: Commits, reader: WaveReader, archive: Archive, shares: Sequence[Share]
+    state: BackupState, commits: Commits, reader: WaveReader, archive: Archive, shares: Sequence[GenerationShare]
 ) -> None:
     """Read wave by wave. The backup itself is committed first: it does not depend on this."""
     plans = {share.plan.state.id: share.plan for share in shares}

@@ -92,7 +92,7 @@ class SegmentPolicy:
 
     @property
     def sized(self) -> bool:
-        """Whether a limit is about the size of more than one partition."""
+        """True if a limit is about the size of more than one partition."""
         return self.topic_bytes_max is not None or self.archive_bytes_max is not None
 
     @property
@@ -115,7 +115,7 @@ class TopicFacts:
 
     @property
     def compacted(self) -> bool | None:
-        """Whether its data has no end by age: with `compact,delete` Kafka itself deletes old segments."""
+        """True if its data has no end by age: with `compact,delete` Kafka itself deletes old segments."""
         if self.cleanup_policy is None:
             return None
         words = {word.strip() for word in self.cleanup_policy.split(",")}

@@ -38,7 +38,7 @@ from maxbrod.prune.plan import (
     weigh_segments,
 )
 from maxbrod.prune.report import Item, PruneReport, items_of, totals_of
-from maxbrod.prune.runs import RunDecision, RunFacts, RunPolicy, thin_runs
+from maxbrod.prune.runs import RunDecision, RunPolicy, RunToJudge, thin_runs
 from maxbrod.prune.sizes import Oversize
 from maxbrod.restore.state import others_interrupted
 from maxbrod.storage.stores import open_storage
@@ -223,7 +223,7 @@ def _number(text: str | None) -> int | None:
         return None
 
 
-def _run_facts(archive: Archive, runs: Sequence[Run], moment: Moment, holds: Holds, clocks: Clocks) -> list[RunFacts]:
+def _run_facts(archive: Archive, runs: Sequence[Run], moment: Moment, holds: Holds, clocks: Clocks) -> list[RunToJudge]:
     undo = {each.run_id for each in undoable(archive.storage, runs, clocks, slack_ms=SLACK_MS)}
     restoring = {plan.archive.run_id for plan in _unfinished_restores(archive)}
     # Snapshots of older releases carry nothing on: then those before are still needed for what the cluster has lost.
@@ -243,7 +243,9 @@ def _run_facts(archive: Archive, runs: Sequence[Run], moment: Moment, holds: Hol
         elif point and not carried:
             needed = _NOTHING_CARRIED
         complete = ending_of(run) in {None, 0}
-        found.append(RunFacts(run_id=run.run_id, at_ms=run.finished_at, point=point, complete=complete, needed=needed))
+        found.append(
+            RunToJudge(run_id=run.run_id, at_ms=run.finished_at, point=point, complete=complete, needed=needed)
+        )
     return found
 
 

@@ -65,7 +65,7 @@ class RepairContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class RepairWork:
     """A repair under way: the archive, the workers, and the options."""
 
     storage: Storage

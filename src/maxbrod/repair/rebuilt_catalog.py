@@ -1,4 +1,4 @@
-"""Rebuilds the catalog: gathers evidence, reads every object once on Spark, decides, and publishes."""
+"""The rebuilt catalog: evidence is gathered, every object is read once, rows are decided and published."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from maxbrod.catalog.rows import Gap, Run, Segment, encode_rows
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, RefusedError
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
-from maxbrod.repair.examine import Repair, RepairContext, examine_objects, salvage_slices, scan_slices
+from maxbrod.repair.examine import RepairContext, RepairWork, examine_objects, salvage_slices, scan_slices
 from maxbrod.repair.inventory import FOLDERS, Inventory, take_inventory
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange
 from maxbrod.repair.plan.rebuild import Rebuilt, Remains, lost_notices, rebuild
@@ -37,7 +37,7 @@ _OBJECT_COST_BYTES: Final = 256 << 10
 """What opening an object costs beside reading it."""
 
 
-def rebuild_catalog(repair: Repair, *, problem: str) -> RepairReport:
+def rebuild_catalog(repair: RepairWork, *, problem: str) -> RepairReport:
     """Make a new catalog of what the objects say; with `apply`, put it in place.
 
     RefusedError: another writer committed meanwhile, or objects vanish; nothing is changed but for the copy of the old
@@ -68,7 +68,7 @@ class _Contents:
     salvaged: Sequence[FoundSlice]
 
 
-def _read_archive(repair: Repair, found: Inventory) -> _Contents:
+def _read_archive(repair: RepairWork, found: Inventory) -> _Contents:
     """Read every object once, and decide. With `apply`, copy sound batches of damaged slices, and decide again."""
     executor = repair.workers.for_bytes(sum(item.size for item in found.objects))
     examined = _examine(executor, repair.context, found, repair.on_progress)
@@ -89,7 +89,9 @@ def _listed_runs(found: Inventory) -> list[Run]:
     return [run for run in known if run.run_id not in found.prunes.dropped_runs]
 
 
-def _report(repair: Repair, found: Inventory, contents: _Contents, runs: Sequence[Run], problem: str) -> RepairReport:
+def _report(
+    repair: RepairWork, found: Inventory, contents: _Contents, runs: Sequence[Run], problem: str
+) -> RepairReport:
     rebuilt, examined, apply = contents.rebuilt, contents.examined, repair.options.apply
     notices = [*found.notices, *_lost_runs(rebuilt, found, repair.run_id), *_unknown_objects(examined)]
     notices += [*lost_notices(contents.lost), *rebuilt.notices]
@@ -122,7 +124,7 @@ def _next_version(found: Inventory) -> int:
 
 
 def _put_in_place(
-    repair: Repair,
+    repair: RepairWork,
     found: Inventory,
     rebuilt: Rebuilt,
     report: RepairReport,

@@ -21,7 +21,7 @@ from maxbrod.check.deep import verify_slices
 from maxbrod.check.objects import LackingObjects, NeededObjects, complaint
 from maxbrod.errors import RefusedError
 from maxbrod.model import GapReason, now_ms
-from maxbrod.repair.examine import Repair, salvage_slices
+from maxbrod.repair.examine import RepairWork, salvage_slices
 from maxbrod.repair.plan.found import LostRange
 from maxbrod.repair.plan.rebuild import lost_notices
 from maxbrod.repair.report import Action, RepairReport, gaps_by_reason
@@ -86,7 +86,7 @@ class Notices:
                 self.kept.append(notice)
 
 
-def take_out(repair: Repair, catalog: Catalog, needed: SliceSums, notices: Notices) -> RepairReport:
+def take_out(repair: RepairWork, catalog: Catalog, needed: SliceSums, notices: Notices) -> RepairReport:
     """Find bad objects, and with `apply` commit gaps in their place."""
     repair.on_progress(Progress(phase="listing objects"))
     started_at = now_ms()
@@ -162,7 +162,9 @@ def _find_absent(
     return _Losses(bad=found, unfinished=unfinished, rows=count, partitions=partitions)
 
 
-def _find_damaged(repair: Repair, catalog: Catalog, building: pa.Table, absent: _Losses, notices: Notices) -> _Losses:
+def _find_damaged(
+    repair: RepairWork, catalog: Catalog, building: pa.Table, absent: _Losses, notices: Notices
+) -> _Losses:
     """Read every slice that is there, and add those whose bytes are not what was written."""
     known = {_identity(bad.row, live=bad.live) for bad in absent.bad}
     present = [segment for segment in _segments(catalog) if _identity(segment[0], live=segment[1]) not in known]
@@ -182,7 +184,9 @@ def _find_damaged(repair: Repair, catalog: Catalog, building: pa.Table, absent: 
     )
 
 
-def _apply(repair: Repair, catalog: Catalog, losses: _Losses, report: RepairReport, started_at: int) -> RepairReport:
+def _apply(
+    repair: RepairWork, catalog: Catalog, losses: _Losses, report: RepairReport, started_at: int
+) -> RepairReport:
     """Copy the sound batches at the start of damaged slices, and commit gaps for the rest."""
     cut = [bad for bad in losses.bad if bad.exists and bad.live]
     executor = repair.workers.for_bytes(sum(bad.row.bytes for bad in cut))
@@ -223,7 +227,7 @@ def _decoded(slices: pa.Table, sizes: Sequence[int | None], *, live: bool, count
         yield _Bad(row, live, complaint(size, row.position + row.bytes), exists=size is not None)
 
 
-def _damaged(repair: Repair, rows: Sequence[tuple[Segment, bool]]) -> list[_Bad]:
+def _damaged(repair: RepairWork, rows: Sequence[tuple[Segment, bool]]) -> list[_Bad]:
     """Read these slices; return those that are damaged."""
     total = sum(row.bytes for row, _ in rows)
     repair.on_progress(Progress(phase="reading", bytes_total=total))

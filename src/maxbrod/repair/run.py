@@ -22,7 +22,7 @@ from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, Refu
 from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
 from maxbrod.notices import Notice
-from maxbrod.repair.examine import Repair, RepairContext
+from maxbrod.repair.examine import RepairContext, RepairWork
 from maxbrod.repair.rebuilt_catalog import rebuild_catalog
 from maxbrod.repair.removal import Notices, SliceSums, take_out
 from maxbrod.repair.report import Action, RepairReport
@@ -70,7 +70,7 @@ def repair_archive(
         )
     needs = needs_storage(storage.url, config.storage)
     with Workers(config.spark, needs=needs, session=session, on_progress=on_progress) as workers:
-        repair = Repair(
+        repair = RepairWork(
             storage=storage,
             workers=workers,
             context=RepairContext(place=Place(url=storage.url, storage=config.storage), run_id=new_run_id()),

@@ -170,7 +170,7 @@ class RunView:
 
 
 @dataclass(slots=True, kw_only=True)
-class Evidence:
+class GapEvidence:
     """The reasons why offsets of a partition have no data, as far as snapshots and the old catalog say."""
 
     stated: list[tuple[int, int, GapReason]] = field(default_factory=list)
