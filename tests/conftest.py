@@ -66,6 +66,7 @@ pytest_plugins = [
     "support.archives",
     "support.clusters",
     "support.documents",
+    "support.library",
     "support.s3",
     "support.spark",
     "support.storages",

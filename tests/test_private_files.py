@@ -14,7 +14,7 @@ from maxbrod.errors import EXIT_REFUSED, RefusedError
 from maxbrod.java import Java, _homes, _probe
 from maxbrod.kafka.wire.security import tls_context
 from maxbrod.private_files import is_private, make_private, opened, refuse_readable_key
-from maxbrod.restore import lock as restore_lock
+from maxbrod.restore import state as restore_lock
 from maxbrod.sandbox.security import write_certificates
 from maxbrod.work import class_sharing as archive
 from maxbrod.work import session

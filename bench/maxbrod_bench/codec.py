@@ -11,12 +11,11 @@ import numpy as np
 from kafka.codec import has_lz4
 from kafka.record import MemoryRecords
 
-from maxbrod.batch.compression import Arena
+from maxbrod.batch.compression import Arena, portions
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
-from maxbrod.batch.unpack import portions
 from maxbrod.errors import EnvironmentMissingError
 from maxbrod.model import Codec
 from maxbrod.sandbox.events import orders

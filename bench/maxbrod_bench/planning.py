@@ -20,9 +20,8 @@ from maxbrod.backup.plan.tasks import Wave, plan_tasks
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.model import MENDABLE, GapReason, PartitionId
-from maxbrod.restore.plan.choosing import Chosen
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
-from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.request import Chosen, RestoreRequest
 from maxbrod.restore.plan.sources import measure_sources, rows_to_read
 from maxbrod.storage.stores import open_storage
 from maxbrod_bench.race import Figure, at_most, measure_fresh, peak_bytes

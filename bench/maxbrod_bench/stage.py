@@ -24,8 +24,7 @@ from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, parse_rename
 from maxbrod.restore.run import Restore
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import FIRST_TIMESTAMP_MS, orders

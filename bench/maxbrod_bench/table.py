@@ -19,10 +19,10 @@ from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.config import SparkConfig, StorageConfig
 from maxbrod.convert.run import Convert, logdir_request
 from maxbrod.errors import MaxbrodError
-from maxbrod.table.read.counting import count_records
+from maxbrod.table.read.counts import count_records
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.splits import find_slices, open_table
-from maxbrod.table.registering import register
+from maxbrod.table.registration import register
 from maxbrod_bench.race import (
     Figure,
     Lap,

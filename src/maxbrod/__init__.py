@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from maxbrod.query.run import views as views
     from maxbrod.restore.functions import restore as restore
     from maxbrod.restore.report import RestoreReport as RestoreReport
-    from maxbrod.table.registering import register as register
-    from maxbrod.table.writing import write as write
+    from maxbrod.table.registration import register as register
+    from maxbrod.table.registration import write as write
 
 __all__ = [
     "BackupReport",
@@ -63,10 +63,10 @@ _HOMES: Final = {
     "compact": "maxbrod.compact.functions",
     "compare": "maxbrod.compare.functions",
     "query": "maxbrod.query.run",
-    "register": "maxbrod.table.registering",
+    "register": "maxbrod.table.registration",
     "restore": "maxbrod.restore.functions",
     "views": "maxbrod.query.run",
-    "write": "maxbrod.table.writing",
+    "write": "maxbrod.table.registration",
 }
 
 # Whoever wants to read along sets a handler up; without one, a library is silent.

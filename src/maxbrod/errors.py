@@ -124,7 +124,7 @@ def naming(object_name: str | None) -> Iterator[None]:
 
 
 def _names(message: str, name: str) -> bool:
-    """Whether a message names an object: the whole name, not a part of a longer one."""
+    """True if a message names an object: the whole name, not a part of a longer one."""
     return name in message and re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w/-])", message) is not None
 
 

@@ -79,7 +79,7 @@ MENDABLE: Final = frozenset({GapReason.CORRUPT, GapReason.UNEXPLAINED})
 
 CLOCKS_APART_MS: Final = 15 * 60 * 1000
 """Clocks that differ by more contradict each other. S3 itself refuses requests of machines that are further off, and it
-is half of `catalog.late.LATE_MS`, which allows for clocks that differ."""
+is half of `catalog.catalog.LATE_MS`, which allows for clocks that differ."""
 
 
 def now_ms() -> int:

@@ -50,7 +50,7 @@ class Reads:
     """The type of the keyword parameter, as source text."""
     schema: Mapping[str, Any]
     repeated: bool = False
-    """Whether the flag may be given more than once."""
+    """True if the flag may be given more than once."""
     show: Callable[[Any], str] = str
     """The default as text."""
 
@@ -78,7 +78,7 @@ class Option:
     setting: str | None = ""
     """Where the file has it: "" is the verb's own section under the field's name, None is nowhere."""
     python: bool = True
-    """Whether it is a keyword of the Python function."""
+    """True if it is a keyword of the Python function."""
     low: int | None = None
     high: int | None = None
 

@@ -75,7 +75,7 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether only this user or root can create files there."""
+    """True if only this user or root can create files there."""
     return _is_private(folder.stat())
 
 

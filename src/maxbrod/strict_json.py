@@ -23,7 +23,7 @@ _AS_ZERO: Final = bytes(ord("0") if chr(each).isdigit() and each < 128 else ord(
 """Every digit as a zero, and any other byte as a space."""
 _LONG: Final = b"0" * 19
 _SHOWN: Final = 40
-"""How many letters of a wrong value an error shows."""
+"""The letters of a wrong value that an error shows."""
 
 
 def parse(text: str | Buffer, *, depth_max: int = DOCUMENT_DEPTH_MAX, unique: bool = False, wide: bool = False) -> Any:  # noqa: ANN401 - any JSON

@@ -22,12 +22,11 @@ from maxbrod.inspect.listing import list_topics
 from maxbrod.inspect.topic import show_topic
 from maxbrod.model import topic_id_text
 from maxbrod.replicate.link import State
-from maxbrod.restore.plan.rename import Rename
-from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.request import Rename, RestoreRequest
 from maxbrod.sandbox.surgery import delete_records, lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, topic_id, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered
-from maxbrod.table.read.counting import count_records
+from maxbrod.table.read.counts import count_records
 from maxbrod.table.read.options import parse_options
 from replicate.engine import link_config, only, take_in
 from restore.engine import read_all

@@ -231,7 +231,7 @@ def test_parts_hold_the_same_records_however_small_they_are(records: list[Record
     log = b"".join(packed([record], codec) for record in records)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("maxbrod.batch.decode._PART_BYTES", enough)
-        patched.setattr("maxbrod.batch.unpack._GROUP_BYTES", 64)
+        patched.setattr("maxbrod.batch.compression._GROUP_BYTES", 64)
         data = np.frombuffer(log, np.uint8)
         parts = list(decode_in_parts(data, walk(data, whole=True), columns=None))
     assert pa.Table.from_batches(parts, RECORD_SCHEMA).to_pylist() == decode(log).to_pylist()

@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Record, write_batch, write_record
 
-from maxbrod.batch import unpack as unpack_module
-from maxbrod.batch.compression import Arena, compress
+from maxbrod.batch import compression as unpack_module
+from maxbrod.batch.compression import Arena, compress, unpack
 from maxbrod.batch.decode import Found, decode, scan
 from maxbrod.batch.headers import BatchHeaders, walk
-from maxbrod.batch.unpack import unpack
 from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.model import Codec
 

@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 from native_logs import data_batch
 
-from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, LZ4_FRAME_START, Arena, compress, find_lz4_blocks
+from maxbrod.batch.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    LZ4_FRAME_START,
+    Arena,
+    compress,
+    compressed_rows,
+    find_lz4_blocks,
+    unpack,
+)
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
-from maxbrod.batch.unpack import compressed_rows, unpack
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 

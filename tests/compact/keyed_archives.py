@@ -31,7 +31,7 @@ from maxbrod.compact.by_key.task import (
 )
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState, encode_state
 from maxbrod.layouts.kafka.slices import verify_slice
-from maxbrod.layouts.reading import read_records
+from maxbrod.layouts.reader import read_records
 from maxbrod.model import AbortedTransaction, Codec, GapReason, PartitionId
 from maxbrod.work.windows import spread
 from support.sparkless import no_session

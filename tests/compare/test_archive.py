@@ -17,7 +17,7 @@ from maxbrod.inspect.topic import show_topic
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
-from maxbrod.table.read.counting import count_records
+from maxbrod.table.read.counts import count_records
 from maxbrod.table.read.options import parse_options
 from restore.engine import Command
 from support.archives import damage

@@ -24,7 +24,7 @@ from maxbrod.errors import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from maxbrod.compare.plan.differences import Difference
+    from maxbrod.compare.plan.parts import Difference
 
 SCHEMA = pa.schema([RECORD_SCHEMA.field(name) for name in COLUMNS])
 # Offset, place and value of each record: few values, so that many are equal.

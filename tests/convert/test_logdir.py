@@ -29,7 +29,6 @@ from maxbrod.kafka.admin.access import create_acls, set_quotas
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.layouts.decoding import decode_committed
 from maxbrod.layouts.logdir import scan
 from maxbrod.layouts.logdir.metadata_records import (
     AclAdded,
@@ -42,6 +41,7 @@ from maxbrod.layouts.logdir.metadata_records import (
 )
 from maxbrod.layouts.logdir.reader import MIDDLE_UNREAD
 from maxbrod.layouts.registry import layout_of
+from maxbrod.layouts.visible_records import decode_committed
 from maxbrod.model import TopicPartition, topic_id_text
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool

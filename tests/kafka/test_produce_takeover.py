@@ -11,13 +11,12 @@ from kafka_reading import client_of, partition_of
 from producing import assert_stored, batches_of, feed_of
 
 from maxbrod.errors import MisplacedBatchError, ProducerFencedError, UnavailableError
-from maxbrod.kafka.fetch.log_tails import coordinator_epoch
 from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.produce import producer
 from maxbrod.kafka.produce.append_queue import AppendQueue
 from maxbrod.kafka.produce.appends import Append, Hole
 from maxbrod.kafka.produce.producer import produce_all
-from maxbrod.kafka.produce.producer_ids import new_producer_id
+from maxbrod.kafka.produce.producer_ids import coordinator_epoch, new_producer_id
 from maxbrod.kafka.produce.request import markers_body
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.sandbox.events import orders

@@ -16,7 +16,7 @@ from native_logs import archive, data_batch, new_storage, pack
 from reference import Record
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
-from maxbrod.layouts import reading
+from maxbrod.layouts import reader
 from maxbrod.layouts.kafka import reader as native
 from maxbrod.layouts.kafka.frames import FRAME_BYTES, Digest, FrameDecoder, FrameEncoder, encode_frame
 from maxbrod.layouts.kafka.reader import read_log, read_logs
@@ -229,12 +229,12 @@ def test_no_more_than_two_pieces_are_ever_read_ahead() -> None:
 
     size = -(-len(whole) // 5)
     with ThreadPoolExecutor(1) as ahead, patch.object(storage, "get_range", watch):
-        reading = read_logs(storage, row, request_bytes=size, ahead=ahead)
-        next(reading)
+        reader = read_logs(storage, row, request_bytes=size, ahead=ahead)
+        next(reader)
         ahead.submit(len, requested).result()  # all earlier requests are done
         # One or two parts hold the first whole batch.
         assert len(requested) <= 4
-        assert len(list(reading)) + 1 <= 5
+        assert len(list(reader)) + 1 <= 5
     assert requested == list(range(0, len(whole), size))
 
 
@@ -242,7 +242,7 @@ def handed_out(storage: Storage, row: Slice, request_bytes: int) -> tuple[int, C
     """Up to which offset a slice can be read, and what ended it."""
     reached = row.base_offset
     try:
-        for _, headers in reading.read_logs(storage, row, request_bytes=request_bytes):
+        for _, headers in reader.read_logs(storage, row, request_bytes=request_bytes):
             reached = int(headers.last_offset[-1]) + 1
     except CorruptDataError as error:
         return reached, error

@@ -19,7 +19,7 @@ from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter
-from maxbrod.layouts.reading import read_records
+from maxbrod.layouts.reader import read_records
 from maxbrod.model import Codec
 
 NAME: dict[str, Any] = {"topic": "orders", "topic_id": "0123456789abcdefghijkl", "partition": 0}

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.layouts.rotation import Rotation
+from maxbrod.layouts.buffers import Rotation
 
 
 def rotated(batches: list[list[int]], bytes_max: int, records_max: int | None, bytes_fresh: int) -> list[list[int]]:

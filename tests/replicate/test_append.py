@@ -20,8 +20,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.replicate import promote as promote_module
 from maxbrod.replicate.ingress import append_source, append_task
 from maxbrod.replicate.ingress import groups as groups_module
-from maxbrod.replicate.ingress.brought import stable_extent
-from maxbrod.replicate.ingress.positions import put_mark, take_position
+from maxbrod.replicate.ingress.positions import put_mark, stable_extent, take_position
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
 from maxbrod.replicate.link import Link, Mark, State

@@ -19,7 +19,7 @@ from maxbrod.replicate.ingress.plan import (
     plan_portions,
     why_longer,
 )
-from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.request import parse_rename
 from maxbrod.restore.plan.targets import LogExtent
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catalog.examples import TOPIC_ID
-from maxbrod.compare.plan.differences import RECORD, Difference
+from maxbrod.compare.plan.parts import RECORD, Difference
 from maxbrod.compare.report import CompareReport, PartitionComparison
 from maxbrod.kafka.produce.refusals import misplaced
 from maxbrod.kafka.state.cluster_state import TopicState

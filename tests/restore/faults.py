@@ -17,8 +17,7 @@ from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.restore import run as engine
 from maxbrod.restore import task as restore_task
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, parse_rename
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered
 from restore.program import requests_in

@@ -23,8 +23,7 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.restore import run as engine
 from maxbrod.restore import target as restore_target
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, parse_rename
 from maxbrod.storage.local import LocalStorage
 from support.sparkless import without_spark
 

@@ -18,8 +18,7 @@ from maxbrod.batch.prepare import prepare
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.produce.producer import produce_all
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.request import RestoreRequest, parse_rename
 from maxbrod.restore.repartition import split as repartition_split
 from maxbrod.restore.repartition import task as repartition_task
 from restore.faults import restore

@@ -10,8 +10,7 @@ import pytest
 
 from backup.engine import back_up, config_of
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.groups.movement import Movement
-from maxbrod.groups.run import find_restore
+from maxbrod.groups.movement import Movement, find_restore
 from maxbrod.kafka.admin.groups import set_share_offsets
 from maxbrod.kafka.state.groups import ListedGroup, read_offsets
 from maxbrod.kafka.wire.client import KafkaClient

@@ -16,8 +16,7 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.model import TopicPartition
 from maxbrod.restore import task
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import BatchesMode, RestoreRequest
+from maxbrod.restore.plan.request import BatchesMode, RestoreRequest, parse_rename
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import read_all

@@ -13,8 +13,7 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.restore import run as engine
 from maxbrod.restore import task as restore_task
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.request import RestoreRequest, parse_rename
 from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce

@@ -12,8 +12,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.restore import meter as restore_meter
 from maxbrod.restore import run as engine
 from maxbrod.restore.meter import Expected, RestoreMeter
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, parse_rename
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from support.sparkless import run_here, without_spark

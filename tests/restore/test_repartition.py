@@ -24,8 +24,7 @@ from maxbrod.kafka.produce.appends import Batch, Feed
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest, parse_rename
 from maxbrod.restore.repartition import split as repartition_split
 from maxbrod.restore.repartition import task as repartition_task
 from maxbrod.sandbox.topics import create_topic

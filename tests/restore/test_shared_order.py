@@ -13,10 +13,10 @@ from kafka.partitioner.default import murmur2
 
 from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.model import TopicPartition
+from maxbrod.restore.plan.mapping import decode_shares, encode_shares, find_position
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.repartition import split as repartition_split
 from maxbrod.restore.repartition import task as repartition_task
-from maxbrod.restore.repartition.shares import decode_shares, encode_shares, find_position
 from maxbrod.restore.repartition.task import records_present
 from restore.shared_logs import BASE, Came, Choice, Logs, piece, records_of
 

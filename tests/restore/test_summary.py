@@ -12,10 +12,9 @@ from maxbrod.cli.output import out
 from maxbrod.errors import CorruptDataError, StorageFullError
 from maxbrod.groups.moves import GroupPosition
 from maxbrod.model import GapReason
-from maxbrod.restore.cli_deciding import decide
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.report import PartitionReport, report_of
-from maxbrod.restore.summary import print_failures, print_groups, print_plan
+from maxbrod.restore.summary import decide, print_failures, print_groups, print_plan
 from restore.plan.examples import plan
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from maxbrod.batch.timestamp_scan import TimestampScan
     from maxbrod.layouts.kafka.format import SegmentLimits
 
-HOLDING = "maxbrod.table.held._LOCAL_SLICES_MAX"
+HOLDING = "maxbrod.table.views._LOCAL_SLICES_MAX"
 """With -1 here no table is small, so that tasks read it, as they read large ones."""
 PLACE = PartitionId(topic_id=NAME.topic_id, partition=NAME.partition)
 

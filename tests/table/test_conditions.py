@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringStartsWith
 
-from maxbrod.table.narrowing import ANYTHING, SCOPES_MAX, alternatives, scopes_of
 from maxbrod.table.read.scope import Scope
+from maxbrod.table.scans import ANYTHING, SCOPES_MAX, alternatives, scopes_of
 
 
 class Node:

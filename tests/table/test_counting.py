@@ -12,7 +12,7 @@ from maxbrod.config import Config
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
-from maxbrod.table.read.counting import Count, count_records, count_whole
+from maxbrod.table.read.counts import Count, count_records, count_whole
 from maxbrod.table.read.options import parse_options
 from table.archives import Reads, query, write
 

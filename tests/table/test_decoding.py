@@ -21,7 +21,7 @@ from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce
-from maxbrod.table.decoding import as_ddl
+from maxbrod.table.decoders import as_ddl
 from maxbrod.table.formats import parse_formats
 from maxbrod.table.values.protobuf import compile_files
 from table.archives import write

@@ -12,9 +12,8 @@ from maxbrod.config import Config
 from maxbrod.errors import UsageError
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
-from maxbrod.table import held
-from maxbrod.table.held import HeldTables
-from maxbrod.table.views import RecordView
+from maxbrod.table import views
+from maxbrod.table.views import HeldTables, RecordView
 from table.archives import write
 from table.test_planned import READ, plan
 from table.test_query import make, rows
@@ -53,21 +52,21 @@ def test_a_table_is_read_once_as_long_as_its_slices_stay(tmp_path: Path, monkeyp
     first = tables.read(view(archive))
     assert first.table is not None
     assert first.table.num_rows == 40
-    monkeypatch.setattr(held, "_read", lambda *_: pytest.fail("it was read again"))
+    monkeypatch.setattr(views, "_read", lambda *_: pytest.fail("it was read again"))
     assert tables.read(view(archive)) is first
 
 
 @pytest.mark.parametrize("limit", ["_STORED_BYTES_MAX", "_LOCAL_SLICES_MAX", "_DECODED_BYTES_MAX"])
 def test_a_table_beyond_a_limit_is_left_to_tasks(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = make(tmp_path / "archive")
-    monkeypatch.setattr(held, limit, 3)
+    monkeypatch.setattr(views, limit, 3)
     assert HeldTables().read(view(archive)).table is None
 
 
 def test_all_tables_of_a_prompt_together_have_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = make(tmp_path / "archive")
     tables = HeldTables()
-    monkeypatch.setattr(held, "_DECODED_BYTES_MAX", tables.read(view(archive)).bytes + 10)
+    monkeypatch.setattr(views, "_DECODED_BYTES_MAX", tables.read(view(archive)).bytes + 10)
     assert tables.read(view(archive, "clicks-eu.v1")).table is None
 
 

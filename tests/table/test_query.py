@@ -17,7 +17,7 @@ from maxbrod.errors import UsageError
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
-from maxbrod.table.narrowing import named_in
+from maxbrod.table.scans import named_in
 from table.archives import HOLDING, write
 
 if TYPE_CHECKING:

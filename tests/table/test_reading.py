@@ -200,7 +200,7 @@ def test_damage_is_never_read_as_data(hundred: Path) -> None:
 
 
 def test_a_batch_beyond_the_limit_is_named_and_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maxbrod.table.read.reading._UNPACKED_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("maxbrod.table.read.rows._UNPACKED_BYTES_MAX", 1 << 20)
     large = data_batch(2, 2, value=bytes(1 << 20), codec=Codec.ZSTD)
     write(tmp_path / "archive", [data_batch(0, 2), large, data_batch(4)])
     with pytest.raises(BatchLimitError, match=r"unpack to more than 1048576 bytes, which is the limit \(in .*offset 2"):
@@ -210,7 +210,7 @@ def test_a_batch_beyond_the_limit_is_named_and_can_be_left_out(tmp_path: Path, m
 
 
 def test_what_unpacks_to_much_goes_to_spark_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maxbrod.table.read.reading._PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr("maxbrod.table.read.rows._PIECE_BYTES", 1 << 20)
     large = [data_batch(base, 30, value=bytes(100_000), codec=Codec.ZSTD) for base in (0, 30)]
     write(tmp_path / "archive", large)
     source = ArchiveSource({"path": str(tmp_path / "archive")})

@@ -19,10 +19,10 @@ from maxbrod.errors import UsageError
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
-from maxbrod.table import narrowing
-from maxbrod.table.narrowing import asks_the_clock
+from maxbrod.table import scans
 from maxbrod.table.read.columns import USUAL, spark_schema
 from maxbrod.table.read.scope import Scope
+from maxbrod.table.scans import asks_the_clock
 from maxbrod.table.source import ArchiveReader
 from table.archives import HOLDING, write
 from table.archives import query as read_here
@@ -191,14 +191,14 @@ def test_what_sources_were_told_is_checked_against_the_plan_that_runs(
     archive: Path, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the optimizer, or the clock, had made another plan of the same query."""
-    find_usage = narrowing.find_usage
+    find_usage = scans.find_usage
 
     wrong = (Scope(end_offset=5), Scope(topics=frozenset({"tz"})))
 
     def misled(*arguments: Any) -> Any:
         return replace(find_usage(*arguments), scopes={"records": wrong})
 
-    monkeypatch.setattr(narrowing, "find_usage", misled)
+    monkeypatch.setattr(scans, "find_usage", misled)
     monkeypatch.setattr(HOLDING, -1)
     with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
         for sql, count in {

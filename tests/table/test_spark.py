@@ -20,7 +20,7 @@ from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.sandbox.events import FIRST_TIMESTAMP_MS
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.table import registering
+from maxbrod.table import registration
 from maxbrod_bench.stage import write_load
 from table.archives import write
 
@@ -148,8 +148,8 @@ def test_a_point_query_on_spark_needs_no_other_object(
 
 
 def test_importing_the_package_registers_the_format_with_the_active_session(spark: Any) -> None:
-    with patch.object(registering, "register") as registered:
-        registering.register_active()
+    with patch.object(registration, "register") as registered:
+        registration.register_active()
     registered.assert_called_once()
 
 

@@ -203,7 +203,7 @@ def test_options_that_cannot_be_right_are_refused(archive: Path, options: dict[s
 def test_a_look_at_an_unchanged_archive_reads_no_row(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream(archive)
     stream.drain()
-    monkeypatch.setattr("maxbrod.table.stream.following.view_of", lambda *_: pytest.fail("looked again"))
+    monkeypatch.setattr("maxbrod.table.stream.follower.view_of", lambda *_: pytest.fail("looked again"))
     assert not stream.plan()
 
 

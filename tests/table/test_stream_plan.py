@@ -22,7 +22,7 @@ from maxbrod.errors import LogTruncatedError, RefusedError, UnsupportedFormatErr
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.table.read.options import TableOptions
 from maxbrod.table.read.scope import Scope
-from maxbrod.table.stream.following import plan_batch
+from maxbrod.table.stream.follower import plan_batch
 from maxbrod.table.stream.plan import Limits, StreamView, advance, view_of
 from maxbrod.table.stream.positions import StreamPosition, decode_position, encode_position, without
 

@@ -13,7 +13,7 @@ from native_logs import NAME
 from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.config import StorageConfig
-from maxbrod.layouts.reading import read_records
+from maxbrod.layouts.reader import read_records
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.sources import Source
 from maxbrod.restore.transforming import Staging

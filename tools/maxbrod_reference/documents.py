@@ -253,7 +253,7 @@ DOCUMENTS: Final = (
         "replicate-ingress-tree",
         "What was produced from a tree of Parquet segments.",
         commands=("replicate ingress-tree",),
-        report="replicate.seed.report:IngressReport",
+        report="replicate.seed.report:TreeReport",
         computed=("records", "exit_code"),
     ),
     Document(

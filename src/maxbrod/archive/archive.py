@@ -48,7 +48,7 @@ class Archive:
     storage: Storage
     catalog: AnyCatalog
     survey: Survey | None = None
-    """What another tool's archive holds; None in our own layout."""
+    """The contents of another tool's archive; None in our own layout."""
 
 
 def open_archive(
@@ -117,9 +117,10 @@ def _with_groups(storage: Storage, layout: Layout, survey: Survey) -> Survey:
     segments = [segment for segment in survey.segments if segment.where.topic == OFFSETS_TOPIC]
     if survey.groups or not segments:
         return survey
-    by_partition = groupby(segments, key=lambda each: each.where)
+    by_partition = groupby(segments, key=lambda segment: segment.where)
     partitions = (
-        (batch for each in group for batch in layout.read(storage, each, columns=COLUMNS)) for _, group in by_partition
+        (batch for segment in group for batch in layout.read(storage, segment, columns=COLUMNS))
+        for _, group in by_partition
     )
     return replace(survey, groups=read_offsets_topic(partitions, committed=True).groups())
 

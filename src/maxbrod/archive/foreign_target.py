@@ -43,7 +43,7 @@ _DELETED_AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Memory:
-    """What backups must remember and the layouts have no place for."""
+    """The facts that backups must remember and the layouts have no place for."""
 
     starts: list[tuple[str, int, int]]
     """Topic, partition and the offset at which the first backup began, if it began at the end of the log."""
@@ -56,7 +56,7 @@ _DOCUMENT: Final = TypeAdapter(_Memory)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRequest:
-    """How an archive in another layout is to be written."""
+    """The settings for writing an archive in another layout."""
 
     layout: str
     codec: str | None = None
@@ -99,7 +99,7 @@ class ForeignTarget:
 
     @property
     def losses(self) -> Sequence[Loss]:
-        """What the layout cannot hold. Losses that are real must be accepted before anything is written."""
+        """The data that the layout cannot hold. Losses that are real must be accepted before anything is written."""
         return self._layout.losses_with(self._options)
 
     def demand_acceptance(self) -> None:
@@ -130,9 +130,9 @@ class ForeignTarget:
         if starts.items() <= self.starts.items() and topic_ids.items() <= self.topic_ids.items():
             return
         others = {name for name, each in topic_ids.items() if self.topic_ids.get(name, each) != each}
-        kept = {each: start for each, start in self.starts.items() if each.topic not in others}
+        kept = {place: start for place, start in self.starts.items() if place.topic not in others}
         self.starts, self.topic_ids = {**kept, **starts}, {**self.topic_ids, **topic_ids}
-        starts_list = sorted((each.topic, each.partition, start) for each, start in self.starts.items())
+        starts_list = sorted((place.topic, place.partition, start) for place, start in self.starts.items())
         document = _Memory(starts=starts_list, topic_ids=self.topic_ids)
         self._storage.replace(_MEMORY, json.dumps(asdict(document), sort_keys=True).encode())
 
@@ -164,7 +164,7 @@ class ForeignTarget:
         return survey
 
     def _recognize(self) -> bool:
-        """Whether the place holds an archive of this layout: if not, it must be empty."""
+        """True if the place holds an archive of this layout: if not, it must be empty."""
         seen = without_own(self._storage)
         if next(iter(seen.list()), None) is None:
             return False
@@ -194,10 +194,10 @@ def complete_facts(
     facts: ClusterFacts, survey: Survey, written: Sequence[ForeignSegment], unfinished: Collection[str]
 ) -> ClusterFacts:
     """The facts to publish with these segments: without topics that would look empty, and with what was lost since."""
-    held = {position.topic for position in survey.positions} | {each.where.topic for each in written}
+    held = {position.topic for position in survey.positions} | {segment.where.topic for segment in written}
     left_out = set(unfinished) - held
     known = {name: each for name, each in facts.topics.items() if name not in left_out}
-    empty = tuple(each for each in facts.empty if each.topic not in left_out)
+    empty = tuple(place for place in facts.empty if place.topic not in left_out)
     return _with_lost(replace(facts, topics=known, empty=empty), survey)
 
 
@@ -218,7 +218,7 @@ def _with_lost(facts: ClusterFacts, survey: Survey) -> ClusterFacts:
 
 
 def facts_of(state: ClusterState) -> ClusterFacts:
-    """What a layout may store of a cluster besides its records.
+    """The facts of a cluster that a layout may store besides its records.
 
     These layouts know topics by name only. If several topics have one name, they get the one that the cluster had last,
     which comes first in the state.
@@ -298,13 +298,13 @@ class InstanceTarget(ForeignTarget):
             self.document = put_next(self._storage, new)
 
     def has_files_of_others(self) -> bool:
-        """Whether files stand where this instance writes, and no generation of it has begun."""
+        """True if files stand where this instance writes, and no generation of it has begun."""
         folder = instance_folder(self.document.topic, self._instance)
         return not self.document.generation and next(iter(self._storage.list(folder)), None) is not None
 
     def clear(self) -> None:
         """Delete all files of this instance. It must not be active. RefusedError: another process has taken over."""
-        names = [each.path for each in self._storage.list(instance_folder(self.document.topic, self._instance))]
+        names = [info.path for info in self._storage.list(instance_folder(self.document.topic, self._instance))]
         for first in range(0, len(names), _DELETED_AT_ONCE):
             self.look_at_other()
             self._storage.delete(names[first : first + _DELETED_AT_ONCE])
@@ -321,7 +321,7 @@ class InstanceTarget(ForeignTarget):
         return self.other
 
     def other_is_whole(self) -> bool:
-        """Whether the other instance is active and every file that it has published is there."""
+        """True if the other instance is active and every file that it has published is there."""
         if self.look_at_other() is None or self._found[self._other].stage is not Stage.ACTIVE:
             return False
         found = survey_tree(self._storage, self._other)

@@ -65,7 +65,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What is held: the records that match all of its conditions. A hold without conditions holds everything."""
+    """A hold on the records that match all of its conditions. A hold without conditions holds everything."""
 
     id: str
     at_ms: int
@@ -95,7 +95,7 @@ class Holds:
     @property
     def runs(self) -> frozenset[str]:
         """The ids of runs that must stay."""
-        return frozenset(each.run_id for each in self.active if each.run_id is not None)
+        return frozenset(hold.run_id for hold in self.active if hold.run_id is not None)
 
     def holders(self, rows: pa.Table) -> NDArray[np.int64]:
         """For each row of data the number of the first hold in `active` that holds it, or -1.
@@ -126,7 +126,7 @@ class Holds:
 
 
 def _existed(rows: pa.Table, snapshot: Snapshot, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a query as of the run may return the row."""
+    """A mask of the rows that a query as of the run may return."""
     found = np.zeros(rows.num_rows, np.bool_)
     candidates = np.flatnonzero(mask)
     chosen = rows.select(["topic_id", "partition", "base_offset", "kind", "details"]).take(pa.array(candidates))
@@ -166,14 +166,14 @@ def read_holds(storage: Storage) -> list[Hold]:
             except ValueError as error:
                 raise _unreadable(str(error)) from None
     held = (replace(each, id=hold_id, released=releases.get(hold_id)) for hold_id, each in found.items())
-    return sorted(held, key=lambda each: (each.at_ms, each.id))
+    return sorted(held, key=lambda hold: (hold.at_ms, hold.id))
 
 
 def active_holds(archive: Archive) -> Holds:
     """The holds in force now. Call it right before a commit that takes records away."""
     active = tuple(hold for hold in read_holds(archive.storage) if hold.released is None)
     snapshots: dict[str, Snapshot] = {}
-    wanted = {each.run_id for each in active if each.run_id is not None}
+    wanted = {hold.run_id for hold in active if hold.run_id is not None}
     for run in archive.catalog.runs() if wanted else ():
         if run.run_id in wanted and run.snapshot is not None:
             # An unreadable snapshot limits nothing: everything of the topics is held.
@@ -230,7 +230,7 @@ def add_hold(
 def release_hold(archive: Archive, hold_id: str, *, who: str, why: str) -> Hold:
     """UsageError: no such hold is in force."""
     named = [hold for hold in read_holds(archive.storage) if hold.id.startswith(hold_id)]
-    matching = [each for each in named if each.released is None]
+    matching = [hold for hold in named if hold.released is None]
     if not matching and len(named) == 1 and named[0].released is not None:
         raise UsageError(f"hold {named[0].id} was released before, by {named[0].released.who}: {named[0].released.why}")
     if len(matching) != 1 or not hold_id:

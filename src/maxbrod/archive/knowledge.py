@@ -27,28 +27,23 @@ from maxbrod.kafka.state.cluster_state import (
     Quota,
     ScramUser,
     TopicState,
-    decode_acls,
-    decode_quotas,
     decode_state,
-    decode_users,
 )
 from maxbrod.strict_json import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.archive.snapshot_document import Snapshot
 
 
 Place: TypeAlias = tuple[str, str, int]
 """A group, a topic id and a partition."""
-ACCESS: Final = ("acls", "quotas", "users")
-_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "acls": decode_acls,
-    "quotas": decode_quotas,
-    "users": decode_users,
-}
+_ACCESS_TYPES: Final = {"acls": (Acl, "acl"), "quotas": (Quota, "quota"), "users": (ScramUser, "user")}
+ACCESS: Final = tuple(_ACCESS_TYPES)
 
+_OFFSET_FIELDS: Final = ("partition", "offset", "leader_epoch", "metadata")
+"""A committed offset in a document, as a list."""
 LITERAL: Final = "LITERAL"
 PREFIXED: Final = "PREFIXED"
 ALL: Final = "*"
@@ -109,7 +104,7 @@ NOTHING: Final = Carried()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKnowledge:
-    """What a run knows of its cluster: what it saw, and what it carries on."""
+    """A run's knowledge of its cluster: what it saw, and what it carries on."""
 
     run_id: str
     cluster: ClusterState
@@ -117,7 +112,7 @@ class RunKnowledge:
 
 
 def carry(older: RunKnowledge, newer: ClusterState, held: Mapping[str, str], carried: Carried = NOTHING) -> Carried:
-    """What an older run knew and neither `newer` nor `carried` has, merged with `carried`.
+    """Return what an older run knew and neither `newer` nor `carried` has, merged with `carried`.
 
     `held` maps each topic id that the archive holds to its name.
     """
@@ -162,7 +157,7 @@ def _is_described(topic: TopicState | None) -> bool:
 def _rules_about(topic: str, acls: Iterable[Acl]) -> tuple[Acl, ...]:
     """The rules narrowed to one topic. A rule for many topics may have been removed for a reason."""
     about = (acl for acl in acls if acl.resource_type == "TOPIC" and is_about(acl, topic))
-    return tuple(sorted({replace(each, resource_name=topic, pattern_type="LITERAL") for each in about}))
+    return tuple(sorted({replace(acl, resource_name=topic, pattern_type="LITERAL") for acl in about}))
 
 
 def _carry_offsets(
@@ -180,7 +175,7 @@ def _carry_offsets(
             found.append(_lost_offset(older.run_id, group, committed, place[1]))
         known.add(place)
     found += [offset for offset in older.carried.offsets if offset.place[1] in held and offset.place not in known]
-    return tuple(sorted((*found, *carried.offsets), key=lambda each: each.place))
+    return tuple(sorted((*found, *carried.offsets), key=lambda offset: offset.place))
 
 
 def places_of(cluster: ClusterState, ids: Mapping[str, str]) -> Iterator[tuple[Group, CommittedOffset, Place]]:
@@ -203,21 +198,21 @@ def _lost_offset(run_id: str, group: Group, committed: CommittedOffset, topic_id
 def _ids_by_name(held: Mapping[str, str], lost: Iterable[LostTopic]) -> dict[str, str]:
     """Topic ids by name. A group may have offsets in a deleted topic: that is the one which was lost last."""
     names = {name: topic_id for topic_id, name in held.items()}
-    return {**names, **{each.topic.name: each.topic.topic_id for each in lost}}
+    return {**names, **{topic.topic.name: topic.topic.topic_id for topic in lost}}
 
 
 def _carry_access(
     older: RunKnowledge, newer: ClusterState, carried: Carried, clusters: Collection[str | None]
 ) -> tuple[LostAccess, ...]:
-    known = {(each.cluster_id, each.what) for each in carried.access}
+    known = {(entry.cluster_id, entry.what) for entry in carried.access}
     known |= {(newer.cluster_id, what) for what in ACCESS if getattr(newer, what) is not None}
     found = list(carried.access)
-    for each in (*_access_of(older), *older.carried.access):
-        needed = each.cluster_id == newer.cluster_id or each.cluster_id in clusters
-        if needed and (each.cluster_id, each.what) not in known:
-            known.add((each.cluster_id, each.what))
-            found.append(each)
-    return tuple(sorted(found, key=lambda each: (each.cluster_id or "", each.what)))
+    for entry in (*_access_of(older), *older.carried.access):
+        needed = entry.cluster_id == newer.cluster_id or entry.cluster_id in clusters
+        if needed and (entry.cluster_id, entry.what) not in known:
+            known.add((entry.cluster_id, entry.what))
+            found.append(entry)
+    return tuple(sorted(found, key=lambda entry: (entry.cluster_id or "", entry.what)))
 
 
 def _access_of(knowledge: RunKnowledge) -> Iterator[LostAccess]:
@@ -235,64 +230,52 @@ def encode_carried(carried: Carried) -> dict[str, Any]:
         "groups": [
             {
                 **dict(zip(("group_id", "type", "protocol_type", "run_id", "topic", "topic_id"), key, strict=True)),
-                "offsets": [_encode_offset(each.committed) for each in group],
+                "offsets": [[getattr(offset.committed, name) for name in _OFFSET_FIELDS] for offset in group],
             }
-            for key, group in groupby(sorted(carried.offsets, key=_offset_order), key=_same_topic)
+            for key, group in groupby(
+                sorted(carried.offsets, key=lambda offset: (_same_topic(offset), offset.committed.partition)),
+                key=_same_topic,
+            )
         ],
-        "access": [asdict(each) for each in carried.access],
+        "access": [asdict(entry) for entry in carried.access],
     }
 
 
-def _same_topic(each: LostOffset) -> tuple[str, ...]:
-    topic = each.committed
-    return each.group_id, each.type, each.protocol_type, each.run_id, topic.topic, topic.topic_id or ""
-
-
-def _offset_order(each: LostOffset) -> tuple[tuple[str, ...], int]:
-    return _same_topic(each), each.committed.partition
-
-
-def _encode_offset(committed: CommittedOffset) -> list[Any]:
-    return [committed.partition, committed.offset, committed.leader_epoch, committed.metadata]
+def _same_topic(offset: LostOffset) -> tuple[str, ...]:
+    topic = offset.committed
+    return offset.group_id, offset.type, offset.protocol_type, offset.run_id, topic.topic, topic.topic_id or ""
 
 
 def decode_carried(fields: Mapping[str, Any]) -> Carried:
     """The inverse of `encode_carried`. Unknown keys are ignored."""
     try:
         return Carried(
-            topics=tuple(value_of(LostTopic, each, "topics") for each in fields["topics"]),
+            topics=tuple(value_of(LostTopic, topic, "topics") for topic in fields["topics"]),
             offsets=tuple(
-                sorted((one for each in fields["groups"] for one in _decode_group(each)), key=lambda one: one.place)
+                sorted((one for group in fields["groups"] for one in _decode_group(group)), key=lambda one: one.place)
             ),
-            access=tuple(
-                replace(
-                    value_of(LostAccess, {**each, "values": []}, "access"),
-                    values=_DECODERS[each["what"]](each["values"]),
-                )
-                for each in fields["access"]
-            ),
+            access=tuple(map(_decode_access, fields["access"])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptDataError(f"what a snapshot carries on cannot be read: {error}") from error
 
 
+def _decode_access(fields: Mapping[str, Any]) -> LostAccess:
+    kind, name = _ACCESS_TYPES[fields["what"]]
+    values: tuple[Any, ...] = tuple(value_of(kind, value, name) for value in fields["values"])
+    return replace(value_of(LostAccess, {**fields, "values": []}, "access"), values=values)
+
+
 def _decode_group(fields: Mapping[str, Any]) -> Iterator[LostOffset]:
     about = {name: fields[name] for name in ("run_id", "group_id", "type", "protocol_type")}
     topic, topic_id = fields["topic"], fields["topic_id"]
-    for partition, offset, leader_epoch, metadata in fields["offsets"]:
-        committed = {
-            "topic": topic,
-            "topic_id": topic_id,
-            "partition": partition,
-            "offset": offset,
-            "leader_epoch": leader_epoch,
-            "metadata": metadata,
-        }
+    for values in fields["offsets"]:
+        committed = {"topic": topic, "topic_id": topic_id, **dict(zip(_OFFSET_FIELDS, values, strict=True))}
         yield value_of(LostOffset, {**about, "committed": committed}, "groups")
 
 
 def is_about(acl: Acl, name: str) -> bool:
-    """Whether an ACL of topics applies to the topic of this name."""
+    """True if an ACL of topics applies to the topic of this name."""
     if acl.pattern_type == PREFIXED:
         return name.startswith(acl.resource_name)
     return acl.pattern_type == LITERAL and acl.resource_name in {name, ALL}
@@ -300,7 +283,7 @@ def is_about(acl: Acl, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What a run saw merged with what it carries on.
+    """The cluster as a run saw it, merged with what the run carries on.
 
     `cluster` may have several topics of one name: the one that existed at the run comes first. The other fields name
     runs only for what the run itself did not see.
@@ -320,7 +303,7 @@ class Known:
 
 
 def knowledge_of(snapshot: Snapshot) -> RunKnowledge:
-    """What a snapshot holds of its cluster. CorruptDataError, UnsupportedFormatError: it cannot be read."""
+    """Decode a snapshot's knowledge of its cluster. CorruptDataError, UnsupportedFormatError: it cannot be read."""
     with naming(f"snapshots/{snapshot.run_id}.json.zst"):
         return RunKnowledge(
             run_id=snapshot.run_id,
@@ -334,25 +317,25 @@ def know(knowledge: RunKnowledge) -> Known:
     there = {topic.topic_id for topic in cluster.topics}
     lost = [topic for topic in carried.topics if topic.topic.topic_id not in there]
     described = {topic.topic.topic_id: topic for topic in carried.topics if topic.topic.topic_id in there}
-    ids = {each.topic.name: each.topic.topic_id for each in lost}
+    ids = {topic.topic.name: topic.topic.topic_id for topic in lost}
     return Known(
         cluster=replace(
             cluster,
             topics=(
                 *(_described(topic, described.get(topic.topic_id)) for topic in cluster.topics),
-                *(each.topic for each in reversed(lost)),
+                *(topic.topic for topic in reversed(lost)),
             ),
             groups=tuple(_groups(cluster, carried.offsets, ids)),
             **_access(cluster, carried, lost),
         ),
         ranks={
-            **{each.topic.topic_id: rank for rank, each in enumerate(lost)},
+            **{topic.topic.topic_id: rank for rank, topic in enumerate(lost)},
             **dict.fromkeys(there, len(lost)),
         },
-        topic_runs={each.topic.topic_id: each.run_id for each in lost},
-        config_runs={topic_id: each.run_id for topic_id, each in described.items()},
+        topic_runs={topic.topic.topic_id: topic.run_id for topic in lost},
+        config_runs={topic_id: topic.run_id for topic_id, topic in described.items()},
         offset_runs={offset.place: offset.run_id for offset in carried.offsets},
-        access_runs={each.what: each.run_id for each in carried.access if each.cluster_id == cluster.cluster_id},
+        access_runs={entry.what: entry.run_id for entry in carried.access if entry.cluster_id == cluster.cluster_id},
     )
 
 
@@ -365,13 +348,13 @@ def _described(topic: TopicState, carried: LostTopic | None) -> TopicState:
 def _groups(cluster: ClusterState, lost: Iterable[LostOffset], ids: Mapping[str, str]) -> Iterator[Group]:
     """The groups, completed with lost offsets. Those that lost nothing, usually most, stay the same objects."""
     more: dict[str, list[LostOffset]] = {}
-    for each in lost:
-        more.setdefault(each.group_id, []).append(each)
+    for offset in lost:
+        more.setdefault(offset.group_id, []).append(offset)
     for group in cluster.groups:
         own, behind = group.offsets or (), more.pop(group.group_id, ())
-        if behind or any(each.topic_id is None and each.topic in ids for each in own):
-            named = (each if each.topic_id else replace(each, topic_id=ids.get(each.topic)) for each in own)
-            yield replace(group, offsets=(*named, *(each.committed for each in behind)))
+        if behind or any(offset.topic_id is None and offset.topic in ids for offset in own):
+            named = (offset if offset.topic_id else replace(offset, topic_id=ids.get(offset.topic)) for offset in own)
+            yield replace(group, offsets=(*named, *(offset.committed for offset in behind)))
         else:
             yield group
     for group_id, gone in more.items():
@@ -380,7 +363,7 @@ def _groups(cluster: ClusterState, lost: Iterable[LostOffset], ids: Mapping[str,
             type=gone[0].type,
             state=GONE,
             protocol_type=gone[0].protocol_type,
-            offsets=tuple(each.committed for each in gone),
+            offsets=tuple(offset.committed for offset in gone),
         )
 
 
@@ -388,14 +371,14 @@ def _access(cluster: ClusterState, carried: Carried, lost: Sequence[LostTopic]) 
     """ACLs, quotas and users. Those of the run's own cluster take precedence over other clusters'."""
     found: dict[str, Any] = {}
     for what in ACCESS:
-        lists = [each for each in carried.access if each.what == what]
+        lists = [entry for entry in carried.access if entry.what == what]
         own = getattr(cluster, what)
-        for each in sorted(lists, key=lambda each: each.cluster_id != cluster.cluster_id):
+        for entry in sorted(lists, key=lambda entry: entry.cluster_id != cluster.cluster_id):
             known = {_identity(one) for one in own or ()}
-            own = (*(own or ()), *(one for one in each.values if _identity(one) not in known))
+            own = (*(own or ()), *(one for one in entry.values if _identity(one) not in known))
         found[what] = own
     acls: tuple[Acl, ...] | None = found["acls"]
-    rules = [rule for each in lost for rule in each.acls if not _is_covered(rule, acls or ())]
+    rules = [rule for topic in lost for rule in topic.acls if not _is_covered(rule, acls or ())]
     if acls is not None or rules:
         found["acls"] = (*(acls or ()), *dict.fromkeys(rules))
     return found
@@ -407,7 +390,7 @@ def _identity(value: Any) -> object:  # noqa: ANN401 - an ACL, a quota or a user
 
 
 def _is_covered(rule: Acl, acls: Iterable[Acl]) -> bool:
-    """Whether another rule already says the same about this topic."""
+    """True if another rule already says the same about this topic."""
     return any(
         is_about(acl, rule.resource_name)
         and replace(acl, resource_name=rule.resource_name, pattern_type=rule.pattern_type) == rule

@@ -1,4 +1,4 @@
-"""What was proven of an archive and when: the last checks and drills, kept as small objects in the archive.
+"""Proofs of an archive: its last checks and drills, kept as small objects in the archive.
 
 A check or a drill leaves `proofs/<time>-<kind>-<nonce>.json`, so that `maxbrod status` can say on any machine when the
 archive was last read or restored. Nothing else depends on these objects. Recording needs the right to write; without it
@@ -42,11 +42,11 @@ class Proof:
     kind: ProofKind
     verdict: str
     sound: bool
-    """Whether it found nothing wrong."""
+    """True if it found nothing wrong."""
     started_at_ms: int
     finished_at_ms: int
     details: dict[str, Any] = field(default_factory=dict)
-    """What was looked at: the share of the archive, the records, how long the parts took."""
+    """The extent of the check: the share of the archive, the records, how long the parts took."""
 
 
 _DOCUMENT: Final = TypeAdapter(Proof)
@@ -61,7 +61,7 @@ def record_proof(storage: Storage, proof: Proof) -> str | None:
         return error.message
     # One too many is no harm: the next proof deletes it.
     with suppress(MaxbrodError):
-        mine = sorted(each.path for each in storage.list(PROOFS) if f"-{proof.kind}-" in each.path)
+        mine = sorted(info.path for info in storage.list(PROOFS) if f"-{proof.kind}-" in info.path)
         if len(mine) > KEPT:
             storage.delete(mine[:-KEPT])
     return None
@@ -70,11 +70,11 @@ def record_proof(storage: Storage, proof: Proof) -> str | None:
 def read_proofs(storage: Storage) -> list[Proof]:
     """The proofs that are kept, oldest first. An unreadable one proves nothing."""
     found = []
-    for each in sorted(storage.list(PROOFS), key=lambda listed: listed.path):
+    for info in sorted(storage.list(PROOFS), key=lambda listed: listed.path):
         with suppress(ValidationError, ObjectNotFoundError):
-            found.append(_DOCUMENT.validate_json(bytes(storage.get(each.path))))
+            found.append(_DOCUMENT.validate_json(bytes(storage.get(info.path))))
     return found
 
 
 def last_proof(proofs: list[Proof], kind: ProofKind) -> Proof | None:
-    return max((proof for proof in proofs if proof.kind is kind), key=lambda each: each.finished_at_ms, default=None)
+    return max((proof for proof in proofs if proof.kind is kind), key=lambda proof: proof.finished_at_ms, default=None)

@@ -131,7 +131,7 @@ def had(rows: pa.Table, runs: Sequence[Run], point: PointInTime) -> pa.ChunkedAr
 
 
 def _is_after(run_id: str, point: PointInTime, places: Mapping[str, int], known: Mapping[str, Run]) -> bool:
-    """Whether a prune came after the point. Ids of runs that were thinned out since still sort by time."""
+    """True if a prune came after the point. Ids of runs that were thinned out since still sort by time."""
     if point.run_id is not None and (
         places[run_id] > places[point.run_id] if run_id in places else run_id > point.run_id
     ):
@@ -141,7 +141,7 @@ def _is_after(run_id: str, point: PointInTime, places: Mapping[str, int], known:
 
 
 def _is_before(prune: Run | None, since_ms: int | None) -> bool:
-    """Whether all records that a prune took, or that were pruned before, are certainly older than this."""
+    """True if all records that a prune took, or that were pruned before, are certainly older than this."""
     return since_ms is not None and prune is not None and newest_ms(prune) < since_ms
 
 
@@ -156,7 +156,7 @@ def newest_pruned_ms(going: pa.Table, absorbed: pa.Table, runs: Sequence[Run]) -
     # Records are hardly newer than the object that has them, unless one says so.
     times = pc.coalesce(newest_times(going), pc.max_element_wise(going["min_timestamp"], going["written_at"]))
     known = {run.run_id: newest_ms(run) for run in runs}
-    older = [known.get(each, time_of(each) or 0) for each in pc.unique(absorbed["run_id"]).to_pylist()]
+    older = [known.get(run_id, time_of(run_id) or 0) for run_id in pc.unique(absorbed["run_id"]).to_pylist()]
     return max((time for time in (pc.max(times).as_py(), *older) if time is not None), default=None)
 
 
@@ -234,8 +234,8 @@ def _replaced_gaps(rows: pa.Table, run_id: str) -> pa.Table:
         run_ids=[run_id] * rows.num_rows,
     )
     details = [
-        json.dumps({"kind": str(Kind.GAP), "revision": strict_json.parse(each)["revision"]}, sort_keys=True)
-        for each in rows["details"].to_pylist()
+        json.dumps({"kind": str(Kind.GAP), "revision": strict_json.parse(text)["revision"]}, sort_keys=True)
+        for text in rows["details"].to_pylist()
     ]
     for name, values in (("kind", [str(Kind.REPLACED)] * rows.num_rows), ("details", details)):
         made = made.set_column(made.schema.get_field_index(name), SCHEMA.field(name), pa.array(values, pa.string()))
@@ -305,7 +305,7 @@ def _pieces(
 
 
 def _by_partition(rows: pa.Table) -> dict[PartitionId, tuple[int, int]]:
-    """Where the rows of each partition are, in sorted rows."""
+    """The range of each partition's rows, in sorted rows."""
     found: dict[PartitionId, tuple[int, int]] = {}
     for number, place in enumerate(places_of(rows)):
         found[place] = (found[place][0] if place in found else number, number + 1)
@@ -321,6 +321,6 @@ def _standing_for(rows: pa.Table, replaced: pa.Table) -> pa.Table:
 
 
 def _identities(rows: pa.Table) -> list[tuple[PartitionId, int, int, int]]:
-    revisions = (strict_json.parse(each)["revision"] for each in rows["details"].to_pylist())
+    revisions = (strict_json.parse(text)["revision"] for text in rows["details"].to_pylist())
     ends = (rows[name].to_pylist() for name in ("base_offset", "end_offset"))
     return list(zip(places_of(rows), *ends, revisions, strict=True))

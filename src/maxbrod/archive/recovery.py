@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How far a run has archived one of its partitions."""
+    """The state in which a run has left one of its partitions."""
 
     end: int | None
     """The last stable offset at planning; None if no leader answered."""
@@ -34,19 +34,19 @@ class Reach:
 
     @property
     def complete(self) -> bool:
-        """Whether everything up to the end of the log is archived or explained."""
+        """True if everything up to the end of the log is archived or explained."""
         return self.end is not None and self.sound and self.archived >= self.end
 
     @property
     def behind(self) -> bool:
-        """Whether the run should have archived more than it has."""
+        """True if the run should have archived more than it has."""
         return not self.complete and not self.put_off
 
 
 def oldest(points: Iterable[int | None]) -> int | None:
     """The recovery point of several partitions: None if there are none, or if one of them has none."""
     found = list(points)
-    known = [each for each in found if each is not None]
+    known = [point for point in found if point is not None]
     return min(known) if known and len(known) == len(found) else None
 
 

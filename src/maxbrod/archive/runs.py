@@ -37,7 +37,7 @@ _LAPSE_COLUMNS: Final = ("topic_id", "partition", "base_offset", "kind", "run_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What a run recorded about itself. None: not recorded."""
+    """The facts that a run recorded about itself. None: not recorded."""
 
     run_id: str
     command: str | None
@@ -50,13 +50,13 @@ class RunSummary:
     snapshot: str | None
     statistics: Mapping[str, Any]
     restorable: bool | None = None
-    """Whether everything that it left can still be restored, as far as the catalog tells: nothing of it was pruned, or
+    """True if everything that it left can still be restored, as far as the catalog tells: nothing of it was pruned, or
     taken out as lost or damaged, since. None: it left no snapshot, or nobody looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTopic:
-    """What a run added to one topic, except rows that a later run has replaced."""
+    """The rows that a run added to one topic, except those that a later run has replaced."""
 
     topic: str
     topic_id: str
@@ -95,7 +95,7 @@ def list_runs(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | No
         return [summarise_run(run, lacking) for run in runs[:until]]
     newest = find_moment(archive.storage, runs, None).snapshot
     names = {} if newest is None else dict(newest.topics)
-    names |= {each["topic_id"]: each["topic"] for each in archive.catalog.topics().to_pylist()}
+    names |= {row["topic_id"]: row["topic"] for row in archive.catalog.topics().to_pylist()}
     chosen = select_names(set(names.values()), patterns)
     topic_ids = {topic_id for topic_id, name in names.items() if name in chosen}
     snapshots, points = _Snapshots(archive), [run for run in runs if run.snapshot is not None]
@@ -142,7 +142,7 @@ def lacking_runs(archive: Archive, topic_ids: Collection[str] | None = None) -> 
     recorders = {run.run_id for run in points}
     lapses = _lapses(rows, topic_ids).items()
     counted = ((count_before(run_id), gaps) for run_id, gaps in lapses if run_id not in recorders)
-    waiting = sorted(counted, key=lambda each: each[0])
+    waiting = sorted(counted, key=lambda pair: pair[0])
     end = len(points)
     while waiting and end:
         # All that reach this run at once: what they find nothing of here, no run before has.
@@ -175,10 +175,10 @@ def _lapses(rows: pa.Table, topic_ids: Collection[str] | None) -> dict[str, list
         rows = rows.filter(pc.is_in(rows["topic_id"], value_set=pa.array(sorted(topic_ids), pa.string())))
     lowest = rows.group_by(["run_id", "topic_id", "partition", "details"]).aggregate([("base_offset", "min")])
     found: dict[str, list[_Lapse]] = {}
-    for each in lowest.to_pylist():
-        place = PartitionId(topic_id=each["topic_id"], partition=each["partition"])
-        revision = 0 if each["details"] is None else strict_json.parse(each["details"])["revision"]
-        found.setdefault(each["run_id"], []).append(_Lapse(place, each["base_offset_min"], revision))
+    for row in lowest.to_pylist():
+        place = PartitionId(topic_id=row["topic_id"], partition=row["partition"])
+        revision = 0 if row["details"] is None else strict_json.parse(row["details"])["revision"]
+        found.setdefault(row["run_id"], []).append(_Lapse(place, row["base_offset_min"], revision))
     return found
 
 
@@ -226,7 +226,7 @@ def ending_of(run: Run) -> int | None:
 
 
 def is_partial(runs: Sequence[Run]) -> bool:
-    """Whether topics may have been hidden from the last backup: then the archive has no recovery point."""
+    """True if topics may have been hidden from the last backup: then the archive has no recovery point."""
     last = next((run for run in reversed(runs) if run.statistics.get("command") == "backup"), None)
     return last is not None and last.statistics.get(PARTIAL) is True
 
@@ -236,8 +236,8 @@ def gaps_by_topic(rows: pa.Table) -> dict[str, dict[str, int]]:
     rows = rows.filter(pc.equal(rows["kind"], Kind.GAP))
     rows = rows.append_column("span", pc.subtract(rows["end_offset"], rows["base_offset"]))
     found: dict[str, dict[str, int]] = defaultdict(dict)
-    for each in rows.group_by(["topic_id", "reason"]).aggregate([("span", "sum")]).to_pylist():
-        found[each["topic_id"]][each["reason"]] = each["span_sum"]
+    for row in rows.group_by(["topic_id", "reason"]).aggregate([("span", "sum")]).to_pylist():
+        found[row["topic_id"]][row["reason"]] = row["span_sum"]
     return {topic_id: dict(sorted(reasons.items())) for topic_id, reasons in found.items()}
 
 
@@ -251,16 +251,16 @@ def _topics(rows: pa.Table) -> tuple[RunTopic, ...]:
     gaps = gaps_by_topic(rows)
     return tuple(
         RunTopic(
-            topic=each["topic"],
-            topic_id=each["topic_id"],
-            partitions=each["partition_count_distinct"],
-            records=each["records_sum"] or 0,
-            bytes=each["bytes_sum"] or 0,
-            raw_bytes=each["raw_bytes_sum"] or 0,
-            objects=each["path_count_distinct"],
-            gaps=gaps.get(each["topic_id"], {}),
+            topic=row["topic"],
+            topic_id=row["topic_id"],
+            partitions=row["partition_count_distinct"],
+            records=row["records_sum"] or 0,
+            bytes=row["bytes_sum"] or 0,
+            raw_bytes=row["raw_bytes_sum"] or 0,
+            objects=row["path_count_distinct"],
+            gaps=gaps.get(row["topic_id"], {}),
         )
-        for each in totals.sort_by([("topic", "ascending"), ("topic_id", "ascending")]).to_pylist()
+        for row in totals.sort_by([("topic", "ascending"), ("topic_id", "ascending")]).to_pylist()
     )
 
 

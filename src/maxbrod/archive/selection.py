@@ -1,7 +1,7 @@
-"""Selects topics by name, glob or regular expression, included and excluded.
+"""Selects topics by name, glob or regular expression, and parses times and partitions as people write them. Pure.
 
 A name or pattern that matches no topic is reported, because the user relies on it; this includes exclusions. Globs and
-expressions match the whole name. Of several topics with one name, the newest is found here, too. Pure.
+expressions match the whole name. Of several topics with one name, the newest is found here, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fnmatch
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
@@ -27,6 +28,12 @@ _INTERNAL_PREFIX: Final = "__"
 _ALL: Final = "*"
 """Matches all topics, and is no mistake if there are none."""
 _HINT: Final = r"give a name, a glob such as orders-*, or a regular expression between slashes such as /orders-\d+/"
+
+INT64_MAX: Final = 2**63 - 1
+PARTITIONS_MAX: Final = 100_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_MS: Final = re.compile(r"-?\d{1,19}", re.ASCII)
+_TIME_HINT: Final = "give a time with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +95,7 @@ def select_topics(
 
 
 def has_patterns(include: Iterable[str]) -> bool:
-    """Whether a selection means topics that it does not name in full. Without words it means all."""
+    """True if a selection means topics that it does not name in full. Without words it means all."""
     wanted = _parse(include)
     return bool(wanted.expressions) or not wanted.names
 
@@ -156,8 +163,8 @@ def incarnations_in(rows: pa.Table) -> list[Incarnation]:
     """The topics of some rows of a catalog, with the columns `topic`, `topic_id` and `written_at`."""
     found = rows.group_by("topic_id").aggregate([("topic", "max"), ("written_at", "min")]).to_pylist()
     return [
-        Incarnation(topic=each["topic_max"], topic_id=each["topic_id"], first_written_at=each["written_at_min"])
-        for each in found
+        Incarnation(topic=row["topic_max"], topic_id=row["topic_id"], first_written_at=row["written_at_min"])
+        for row in found
     ]
 
 
@@ -168,7 +175,7 @@ def newest_ids(incarnations: Iterable[Incarnation], ranks: Mapping[str, int]) ->
         other = newest.get(incarnation.topic)
         if other is None or _age(incarnation, ranks) > _age(other, ranks):
             newest[incarnation.topic] = incarnation
-    return {each.topic_id for each in newest.values()}
+    return {incarnation.topic_id for incarnation in newest.values()}
 
 
 def select_names(
@@ -186,5 +193,33 @@ def select_names(
     return set(selection.chosen)
 
 
-def _age(each: Incarnation, ranks: Mapping[str, int]) -> tuple[int, int, str]:
-    return ranks.get(each.topic_id, -1), each.first_written_at, each.topic_id
+def _age(incarnation: Incarnation, ranks: Mapping[str, int]) -> tuple[int, int, str]:
+    return ranks.get(incarnation.topic_id, -1), incarnation.first_written_at, incarnation.topic_id
+
+
+def parse_time_ms(word: str) -> int:
+    """Parse milliseconds since 1970, or ISO 8601 with a zone. Rounded up, which is right for a first and for an end."""
+    if _EPOCH_MS.fullmatch(word):
+        found = int(word)
+    else:
+        try:
+            time = datetime.fromisoformat(word)
+        except ValueError:
+            raise UsageError(f"{word!r} is not a time", hint=_TIME_HINT) from None
+        if time.tzinfo is None:
+            raise UsageError(f"the time {word!r} has no zone", hint="append Z for UTC, or an offset as +02:00")
+        found = -((_EPOCH - time) // timedelta(milliseconds=1))
+    if not -INT64_MAX <= found <= INT64_MAX:
+        raise UsageError(f"no record can have the time {word!r}", hint=_TIME_HINT)
+    return found
+
+
+def parse_partitions(word: str) -> frozenset[int]:
+    """Parse numbers and ranges, such as `0,3,8-11`."""
+    found: set[int] = set()
+    for part in word.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)
+        if match is None or not (first := int(match[1])) <= (last := int(match[2] or match[1])) < PARTITIONS_MAX:
+            raise UsageError(f"{word!r} names no partitions", hint="give numbers and ranges, such as 0,3,8-11")
+        found.update(range(first, last + 1))
+    return frozenset(found)

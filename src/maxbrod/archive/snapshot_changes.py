@@ -1,4 +1,4 @@
-"""How one snapshot differs from another, as JSON: runs that follow each other closely share one document. Pure.
+"""Differences of two snapshots, as JSON: runs that follow each other closely share one document. Pure.
 
 A change is `[path, value]`: the value stands at this path instead. Without a value, the key is gone. A path lists keys
 of objects and positions in lists, from the document's root on; null stands for every key, or every position that is not
@@ -20,7 +20,7 @@ _PATH_AND_VALUE: Final = 2
 
 
 def find_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """What makes `after` of `before`. Both are plain JSON."""
+    """Return the changes that make `after` of `before`. Both are plain JSON."""
     points = list(_differences(before.get(_POINTS), after.get(_POINTS), [_POINTS]))
     common = _commonest(after.get(_POINTS))
     if len(points) > 1 and common is not None:
@@ -56,8 +56,8 @@ def _places(place: Any, way: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401 - 
         return
     key, *rest = way
     if key is None:
-        for each in _keys(place):
-            yield from _places(place[each], rest)
+        for inner in _keys(place):
+            yield from _places(place[inner], rest)
     else:
         yield from _places(place[_position(key) if isinstance(place, list) else key], rest)
 
@@ -94,7 +94,7 @@ def _differences(before: Any, after: Any, path: list[Any]) -> Iterator[Change]: 
 
 
 def _commonest(points: Mapping[str, Sequence[int | None]] | None) -> int | None:
-    counts = Counter(point for each in (points or {}).values() for point in each if point is not None)
+    counts = Counter(point for numbers in (points or {}).values() for point in numbers if point is not None)
     return counts.most_common(1)[0][0] if counts else None
 
 

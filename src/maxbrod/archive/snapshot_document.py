@@ -59,12 +59,11 @@ class Snapshot:
     behind: Mapping[PartitionId, int | None] = field(default_factory=dict)
     """Partitions that the run did not archive to their end: the end of each log, None if unknown."""
     carried: Mapping[str, Any] | None = None
-    """What the cluster has lost and the archive still holds, as `encode_carried` writes it. None in snapshots of older
-    releases, which carried nothing on."""
+    """Lost things that the archive holds, as `encode_carried` writes them. None in snapshots of older releases."""
     log_starts: Mapping[PartitionId, int] = field(default_factory=dict)
     """The log start offsets that the run observed."""
     revisions: Mapping[PartitionId, int] = field(default_factory=dict)
-    """How often rows of each partition had been replaced: with it the catalog finds the rows of that time."""
+    """The number of replacements in each partition: with it the catalog finds the rows of that time."""
     runs: Sequence[Mapping[str, Any]] = ()
     """The rows of the runs that share the snapshot before this one, as JSON: no object of their own has them."""
     firsts: Mapping[PartitionId, int] = field(default_factory=dict)
@@ -76,7 +75,7 @@ class Snapshot:
     gaps: Mapping[PartitionId, Sequence[ExplainedGap]] = field(default_factory=dict)
     """The gaps that this run recorded, and why: objects cannot tell if the catalog is lost."""
     run: RunFacts | None = None
-    """What the run's own row says. None in snapshots of older releases."""
+    """The run's own row. None in snapshots of older releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +143,7 @@ def decode(data: bytes, *, changes: Sequence[Change] = (), object_name: str | No
 
 
 def is_intact(data: bytes) -> bool:
-    """Whether these are the bytes of a snapshot as it was written, without parsing them; if not, `decode` says why."""
+    """True if these are the bytes of a snapshot as it was written, without parsing them; if not, `decode` says why."""
     try:
         text = unpack_document(data)
     except CorruptDataError:
@@ -176,7 +175,7 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 
 def _matches(checksum: object, document: Mapping[str, Any], text: bytes) -> bool:
-    """Whether a document has this checksum. To write the whole document again takes a third of a second if it is large.
+    """True if a document has this checksum. To write the whole document again takes a third of a second if it is large.
 
     Usually `text` is what would be written, with the checksum in between.
     """
@@ -193,10 +192,10 @@ def _by_topic(ends: Mapping[PartitionId, int | None]) -> dict[str, list[int | No
     """Null for a partition that the archive does not have."""
     if isinstance(ends, PartitionNumbers):
         return {topic_id: list(numbers) for topic_id, numbers in ends.lists.items()}
-    counts = count_partitions((each.topic_id, each.partition) for each in ends)
+    counts = count_partitions((place.topic_id, place.partition) for place in ends)
     lists: dict[str, list[int | None]] = {topic_id: [None] * count for topic_id, count in counts.items()}
-    for each, end in ends.items():
-        lists[each.topic_id][each.partition] = end
+    for place, end in ends.items():
+        lists[place.topic_id][place.partition] = end
     return lists
 
 
@@ -222,8 +221,8 @@ def gaps_of(rows: Iterable[Any]) -> dict[PartitionId, list[ExplainedGap]]:
 
 def _gap_lists(gaps: Mapping[PartitionId, Sequence[ExplainedGap]]) -> dict[str, list[list[Any]]]:
     lists: dict[str, list[list[Any]]] = {}
-    for each, found in sorted(gaps.items()):
-        lists.setdefault(each.topic_id, []).extend([each.partition, *gap] for gap in found)
+    for place, found in sorted(gaps.items()):
+        lists.setdefault(place.topic_id, []).extend([place.partition, *gap] for gap in found)
     return lists
 
 
@@ -353,7 +352,7 @@ class PartitionNumbers(Mapping[PartitionId, Number]):
                     yield PartitionId(topic_id=topic_id, partition=partition), meant
 
     def has_same_partitions(self, other: Mapping[PartitionId, object]) -> bool:
-        """Whether both have a number for the same partitions."""
+        """True if both have a number for the same partitions."""
         if isinstance(other, PartitionNumbers) and self.lists.keys() == other.lists.keys():
             pairs = ((numbers, other.lists[topic_id]) for topic_id, numbers in self.lists.items())
             if all(len(mine) == len(theirs) and None not in mine and None not in theirs for mine, theirs in pairs):

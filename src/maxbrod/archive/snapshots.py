@@ -42,7 +42,7 @@ class Moment:
     """The requested run, or else the last one that recorded a snapshot."""
     snapshot: Snapshot | None
     knowledge: RunKnowledge | None = None
-    """What that run recorded of the cluster, and what it carries on."""
+    """The cluster as that run recorded it, and what it carries on."""
     known: Known | None = field(init=False)
     """The same merged: the newest state of each topic, group and rule."""
 
@@ -56,7 +56,7 @@ class Moment:
 
     @property
     def ends(self) -> Mapping[PartitionId, int] | None:
-        """Where the archive ended; None: no limit."""
+        """The ends of the archive; None: no limit."""
         return None if self.as_of is None or self.snapshot is None else self.snapshot.ends
 
     @property
@@ -71,16 +71,16 @@ class Moment:
 
     @property
     def ranks(self) -> Mapping[str, int]:
-        """Which of several topics of one name the cluster had last: see `Known`."""
+        """The order in which the cluster had several topics of one name: see `Known`."""
         return {} if self.known is None else self.known.ranks
 
     @property
     def revisions(self) -> Revisions | None:
-        """How often rows had been replaced by then; None: as they are now."""
+        """The number of replacements by then; None: as they are now."""
         return None if self.as_of is None or self.snapshot is None else self.snapshot.revisions
 
     def revisions_in(self, catalog: AnyCatalog) -> Revisions:
-        """How often rows had been replaced, at the requested run or by now."""
+        """The number of replacements at the requested run or by now."""
         return catalog.revisions() if self.revisions is None else self.revisions
 
 
@@ -111,7 +111,7 @@ def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None, *, nee
 
 
 def knowledge_at(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snapshot) -> RunKnowledge:
-    """What a run knew of its cluster. CorruptDataError, UnsupportedFormatError: its snapshot cannot be read."""
+    """A run's knowledge of its cluster. CorruptDataError, UnsupportedFormatError: its snapshot cannot be read."""
     knowledge = knowledge_of(snapshot)
     if snapshot.carried is not None:
         return knowledge

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 RUN_ID: Final = "survey"
 SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"
 _NUMBER: Final = re.compile(r"[0-9]+")
-_REASONS: Final = {str(each): each for each in GapReason}
+_REASONS: Final = {str(reason): reason for reason in GapReason}
 _REPLICAS_MAX: Final = 32_767
 """Kafka's own limit of a partition."""
 _ALL_REPLICAS_MAX: Final = 10 * PARTITIONS_MAX
@@ -94,7 +94,7 @@ def rows_of(survey: Survey) -> list[Row]:
 
 
 def snapshot_of(survey: Survey) -> Snapshot:
-    """What the archive holds of its cluster, as our own runs record it."""
+    """The archive's state of its cluster, as our own runs record it."""
     counts = _checked_counts(survey)
     ends = {_id(survey, where): end for where, end in survey.positions.items()}
     for segment in survey.segments:
@@ -164,13 +164,13 @@ def _partition_rows(
     lost = [fault for fault in survey.faults if fault.fatal and _is_of(fault, where)]
     # Losses before the first segment or after the last are between no two segments, so they are listed here.
     first, last = (segments[0].base_offset, segments[-1].end_offset) if segments else (0, 0)
-    outside = [each for each in recorded if each.reason == GapReason.CORRUPT and not first < each.base_offset < last]
-    for each in outside:
-        yield _gap(survey, where, each.base_offset, each.end_offset, GapReason.CORRUPT, at)
+    outside = [gap for gap in recorded if gap.reason == GapReason.CORRUPT and not first < gap.base_offset < last]
+    for gap in outside:
+        yield _gap(survey, where, gap.base_offset, gap.end_offset, GapReason.CORRUPT, at)
     reached = first
     for segment in segments:
         if segment.base_offset > reached:
-            damaged = any(each.offset is None or reached <= each.offset < segment.base_offset for each in lost)
+            damaged = any(fault.offset is None or reached <= fault.offset < segment.base_offset for fault in lost)
             hole = (reached, segment.base_offset)
             for low, high, reason in [(*hole, GapReason.CORRUPT)] if damaged else _reasons(recorded, *hole):
                 yield _gap(survey, where, low, high, reason, at)
@@ -187,12 +187,12 @@ def _is_of(fault: Fault, where: TopicPartition) -> bool:
 def _reasons(recorded: Sequence[ForeignGap], first: int, end: int) -> Iterator[tuple[int, int, GapReason]]:
     """Divide a hole by the reasons that the archive gives; the rest is `unrecorded`."""
     reached = first
-    for each in sorted(recorded, key=lambda gap: gap.base_offset):
-        low, high = max(each.base_offset, reached), min(each.end_offset, end)
+    for gap in sorted(recorded, key=lambda gap: gap.base_offset):
+        low, high = max(gap.base_offset, reached), min(gap.end_offset, end)
         if low < high:
             if reached < low:
                 yield reached, low, GapReason.UNRECORDED
-            yield low, high, _REASONS.get(each.reason, GapReason.UNRECORDED)
+            yield low, high, _REASONS.get(gap.reason, GapReason.UNRECORDED)
             reached = high
     if reached < end:
         yield reached, end, GapReason.UNRECORDED
@@ -281,7 +281,9 @@ def _replicas(known: ForeignTopic | None, count: int) -> tuple[tuple[int, ...], 
 
 def _brokers(cluster: ForeignCluster | None) -> tuple[Broker, ...]:
     found = () if cluster is None else cluster.brokers
-    return tuple(Broker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack) for each in found)
+    return tuple(
+        Broker(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack) for broker in found
+    )
 
 
 def _acls(cluster: ForeignCluster | None) -> tuple[Acl, ...] | None:
@@ -323,7 +325,7 @@ def _users(cluster: ForeignCluster | None) -> tuple[ScramUser, ...] | None:
 
 
 def _missing_state(survey: Survey) -> tuple[MissingState, ...]:
-    """What such an archive does not hold."""
+    """The parts of the state that such an archive does not hold."""
     if survey.cluster is not None:
         return ()
     return (

@@ -44,7 +44,7 @@ SLACK_MS: Final = 3600 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taking:
-    """What a prune takes away."""
+    """The rows that a prune takes away."""
 
     pruned: pa.Table
     """Rows of data, live or of kind replaced: gaps `pruned` take their place."""
@@ -52,7 +52,7 @@ class Taking:
     """Rows that go without a trace: runs, and rows of kind replaced that no run can reach."""
     statistics: Mapping[str, Any]
     still_valid: Callable[[], bool]
-    """Whether nothing but the rows of the catalog, on which it rests, has changed since: holds, for example."""
+    """True if nothing but the rows of the catalog, on which it rests, has changed since: holds, for example."""
 
 
 class Taken(NamedTuple):
@@ -124,7 +124,7 @@ def _topics(rows: pa.Table) -> list[str]:
 
 
 def _generation_borders(archive: Archive) -> dict[PartitionId, set[int]]:
-    """Where a generation under construction ends: rows of the archive must have a boundary there until it is active."""
+    """The ends of generations under construction: rows of the archive must have a boundary there until it is active."""
     return {
         PartitionId(topic_id=topic_id, partition=partition): {target}
         for topic_id, topic in archive.catalog.generations().items()
@@ -135,7 +135,7 @@ def _generation_borders(archive: Archive) -> dict[PartitionId, set[int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoReport:
-    """What an undo brings back, and what it cannot."""
+    """The rows that an undo brings back, and those that it cannot."""
 
     archive: str
     prune: str
@@ -206,7 +206,7 @@ def undo_prune(archive: Archive, run_id: str | None = None, *, apply: bool = Fal
 
 
 def is_undone(run_id: str, runs: Iterable[Run]) -> bool:
-    """Whether the rows that a prune took are back, all or as many as could be."""
+    """True if the rows that a prune took are back, all or as many as could be."""
     return any(run_id in (run.statistics.get(UNDOES), run.statistics.get(_PARTLY)) for run in runs)
 
 

@@ -60,7 +60,7 @@ class UnlistedRange:
     end_offset: int
     """The object may hold more."""
     continues: bool
-    """Whether the offsets follow those of the archive, or fill a gap of it: then a repair takes them in."""
+    """True if the offsets follow those of the archive, or fill a gap of it: then a repair takes them in."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}, offsets {self.first_offset} to {self.end_offset}, in {self.path}"
@@ -68,7 +68,7 @@ class UnlistedRange:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """What an object holds of one partition, or the part of it that was read."""
+    """The offsets of one partition in an object, or the part of it that was read."""
 
     topic: str
     id: PartitionId
@@ -112,12 +112,12 @@ def find_unlisted(storage: Storage, catalog: Catalog, unnamed: Iterable[ObjectIn
         ]
 
     with ThreadPoolExecutor(_READERS) as pool:
-        found = [each for ranges in pool.map(look, objects) for each in ranges]
-    return sorted(found, key=lambda each: (each.topic_id, each.partition, each.first_offset, each.path))
+        found = [extent for ranges in pool.map(look, objects) for extent in ranges]
+    return sorted(found, key=lambda extent: (extent.topic_id, extent.partition, extent.first_offset, extent.path))
 
 
 class _Coverage:
-    """What the rows of a catalog answer for."""
+    """The offsets that the rows of a catalog account for."""
 
     def __init__(self, storage: Storage, catalog: Catalog) -> None:
         self._held: Mapping[PartitionId, ArchivedRange] = catalog.positions()
@@ -147,7 +147,7 @@ class _Coverage:
         return not (held.first_offset <= each.base and each.end <= held.end_offset)
 
     def meets_gap(self, each: _Extent) -> bool:
-        """Whether the archive lacks some of these offsets because an object was lost or damaged: perhaps this one."""
+        """True if the archive lacks some of these offsets because an object was lost or damaged: perhaps this one."""
         return meets(self._gaps.get(each.id, []), each.base, each.end)
 
     def is_continued_by(self, each: _Extent) -> bool:
@@ -159,7 +159,7 @@ class _Coverage:
 
 
 def _extents(storage: Storage, info: ObjectInfo, coverage: _Coverage) -> Iterator[_Extent]:
-    """What an object holds. Nothing, if it is damaged, or nobody can know whose records they are.
+    """The contents of an object. Nothing, if it is damaged, or nobody can know whose records they are.
 
     What may fill a gap is read as a whole: a repair leaves damaged objects behind.
     """
@@ -171,7 +171,7 @@ def _extents(storage: Storage, info: ObjectInfo, coverage: _Coverage) -> Iterato
             place = PartitionId(topic_id=entry.topic_id, partition=entry.partition)
             found = entry.slice
             extent = _Extent(entry.topic, place, found.base_offset, found.end_offset, found.last_leader_epoch)
-            if not coverage.meets_gap(extent) or all(each.limit for each in verify_slice(storage, found)):
+            if not coverage.meets_gap(extent) or all(problem.limit for problem in verify_slice(storage, found)):
                 yield extent
         return
     name = parse_segment_path(info.path)

@@ -58,7 +58,7 @@ class Clocks:
     backup_ms: int | None = None
     """When the newest backup ended. Other runs do not count: a machine that only prunes would be its own witness."""
     trusted: bool = False
-    """Whether this machine's clock is right, whatever the runs say. The store's clock counts nevertheless."""
+    """True if this machine's clock is right, whatever the runs say. The store's clock counts nevertheless."""
     read_at_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -73,7 +73,7 @@ class Clocks:
 
     @property
     def idle_ms(self) -> int:
-        """How long ago the newest backup is up to which ages count; 0: it is recent, or they count up to now."""
+        """The age of the newest backup up to which ages count; 0: it is recent, or they count up to now."""
         idle_ms = self.object_ms - self.earliest_ms
         return idle_ms if idle_ms > _IDLE_MS else 0
 

@@ -50,7 +50,7 @@ from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.avro.instances import TOPIC, Event, check_name, decode_coordination, encode_coordination
-from maxbrod.layouts.decoding import decode_committed
+from maxbrod.layouts.visible_records import decode_committed
 from maxbrod.model import TimestampType, TopicPartition, now_ms
 from maxbrod.notices import Notice
 from maxbrod.work.progress import Progress

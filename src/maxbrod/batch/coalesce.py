@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import Arena, compress, decompress
+from maxbrod.batch.compression import Arena, compress, decompress, unpack
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import (
     CRC_START,
@@ -28,7 +28,6 @@ from maxbrod.batch.headers import (
     BatchHeaders,
     header_rows,
 )
-from maxbrod.batch.unpack import unpack
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 
@@ -40,14 +39,14 @@ if TYPE_CHECKING:
 _GROWTH_BYTES: Final = 17
 """By so much a record can grow: its length, timestamp delta and offset delta are 1 to 5, 10 and 5 bytes."""
 _FILL: Final = 0.7
-"""How much of the largest batch is used, by the size before: records of a few bytes grow by a third."""
+"""The part of the largest batch that is used, by the size before: records of a few bytes grow by a third."""
 _RECORDS_MAX: Final = 1 << 24
 """In one batch. Far below the limit of 2**31 - 1, far above what a megabyte holds in practice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRule:
-    """Which batches are joined, and how large a joined batch becomes. Sizes are those of batches as they are stored."""
+    """The batches that are joined, and the size of a joined batch. Sizes are those of batches as they are stored."""
 
     target_bytes: int
     """A group ends before the batch that would make it larger."""
@@ -59,7 +58,7 @@ AUTO: Final = JoinRule(
     target_bytes=1 << 20,
     small_bytes={Codec.NONE: 256 << 10, Codec.LZ4: 64 << 10, Codec.SNAPPY: 64 << 10, Codec.ZSTD: 32 << 10},
 )
-"""What restores fastest. Compressing gzip again costs more than brokers save."""
+"""The fastest to restore. Compressing gzip again costs more than brokers save."""
 JOIN: Final = JoinRule(target_bytes=1 << 20, small_bytes=dict.fromkeys(Codec, 1 << 20))
 
 
@@ -93,7 +92,7 @@ class Batches:
 
 
 def same_records(tail: NDArray[np.uint8], codec: Codec, batches: Batches) -> bool:
-    """Whether the records of a batch, the bytes after its header, are those of `batches`, however they were joined."""
+    """True if the records of a batch, the bytes after its header, are those of `batches`, however they were joined."""
     made = batches if len(batches) == 1 else join_groups(batches, np.array([0, len(batches)]), batch_bytes_max=1 << 31)
     if len(made) != 1 or made.headers.codec_at(0) != codec:
         return False
@@ -151,7 +150,7 @@ class Coalescer:
             last = int(edges[-2])
             self._open = batches.take(slice(last, None))
             done.append(self._joined(batches.take(slice(last)), edges[:-1]))
-        return [each for each in done if len(each)]
+        return [group for group in done if len(group)]
 
     def finish(self) -> list[Batches]:
         """The last group. The next batch begins a new one."""
@@ -159,7 +158,7 @@ class Coalescer:
         return [] if rest is None else [self._joined(rest, np.array([0, len(rest)]))]
 
     def _rows_of_open(self, opened: Batches, batches: Batches) -> int:
-        """How many of the next batches belong to the open group."""
+        """The number of the next batches that belong to the open group."""
         # Only the headers are looked at, and only as many as may fit.
         room = self._target_bytes - int(opened.headers.size.sum())
         some = int(np.searchsorted(np.cumsum(batches.headers.size), room, side="right")) + 1
@@ -176,8 +175,8 @@ def find_groups(batches: Batches, rule: JoinRule, target_bytes: int) -> NDArray[
     headers = batches.headers
     size, codec, records = headers.size, headers.codec, headers["count"].astype(np.int64)
     limits = np.zeros(max(Codec) + 1, np.int64)
-    for each, small_bytes in rule.small_bytes.items():
-        limits[each] = small_bytes
+    for kind, small_bytes in rule.small_bytes.items():
+        limits[kind] = small_bytes
     small = size < limits[codec]
     # A batch begins a group by itself if it cannot continue the one before it, whatever the sizes.
     apart = np.ones(len(headers), np.bool_)

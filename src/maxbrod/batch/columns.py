@@ -200,6 +200,6 @@ def _dtype(kind: pa.DataType) -> str:
 
 
 def _null_headers(headers: pa.Array) -> bool:
-    """Whether any header, or any header key, is null. Kafka allows neither."""
+    """True if any header, or any header key, is null. Kafka allows neither."""
     entries = headers.flatten()
     return bool(entries.null_count or entries.field(0).null_count)

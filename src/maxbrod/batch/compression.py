@@ -1,4 +1,4 @@
-"""The codecs of Kafka's record batches: bytes to bytes, and many batches into one arena.
+"""The codecs of Kafka's record batches: bytes to bytes, and the records of many batches into one arena.
 
 Kafka's clients require more than the codec: lz4 frames of independent blocks (the Java client refuses linked ones) and
 snappy in the framing of the xerial library. Other clients write bare snappy, which is read as well.
@@ -7,19 +7,23 @@ snappy in the framing of the xerial library. Other clients write bare snappy, wh
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
 
 import cramjam
 import numpy as np
 
+from maxbrod.batch.headers import HEADER_BYTES, BatchHeaders
 from maxbrod.bounds import DOCUMENT_BYTES_MAX
 from maxbrod.errors import BatchLimitError, CorruptDataError
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer
+    from collections.abc import Buffer, Iterator
 
     from numpy.typing import NDArray
+
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 30
 """The most that a batch may unpack to. Kafka has no limit: a record of 1.5 GB can take 46 kB."""
@@ -40,6 +44,10 @@ _XERIAL_START: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 << 10
 # Rust's std::io, through every decoder of cramjam, when the output slice is full.
 _NO_ROOM: Final = "failed to write whole buffer"
+
+ENOUGH_BYTES: Final = 32 << 20
+"""Small batches may unpack to a gigabyte each: with this much unpacked, the rest waits for the next call."""
+_GROUP_BYTES: Final = 256 << 10
 
 
 class Arena:
@@ -261,3 +269,94 @@ def _xxh32_short(data: bytes) -> int:
     value = (value ^ value >> 15) * prime2 & mask
     value = (value ^ value >> 13) * prime3 & mask
     return value ^ value >> 16
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """The records of batch i are at `start[i]` to `end[i]` of the arena or of the buffer."""
+
+    arena: Arena
+    in_arena: NDArray[np.bool_]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def portions(
+    data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[tuple[BatchHeaders, Unpacked]]:
+    """Yield all batches, a few at a time, unpacked into the same arena, which overwrites the previous ones.
+
+    A portion fits a core's cache, unless its batches unpack to far more than their size.
+    """
+    group_of = (np.cumsum(headers.size) - headers.size) // _GROUP_BYTES
+    edges = [0, *(np.flatnonzero(np.diff(group_of)) + 1).tolist(), len(headers)]
+    for start, end in pairwise(edges):
+        done = start
+        while done < end:
+            arena.size = 0
+            rest = headers.take(slice(done, end))
+            unpacked = unpack(data, rest, arena, bytes_max=bytes_max)
+            yield rest.take(slice(len(unpacked))), unpacked
+            done += len(unpacked)
+
+
+def unpack(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    arena: Arena,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    enough_bytes: int = ENOUGH_BYTES,
+    readable: NDArray[np.bool_] | None = None,
+) -> Unpacked:
+    """Decompress compressed batches into `arena`. Uncompressed ones stay in the buffer, uncopied.
+
+    Stops before a compressed batch when the arena holds `enough_bytes`, so it may unpack fewer than all. A batch that
+    cannot be unpacked is an error, or becomes false in `readable`.
+    """
+    in_arena = headers.codec != Codec.NONE
+    start = headers.position + HEADER_BYTES
+    end = headers.position + headers.size
+    for row, block in compressed_rows(data, headers, bytes_max=bytes_max):
+        if arena.size > enough_bytes:
+            return Unpacked(arena, in_arena[:row], start[:row], end[:row])
+        before = arena.size
+        try:
+            # An emptied batch keeps its codec bits but has no bytes to unpack.
+            if (block is None or not arena.append_block(block)) and start[row] < end[row]:
+                append(arena, headers, row, data[start[row] : end[row]], bytes_max)
+        except CorruptDataError:
+            if readable is None:
+                raise
+            readable[row] = False
+        start[row], end[row] = before, arena.size
+    return Unpacked(arena, in_arena, start, end)
+
+
+def compressed_rows(
+    data: NDArray[np.uint8], headers: BatchHeaders, *, bytes_max: int
+) -> Iterator[tuple[int, memoryview | None]]:
+    """The rows of compressed batches, each with its lz4 block if the frame is one block and nothing else."""
+    rows = np.flatnonzero(headers.codec != Codec.NONE)
+    first = last = np.full(len(rows), -1, np.int64)
+    if bytes_max >= LZ4_BLOCK_BYTES and (headers.codec == Codec.LZ4).any():
+        first, last = find_lz4_blocks(
+            data, headers.position[rows] + HEADER_BYTES, (headers.position + headers.size)[rows]
+        )
+        first = np.where(headers.codec[rows] == Codec.LZ4, first, -1)
+    view = memoryview(data)
+    for row, at, stop in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+        yield row, view[at:stop] if at >= 0 else None
+
+
+def append(arena: Arena, headers: BatchHeaders, row: int, packed: NDArray[Any], bytes_max: int) -> None:
+    """Decompress one batch. An error names it."""
+    codec = headers.codec_at(row)
+    try:
+        arena.append(codec, packed, bytes_max=bytes_max)
+    except CorruptDataError as error:
+        error.offset, error.position = int(headers["base_offset"][row]), int(headers.position[row])
+        raise

@@ -104,7 +104,7 @@ class Cut:
 
 
 def may_begin_before(headers: BatchHeaders, offset: int) -> bool:
-    """Whether `offset` lies within the first batch, judged by its header."""
+    """True if `offset` lies within the first batch, judged by its header."""
     if not len(headers) or not 0 < offset <= int(headers.last_offset[0]):
         return False
     return int(headers["base_offset"][0]) < offset or _is_wrapper(headers)
@@ -137,5 +137,5 @@ def begin_at(data: NDArray[np.uint8], headers: BatchHeaders, offset: int) -> tup
 
 
 def _is_wrapper(headers: BatchHeaders) -> bool:
-    """Whether the first is a compressed message of magic 0 or 1, whose header has only its last offset."""
+    """True if the first is a compressed message of magic 0 or 1, whose header has only its last offset."""
     return bool(headers["magic"][0] != NEWEST_MAGIC and headers["count"][0] < 0)

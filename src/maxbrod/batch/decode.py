@@ -15,11 +15,17 @@ import pyarrow as pa
 
 from maxbrod.batch import kernels, legacy
 from maxbrod.batch.columns import GrowingBytes, binary_array, headers_array, number_array, project
-from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX, Arena
-from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, as_bytes_array, walk
-from maxbrod.batch.unpack import ENOUGH_BYTES, Unpacked, append, compressed_rows, portions
+from maxbrod.batch.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    ENOUGH_BYTES,
+    Arena,
+    Unpacked,
+    portions,
+    unpack,
+)
+from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, as_bytes_array, walk
 from maxbrod.errors import CorruptDataError, naming
-from maxbrod.model import Codec, TimestampType
+from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -336,43 +342,22 @@ def lowest_timestamps(
     arena = Arena(2 * _GROUP_BYTES)
     while done < len(rows):
         taken = headers.take(rows[done:])
-        in_arena, start, end, readable = _unpack(data, taken, arena)
-        group = slice(done, done + len(start))
-        found = lowest[rows[group]]
+        readable = np.ones(len(taken), np.bool_)
+        arena.size = 0
+        unpacked = unpack(
+            data, taken, arena, bytes_max=DECOMPRESSED_BYTES_MAX, enough_bytes=_GROUP_BYTES, readable=readable
+        )
+        group = slice(done, done + len(unpacked))
+        found, readable = lowest[rows[group]], readable[: len(unpacked)]
         kernels.lowest_timestamps(
-            kernels.sealed(data),
-            kernels.sealed(arena.data),
-            in_arena,
-            start,
-            end,
-            taken["base_timestamp"][: len(start)],
-            taken["count"][: len(start)],
+            *sources(data, unpacked),
+            unpacked.start,
+            unpacked.end,
+            taken["base_timestamp"][: len(unpacked)],
+            taken["count"][: len(unpacked)],
             found,
             readable,
         )
         lowest[rows[group]], sound[rows[group]] = found, readable
-        done += len(start)
+        done += len(unpacked)
     return np.where(headers.log_append, headers["max_timestamp"], lowest), sound
-
-
-def _unpack(
-    data: NDArray[np.uint8], headers: BatchHeaders, arena: Arena
-) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Unpack one group of the batches: whether each is in the arena, its start and end, and whether it is readable."""
-    arena.size = 0
-    in_arena = headers.codec != Codec.NONE
-    start, end = headers.position + HEADER_BYTES, headers.position + headers.size
-    readable = np.ones(len(headers), np.bool_)
-    taken = len(headers)
-    for row, block in compressed_rows(data, headers, bytes_max=DECOMPRESSED_BYTES_MAX):
-        if arena.size > _GROUP_BYTES:
-            taken = row
-            break
-        before = arena.size
-        if block is None or not arena.append_block(block):
-            try:
-                append(arena, headers, row, data[start[row] : end[row]], DECOMPRESSED_BYTES_MAX)
-            except CorruptDataError:
-                readable[row] = False
-        start[row], end[row] = before, arena.size
-    return in_arena[:taken], start[:taken], end[:taken], readable[:taken]

@@ -43,7 +43,7 @@ class Digest:
     total: tuple[int, int] = (0, 0)
     """The set."""
     log_append: int = field(default=0, compare=False)
-    """How many of the records have the time of their append."""
+    """The number of records that have the time of their append."""
 
     def then(self, other: Digest) -> Digest:
         """The digest of these records followed by the other ones."""

@@ -66,7 +66,7 @@ def _numbers(records: pa.RecordBatch, name: str) -> Words:
 
 def _values(column: BinaryColumn) -> Words:
     found: Words = np.empty((2, len(column.valid)), np.uint64)
-    hash_kernels.hash_values(*(sealed(each) for each in column), found[0], found[1])
+    hash_kernels.hash_values(*(sealed(buffer) for buffer in column), found[0], found[1])
     return found
 
 
@@ -75,7 +75,7 @@ def _headers(array: Any) -> Words:  # noqa: ANN401 - an Arrow array
     key_words, value_words = _values(keys), _values(values)
     found: Words = np.empty((2, len(array)), np.uint64)
     inputs = (ends, *key_words, *value_words)
-    hash_kernels.hash_headers(*(sealed(each) for each in inputs), found[0], found[1])
+    hash_kernels.hash_headers(*(sealed(words) for words in inputs), found[0], found[1])
     return found
 
 
@@ -85,5 +85,5 @@ def partition_for(keys: pa.Array, count: int, *, null_partition: int) -> NDArray
         raise ValueError(f"there is no partition {null_partition} among {count}")
     column = binary_column(keys)
     chosen = np.full(len(keys), null_partition, np.int32)
-    hash_kernels.partitions(*(sealed(each) for each in column), count, chosen)
+    hash_kernels.partitions(*(sealed(buffer) for buffer in column), count, chosen)
     return chosen

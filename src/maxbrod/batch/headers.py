@@ -138,7 +138,7 @@ class BatchHeaders:
 
     @property
     def misstates_highest(self) -> NDArray[np.bool_]:
-        """Whether the highest timestamp in the header is below that of the first record. Some clients sent that."""
+        """A mask of headers whose highest timestamp is below that of the first record. Some clients sent that."""
         stated = (self["magic"] == NEWEST_MAGIC) & ~self.log_append & ~self.delete_horizon
         found: NDArray[np.bool_] = stated & (self["base_timestamp"] > self["max_timestamp"])
         return found

@@ -15,14 +15,13 @@ import pyarrow as pa
 
 from maxbrod.batch import kernels, legacy_kernels
 from maxbrod.batch.columns import binary_array, conform, number_array, project
-from maxbrod.batch.compression import Arena, fix_lz4_header
+from maxbrod.batch.compression import ENOUGH_BYTES, Arena, append, fix_lz4_header
 from maxbrod.batch.headers import (
     ATTRIBUTE_LOG_APPEND,
     HEADER_DTYPE,
     BatchHeaders,
     refuse_wrong_crc,
 )
-from maxbrod.batch.unpack import ENOUGH_BYTES, append
 from maxbrod.errors import CorruptDataError, MaxbrodError
 from maxbrod.model import Codec
 

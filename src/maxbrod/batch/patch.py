@@ -58,7 +58,7 @@ def patch(data: NDArray[np.uint8], headers: BatchHeaders, **changes: NDArray[Any
             raise ValueError(f"a value does not fit the field {name}")
     if ((fields["attributes"] ^ headers["attributes"]) & ATTRIBUTE_CODEC).any():
         raise ValueError("cannot patch the codec: the records depend on it")
-    old, new = (header_rows(each) for each in (headers.fields, fields))
+    old, new = (header_rows(columns) for columns in (headers.fields, fields))
     change = _as_bytes(old)[:, CRC_START:] ^ _as_bytes(new)[:, CRC_START:]
     new["crc"] = fields["crc"] = headers["crc"] ^ crc32c_change(change, headers.size - HEADER_BYTES)
     data[headers.position[:, None] + np.arange(HEADER_BYTES)] = _as_bytes(new)

@@ -41,7 +41,7 @@ class Provenance:
     cluster_id: str | None
     restore_id: str
     origins: tuple[str, ...] = ()
-    """Where the records have been, in headers of their own: for replication, which must not send them back."""
+    """The places that the records have passed, in headers of their own: replication must not send them back."""
     left_out: tuple[str, ...] = ()
     """Records that have been at one of these places are left out."""
 

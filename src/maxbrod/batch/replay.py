@@ -208,7 +208,7 @@ def _merged(parts: Sequence[SourcedBatches]) -> tuple[NDArray[np.uint8], BatchHe
     edges = np.flatnonzero(begins)
     first, last = edges[:-1], edges[1:] - 1
     runs = zip(origin[first].tolist(), position[first].tolist(), (position + size)[last].tolist(), strict=True)
-    data = np.concatenate([np.empty(0, np.uint8), *(parts[each].data[start:end] for each, start, end in runs)])
+    data = np.concatenate([np.empty(0, np.uint8), *(parts[part].data[start:end] for part, start, end in runs)])
     names = parts[0].headers.fields
     headers = BatchHeaders(
         position=np.cumsum(size) - size,

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import Arena
+from maxbrod.batch.compression import Arena, append, compressed_rows
 from maxbrod.batch.headers import HEADER_BYTES, BatchHeaders
-from maxbrod.batch.unpack import append, compressed_rows
 from maxbrod.errors import MaxbrodError
 from maxbrod.model import Codec
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maxbrod.batch.compression import Arena
+from maxbrod.batch.compression import Arena, append
 from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders, as_bytes_array
-from maxbrod.batch.unpack import append
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import AbortedTransaction, Codec
 
@@ -43,7 +42,7 @@ class Transactions:
 def committed_batches(headers: BatchHeaders, aborted: Iterable[AbortedTransaction]) -> NDArray[np.bool_]:
     """True for each batch whose records a consumer sees: neither a control batch nor aborted."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for transaction in sorted(aborted, key=lambda each: each.first_offset):
+    for transaction in sorted(aborted, key=lambda span: span.first_offset):
         spans[transaction.producer_id].append((transaction.first_offset, transaction.last_offset))
     committed = ~headers.control
     if spans:
@@ -108,7 +107,7 @@ def from_fetch(
         after = bisect_right(ends[producer_id], first_offset)
         end = ends[producer_id][after] if after < len(ends[producer_id]) else last
         found.append(AbortedTransaction(producer_id=producer_id, first_offset=first_offset, last_offset=end))
-    return tuple(sorted(found, key=lambda each: (each.first_offset, each.producer_id)))
+    return tuple(sorted(found, key=lambda transaction: (transaction.first_offset, transaction.producer_id)))
 
 
 def transaction_events(buffer: Any, headers: BatchHeaders) -> list[tuple[int, int, bool | None]]:  # noqa: ANN401 - as above

@@ -118,7 +118,7 @@ class Catalog(Queries):
         self._table = Catalog.open(self._storage)._table  # noqa: SLF001 - one of the same class
 
     def is_newest(self) -> bool:
-        """Whether no writer has committed since this catalog was read. Costs one request if none has.
+        """True if no writer has committed since this catalog was read. Costs one request if none has.
 
         `commit` checks this before it writes anything. Between two simultaneous writers, `write_commit` decides.
         """

@@ -148,13 +148,14 @@ def encode_commit(
     actions: list[dict[str, Any]] = [
         {"commitInfo": about},
         *({"txn": {"appId": name, "version": each, "lastUpdated": now}} for name, each in versions.items()),
-        *({"add": _add(each)} for each in added),
-        *({"remove": _remove(each)} for each in removed),
+        *({"add": _add(action)} for action in added),
+        *({"remove": _remove(action)} for action in removed),
     ]
     entry = _with_checksum("\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode())
-    gone = {each.path for each in removed}
+    gone = {action.path for action in removed}
     new = (
-        DataFile(path=each.path, rows=strict_json.parse(each.stats)["numRecords"], bytes=each.size) for each in added
+        DataFile(path=action.path, rows=strict_json.parse(action.stats)["numRecords"], bytes=action.size)
+        for action in added
     )
     return entry, replace(
         table,
@@ -172,9 +173,9 @@ def with_added(table: Table, name: str, entry: bytes) -> Table | None:
         actions = actions_of(name, entry)
         removed = [action["remove"] for action in actions if "remove" in action]
         described = any({"metaData", "protocol"} & action.keys() for action in actions)
-        if described or unchecked({name: entry}, always=True) or any(each.get("dataChange", True) for each in removed):
+        if described or unchecked({name: entry}, always=True) or any(file.get("dataChange", True) for file in removed):
             return None
-        gone = {each["path"] for each in removed}
+        gone = {file["path"] for file in removed}
         new = [
             DataFile(path=each["path"], rows=strict_json.parse(each["stats"])["numRecords"], bytes=each["size"])
             for action in actions
@@ -301,7 +302,7 @@ def _suspect(log: Log, name: str) -> str:
     """The object that is damaged: the first without which the log can be read. delta-rs does not say which."""
     names = sorted(log.files)
     for count in range(1, len(names) + 1):
-        part = Log(log.version, {each: log.files[each] for each in names[:count]})
+        part = Log(log.version, {part_name: log.files[part_name] for part_name in names[:count]})
         with _folder(part) as folder:
             try:
                 _table_of(DeltaTable(str(folder)), part)
@@ -317,8 +318,8 @@ def _folder(log: Log | None) -> Iterator[Path]:
         with TemporaryDirectory(prefix="maxbrod-catalog-") as name:
             folder = Path(name)
             (folder / _LOG).mkdir()
-            for each, data in (log.files if log else {}).items():
-                (folder / _LOG / each).write_bytes(data)
+            for file_name, data in (log.files if log else {}).items():
+                (folder / _LOG / file_name).write_bytes(data)
             yield folder
     except OSError as error:
         raise EnvironmentMissingError(

@@ -57,7 +57,7 @@ TIER_ROWS: Final = (KEPT_ROWS, 1 << 13, 1 << 16)
 """The row count below which a file belongs to each tier. A file of the last bound or more is never folded again."""
 
 _ATTEMPTS: Final = 20
-"""How often to try without progress: refused for another reason, or nobody has committed since."""
+"""The number of attempts without progress: refused for another reason, or nobody has committed since."""
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0
 Result = TypeVar("Result")
@@ -65,7 +65,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What a commit writes: rows in new files, and the files that they replace."""
+    """The writes of a commit: rows in new files, and the files that they replace."""
 
     rows: pa.Table
     touched: list[DataFile]
@@ -175,11 +175,6 @@ def absent_rows(rows: pa.Table, others: pa.Table) -> pa.Table:
     return rows.filter(pa.array(keep))
 
 
-def present_rows(rows: pa.Table, others: pa.Table) -> pa.Table:
-    """The rows that are among the others."""
-    return rows.take(pa.array(np.sort(_matches(rows, _keys(others))["row"].to_numpy())))
-
-
 def write_commit(
     storage: Storage,
     table: Table,
@@ -204,13 +199,7 @@ def write_commit(
         # A run records the version that commits it, so that it is written again for each version that is tried.
         own = pc.fill_null(pc.starts_with(rows["details"], _run_of(table.log.version + 1)), False)
         rows, runs = rows.filter(pc.invert(own)), rows.filter(own)
-    adds = files.write(rows, written_at=now)
-    # Delta's `dataChange` is false for a file whose rows the same commit adds again: see `Log.removed_since`.
-    removes = [
-        RemoveAction(file.path, data_change, now, size=file.bytes, partition_values={})
-        for files_of_kind, data_change in ((rewrite.touched, True), (rewrite.folded, False))
-        for file in files_of_kind
-    ]
+    adds, removes = files.write(rows, written_at=now), _removals(rewrite, now)
     first, committed = table.log.version + 1, None
     in_ledger: tuple[str, int] | None = None
     before: int | None = None
@@ -235,6 +224,7 @@ def write_commit(
         if _put_entry(storage, version, entry):
             committed = after
             continue
+        # Another writer was faster: follow its commit, or give up. What only this attempt wrote is deleted at once.
         newer = None if may_follow is None else _follow(storage, table, {remove.path for remove in removes})
         follows = newer is not None and may_follow is not None and may_follow(newer)
         with suppress(MaxbrodError):
@@ -244,10 +234,27 @@ def write_commit(
         if newer is None or not follows:
             raise overtaken(version, storage.url)
         table = newer
+    _demand_predecessor(storage, table, version)
+    return committed
+
+
+def _removals(rewrite: Rewrite, now: int) -> list[RemoveAction]:
+    """The removals of a commit. `dataChange` is false if the commit adds the rows again: see `Log.removed_since`."""
+    return [
+        RemoveAction(file.path, data_change, now, size=file.bytes, partition_values={})
+        for files_of_kind, data_change in ((rewrite.touched, True), (rewrite.folded, False))
+        for file in files_of_kind
+    ]
+
+
+def _demand_predecessor(storage: Storage, table: Table, version: int) -> None:
+    """UnavailableError: the entry that this commit follows was cleaned up.
+
+    Then this process was suspended for an hour or more. If that was before the put, others had committed by then, the
+    name of this version was free again, and nobody reads what is there now. If it was after the put, others have built
+    on the commit.
+    """
     if not has_entry(storage, table.log.version):
-        # The entry that this commit follows was cleaned up, so that this process was suspended for an hour or more. If
-        # that was before the put, others had committed by then, the name of this version was free again, and nobody
-        # reads what is there now. If it was after the put, others have built on the commit.
         raise UnavailableError(
             "others have committed for over an hour since this process read the catalog: it is unknown whether its "
             f"own commit of version {version} took effect",
@@ -255,7 +262,6 @@ def write_commit(
             object_name=storage.url,
             hint="it took effect as a whole or not at all; run the command again, it continues from the catalog",
         )
-    return committed
 
 
 def _put_entry(storage: Storage, version: int, entry: bytes) -> bool:
@@ -290,7 +296,7 @@ def _follow(storage: Storage, table: Table, removed: AbstractSet[str]) -> Table 
 
 
 def _run_of(version: int) -> str:
-    """How the details of a run begin that this version commits."""
+    """The beginning of the details of a run that this version commits."""
     return f'{{"{COMMIT}": {version},'
 
 

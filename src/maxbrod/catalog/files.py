@@ -51,7 +51,7 @@ _UNNAMED_MAX: Final = 100
 _READERS: Final = 8
 _FILES_AHEAD: Final = 4
 _BATCHES_AHEAD: Final = 4
-"""How far a scan reads ahead. Arrow's own 16 batches took a gigabyte for a catalog of five million rows."""
+"""The batches that a scan reads ahead. Arrow's own 16 batches took a gigabyte for a catalog of five million rows."""
 
 _FORMAT: Final = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)

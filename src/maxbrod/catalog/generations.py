@@ -10,7 +10,7 @@ A row of kind `generations` has all generations of one topic, with their states.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -91,10 +91,14 @@ class TopicGenerations:
     def with_generation(self, changed: Generation) -> TopicGenerations:
         """With one added or changed. Of the ended ones, the oldest are left out."""
         others = [generation for generation in self.generations if generation.number != changed.number]
-        ordered = sorted([*others, changed], key=lambda each: each.number)
-        ended = [each.number for each in ordered if each.stage in {GenerationStage.RETIRED, GenerationStage.DROPPED}]
+        ordered = sorted([*others, changed], key=lambda generation: generation.number)
+        ended = [
+            generation.number
+            for generation in ordered
+            if generation.stage in {GenerationStage.RETIRED, GenerationStage.DROPPED}
+        ]
         gone = set(ended[: max(len(ended) - ENDED_KEPT, 0)])
-        return replace(self, generations=tuple(each for each in ordered if each.number not in gone))
+        return replace(self, generations=tuple(generation for generation in ordered if generation.number not in gone))
 
     def activated(self, now_ms: int, log_ends: Mapping[int, int]) -> TopicGenerations:
         """With the building generation active and the active one retired."""
@@ -113,7 +117,7 @@ class TopicGenerations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationChanges:
-    """What a commit changes about generations: rows of kind building and generations, and active ones made of them."""
+    """The changes of a commit to generations: rows of kind building and generations, and active ones made of them."""
 
     added: pa.Table = field(default_factory=SCHEMA.empty_table)
     removed: pa.Table = field(default_factory=SCHEMA.empty_table)
@@ -150,7 +154,9 @@ def encode_generations(topics: Iterable[TopicGenerations], *, run_id: str, writt
                 "topic_id": topic.topic_id,
                 "run_id": run_id,
                 "written_at": written_at,
-                "details": json.dumps({"generations": [_encode(one) for one in topic.generations]}, sort_keys=True),
+                "details": json.dumps(
+                    {"generations": [_encode(generation) for generation in topic.generations]}, sort_keys=True
+                ),
             }
             for topic in topics
         ],
@@ -167,7 +173,7 @@ def decode_generations(table: pa.Table) -> dict[str, TopicGenerations]:
         except ValidationError as error:
             raise _invalid(f"the generations of topic {row['topic']!a} are invalid", row["details"]) from error
         generations = tuple(
-            sorted((generation.value() for generation in details.generations), key=lambda each: each.number)
+            sorted((generation.value() for generation in details.generations), key=lambda generation: generation.number)
         )
         found[row["topic_id"]] = TopicGenerations(topic=row["topic"], topic_id=row["topic_id"], generations=generations)
     return found
@@ -175,7 +181,7 @@ def decode_generations(table: pa.Table) -> dict[str, TopicGenerations]:
 
 def _pairs(value: object) -> object:
     """[partition, offset] pairs as a mapping; JSON has no integer keys."""
-    if isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 for each in value):
+    if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         return dict(value)
     raise ValueError("is not a list of pairs")
 
@@ -207,7 +213,7 @@ class _Details(BaseModel):
 
 
 class _BuildingDetails(BaseModel):
-    """What a row under construction will be, and of which generation."""
+    """The row that one under construction will be, and its generation."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -219,17 +225,8 @@ _BUILDING: Final = TypeAdapter(_BuildingDetails)
 
 
 def _encode(generation: Generation) -> dict[str, Any]:
-    return {
-        "number": generation.number,
-        "stage": str(generation.stage),
-        "began_at": generation.began_at,
-        "targets": sorted(map(list, generation.targets.items())),
-        "caught_up_at": generation.caught_up_at,
-        "activated_at": generation.activated_at,
-        "log_ends": sorted(map(list, generation.log_ends.items())),
-        "ended_at": generation.ended_at,
-        "why": generation.why,
-    }
+    pairs = {name: sorted(map(list, getattr(generation, name).items())) for name in ("targets", "log_ends")}
+    return {field.name: getattr(generation, field.name) for field in fields(Generation)} | pairs
 
 
 def _building_details(text: str | None) -> _BuildingDetails:

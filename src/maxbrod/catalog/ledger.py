@@ -65,7 +65,7 @@ class Document:
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """What all documents that count say together."""
+    """The sum of all documents that count."""
 
     documents: list[Document] = field(default_factory=list)
     """In the order of commits."""
@@ -80,7 +80,7 @@ class Ledger:
     unreadable: list[str] = field(default_factory=list)
 
     complete: bool = False
-    """Whether it has been kept since the archive was created: what it does not say never was."""
+    """True if it has been kept since the archive was created: what it does not say never was."""
 
     @property
     def last(self) -> int:
@@ -125,7 +125,8 @@ def _is_special(added: pa.Table) -> bool:
 
 def _identified(rows: pa.Table) -> pa.Table:
     columns = {
-        each.name: rows[each.name] if each.name in IDENTITY else pa.nulls(rows.num_rows, each.type) for each in SCHEMA
+        column.name: rows[column.name] if column.name in IDENTITY else pa.nulls(rows.num_rows, column.type)
+        for column in SCHEMA
     }
     return pa.table(columns, schema=SCHEMA)
 
@@ -140,7 +141,7 @@ def documents_in(storage: Storage) -> list[tuple[ObjectInfo, int]]:
     listed = [
         (info, int(matched[1]) << _NONCE_BITS | int(matched[2], 16)) for info, matched in found if matched is not None
     ]
-    return sorted(listed, key=lambda each: each[1])
+    return sorted(listed, key=lambda pair: pair[1])
 
 
 def read_ledger(
@@ -161,7 +162,10 @@ def read_ledger(
     documents = [document for document in documents if version_of(document.number)]
     if last is None:
         # Of two for one version, the second was put because the first was not committed.
-        order = max(((version_of(each.number), each.modified_ms, each.number) for each in documents), default=(0, 0, 0))
+        order = max(
+            ((version_of(document.number), document.modified_ms, document.number) for document in documents),
+            default=(0, 0, 0),
+        )
         last, version = order[2], order[0]
     ledger.documents = _chain(documents, last)
     counting = {document.path for document in ledger.documents}
@@ -279,7 +283,7 @@ def _identities(rows: pa.Table) -> list[tuple[object, ...]]:
 def _keys(rows: pa.Table) -> list[SliceKey | None]:
     """The slice that each row names; None of a gap."""
     names = ("path", "position", "base_offset", "end_offset")
-    return [None if each[0] is None else each for each in zip(*(rows[name].to_pylist() for name in names), strict=True)]
+    return [None if key[0] is None else key for key in zip(*(rows[name].to_pylist() for name in names), strict=True)]
 
 
 def slice_keys(rows: pa.Table) -> set[SliceKey]:
@@ -288,7 +292,7 @@ def slice_keys(rows: pa.Table) -> set[SliceKey]:
 
 
 def _tells(document: Document, standing: pa.Table, gone: set[SliceKey], there: Collection[str]) -> bool:
-    """Whether a document says something that objects do not: a gap, a generation, or that an object is out of use."""
+    """True if a document says something that objects do not: a gap, a generation, or that an object is out of use."""
     if pc.any(pc.not_equal(standing["kind"], Kind.DATA)).as_py():
         return True
     return any(key in gone and key[0] in there for key in slice_keys(document.removed))

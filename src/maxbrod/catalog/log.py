@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 TABLE_FOLDER: Final = "catalog/segments"
 LOG_FOLDER: Final = f"{TABLE_FOLDER}/_delta_log"
 RETENTION_MS: Final = 24 * 3600 * 1000
-"""How long unused data files are kept for readers in progress; `schema` tells other engines."""
+"""The time for which unused data files are kept for readers in progress; `schema` tells other engines."""
 LOG_RETENTION_MS: Final = 3600 * 1000
-"""How long log entries before a checkpoint are kept: for readers that have listed them and not read them yet."""
+"""The time for which log entries before a checkpoint are kept, for readers that have listed but not read them yet."""
 _BRIEF_MS: Final = 3600 * 1000
 """A file that is removed this soon after it was added is in use briefly."""
 BRING_BACK: Final = (
@@ -86,10 +86,10 @@ class Log:
                 added |= _additions(data)
         removed = [action["remove"] for action in entries if action.get("remove")]
         return {
-            each["path"]
-            for each in removed
-            if not each.get("dataChange", True)
-            and (each.get("deletionTimestamp") or 0) - added.get(each["path"], -_BRIEF_MS) < _BRIEF_MS
+            file["path"]
+            for file in removed
+            if not file.get("dataChange", True)
+            and (file.get("deletionTimestamp") or 0) - added.get(file["path"], -_BRIEF_MS) < _BRIEF_MS
         }
 
 
@@ -185,15 +185,15 @@ def _choose(listed: Mapping[str, ObjectInfo], version: int) -> tuple[list[str], 
             parts = checkpoints.setdefault(int(matched[1]), [])
             # A checkpoint in a single part supersedes the parts of a multi-part one of the same version.
             parts[:] = [name] if matched[2] is None else [*parts, name]
-    whole = [each for each, names in checkpoints.items() if _is_whole(names)]
+    whole = [number for number, names in checkpoints.items() if _is_whole(names)]
     start = max(whole, default=-1)
     first = start if entry_name(start) in listed else start + 1
     chosen = list(checkpoints.get(start, ()))
     # A hostile name may claim any version: stop at the first missing entry, so that the list stays bounded.
-    for each in range(first, version + 1):
-        if entry_name(each) not in listed:
-            return chosen, entry_name(each)
-        chosen.append(entry_name(each))
+    for number in range(first, version + 1):
+        if entry_name(number) not in listed:
+            return chosen, entry_name(number)
+        chosen.append(entry_name(number))
     return chosen, None
 
 
@@ -242,7 +242,7 @@ def _check_entry(data: bytes) -> None:
     unknown = next((name for action in actions for name in action if name not in _ACTIONS), None)
     if unknown is not None:
         raise ValueError(f"it contains an unknown action {unknown!a}")
-    expected = next((found for each in actions if (found := _checksum_in(each)) is not None), None)
+    expected = next((found for action in actions if (found := _checksum_in(action)) is not None), None)
     if expected is not None and expected != entry_checksum(data):
         raise ValueError(f"its checksum is {entry_checksum(data)}, but {expected} was written")
 

@@ -64,7 +64,7 @@ def divide(counts: Iterable[tuple[Place, int]], rows_max: int) -> Iterator[Porti
 
 
 _AGAIN: Final = {"min": "min", "max": "max", "sum": "sum", "count": "sum"}
-"""How results of each function are combined."""
+"""The function that combines results of each function."""
 
 
 def add_up(pieces: Iterable[pa.Table], keys: Sequence[str], measures: Sequence[tuple[str, str]]) -> pa.Table | None:
@@ -82,7 +82,7 @@ def add_up(pieces: Iterable[pa.Table], keys: Sequence[str], measures: Sequence[t
 
     for piece in pieces:
         waiting.append(piece.group_by(list(keys)).aggregate(list(measures)).select([*keys, *names]))
-        if sum(each.num_rows for each in waiting) > _PARTIAL_ROWS + 2 * (0 if found is None else found.num_rows):
+        if sum(table.num_rows for table in waiting) > _PARTIAL_ROWS + 2 * (0 if found is None else found.num_rows):
             found = fold()
             waiting = [found]
     return fold() if waiting else None

@@ -40,7 +40,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedRange:
-    """How far a partition is archived: offsets [first, end), data and gaps together."""
+    """The archived range of a partition: offsets [first, end), data and gaps together."""
 
     topic: str
     first_offset: int
@@ -56,7 +56,7 @@ class Queries(ABC):
     def _files(self) -> Readable: ...
 
     def positions(self) -> dict[PartitionId, ArchivedRange]:
-        """How far each partition is archived, for every partition that has a row."""
+        """The archived range of every partition that has a row."""
         return self._positions(_present())
 
     def _positions(self, condition: ds.Expression) -> dict[PartitionId, ArchivedRange]:
@@ -232,7 +232,7 @@ class Queries(ABC):
         return self._files().read(SCHEMA.names, pc.field("kind") == Kind.RUN)
 
     def revisions(self) -> dict[PartitionId, int]:
-        """How often rows of each partition have been replaced; only partitions with replaced rows are named."""
+        """The number of replacements in each partition; only partitions with replaced rows are named."""
         return count_revisions(_find_replaced(self._files(), REVISION_COLUMNS))
 
     def generations(self) -> dict[str, TopicGenerations]:
@@ -251,7 +251,7 @@ class Queries(ABC):
         return as_active(self.generation_rows())
 
     def building_positions(self) -> dict[PartitionId, ArchivedRange]:
-        """How far each partition of a generation under construction has been read."""
+        """The range that has been read of each partition of a generation under construction."""
         return self._positions(pc.field("kind") == Kind.BUILDING)
 
     def paths(self) -> set[str]:
@@ -279,7 +279,7 @@ def _places(
 ) -> list[ds.Expression]:
     values = (("topic", topic), ("partition", partition), ("run_id", run_id))
     places = [pc.field(name) == value for name, value in values if value is not None]
-    known = None if as_of is None else {each.topic_id for each in as_of}
+    known = None if as_of is None else {partition.topic_id for partition in as_of}
     # Arrow compares a list of values with the statistics of row groups, as it does a single one.
     chosen = [pa.array(sorted(ids), pa.string()) for ids in (topic_ids, known) if ids is not None]
     return [*places, *(pc.field("topic_id").isin(ids) for ids in chosen)]

@@ -54,9 +54,9 @@ _VERSION: Final = re.compile(r"(\d{20})\.(?:json|checkpoint.*\.parquet)")
 
 CATALOG: Final = "catalog"
 ASIDE: Final = "catalog-before"
-"""Where the old catalog is kept, in a folder for each repair. Nothing reads or deletes it."""
+"""The folder of old catalogs, with a folder for each repair. Nothing reads or deletes it."""
 _AHEAD: Final = 1000
-"""How far ahead of every known version a catalog begins whose log is gone: a writer may still be at a later one."""
+"""The distance from the last known version to that of a catalog whose log is gone: a writer may be at a later one."""
 
 
 @dataclass(slots=True, kw_only=True)

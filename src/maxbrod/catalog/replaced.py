@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Revisions: TypeAlias = "Mapping[PartitionId, int]"
-"""How often rows of a partition have been replaced; 0 for partitions that it does not name."""
+"""The number of replacements in a partition; 0 for partitions that it does not name."""
 REVISION_COLUMNS: Final = ("topic_id", "partition", "details")
 Intervals: TypeAlias = "list[tuple[int, int]]"
 _PLACE: Final = ("topic_id", "partition", "base_offset", "end_offset")
 
 
 class _Details(BaseModel):
-    """What a replaced row was, and which revision replaced it."""
+    """The kind of a replaced row, and the revision that replaced it."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -67,7 +67,7 @@ def count_revisions(replaced: pa.Table) -> dict[PartitionId, int]:
 def after_replacing(revisions: Revisions, rows: Iterable[Any]) -> dict[PartitionId, int]:
     """The revisions after one commit that replaces these rows of kind data and gap."""
     touched = {PartitionId(topic_id=row.topic_id, partition=row.partition) for row in rows}
-    return {**revisions, **{each: revisions.get(each, 0) + 1 for each in touched}}
+    return {**revisions, **{place: revisions.get(place, 0) + 1 for place in touched}}
 
 
 def revive(replaced: pa.Table) -> pa.Table:
@@ -130,8 +130,8 @@ def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
 
 
 def meets(intervals: Intervals, base: int, end: int) -> bool:
-    """Whether [base, end) shares an offset with one of these intervals, which `merge` has made."""
-    place = bisect_right(intervals, base, key=lambda each: each[1])
+    """True if [base, end) shares an offset with one of these intervals, which `merge` has made."""
+    place = bisect_right(intervals, base, key=lambda interval: interval[1])
     return place < len(intervals) and intervals[place][0] < end
 
 

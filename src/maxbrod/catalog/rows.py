@@ -61,11 +61,11 @@ class Segment:
     reason: GapReason | None = None
     """Why there are fewer records than offsets; None if there are not."""
     details: str | None = None
-    """How to read a segment of another layout; never set in our own catalogs."""
+    """The description of a segment of another layout; never set in our own catalogs."""
     min_timestamp_exact: bool = False
-    """Whether no record is older than `min_timestamp`; otherwise it may be that of a batch's first record."""
+    """True if no record is older than `min_timestamp`; otherwise it may be that of a batch's first record."""
     control_records: int | None = None
-    """How many of `records` are transaction markers; None if they were not counted."""
+    """The number of `records` that are transaction markers; None if they were not counted."""
     run_id: str
     written_at: int
 
@@ -94,7 +94,7 @@ class Run:
     snapshot: str | None
     statistics: Mapping[str, Any] = field(default_factory=dict)
     snapshot_changes: Sequence[Any] = ()
-    """What differs from `snapshot`, which is an earlier run's; empty if it is this run's own."""
+    """The differences from `snapshot`, which is an earlier run's; empty if it is this run's own."""
     written_at: int
     commit: int | None = field(default=None, compare=False)
     """The version of the catalog that added the row. It orders runs regardless of clocks. The catalog sets it; None in
@@ -108,14 +108,14 @@ COMMIT: Final = "commit"
 """A key in `details` of a run. It sorts first, so that `RUN_COMMIT` finds it without parsing the JSON."""
 RUN_COMMIT: Final = r'^\{"commit": (?P<commit>[0-9]{1,18}),'
 SLICE_FIELDS: Final = tuple(
-    each.name for each in fields(Slice) if each.name in {known.name for known in fields(Segment)}
+    column.name for column in fields(Slice) if column.name in {known.name for known in fields(Segment)}
 )
-"""What a row records of a slice."""
+"""The fields of a row that describe a slice."""
 _SEGMENT, _GAP = fields_of(Kind.DATA), fields_of(Kind.GAP)
 
 
 class _RunDetails(BaseModel):
-    """What a run has besides columns. Keys that this release does not know are ignored."""
+    """The fields of a run besides columns. Keys that this release does not know are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -127,7 +127,7 @@ class _RunDetails(BaseModel):
 
 
 def slice_of(row: Segment) -> Slice:
-    """What the layout needs to read the segment."""
+    """The slice by which the layout reads the segment."""
     return Slice(**{name: getattr(row, name) for name in SLICE_FIELDS})
 
 
@@ -145,7 +145,7 @@ def _encode(row: Row) -> dict[str, Any]:
     match row:
         case Segment():
             values = {name: getattr(row, name) for name in _SEGMENT}
-            return {**values, "kind": Kind.DATA, "aborted": [asdict(each) for each in row.aborted]}
+            return {**values, "kind": Kind.DATA, "aborted": [asdict(transaction) for transaction in row.aborted]}
         case Gap():
             return {"kind": Kind.GAP, **{name: getattr(row, name) for name in _GAP}}
         case Run():
@@ -167,7 +167,7 @@ def _decode(values: dict[str, Any]) -> Row:
     match values["kind"]:
         case Kind.DATA:
             known = {name: values[name] for name in _SEGMENT}
-            known["aborted"] = tuple(AbortedTransaction(**each) for each in values["aborted"] or ())
+            known["aborted"] = tuple(AbortedTransaction(**transaction) for transaction in values["aborted"] or ())
             known["reason"] = None if values["reason"] is None else _reason(values)
             # Null in rows of older releases, which did not look.
             known["min_timestamp_exact"] = bool(values["min_timestamp_exact"])

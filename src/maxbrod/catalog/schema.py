@@ -36,7 +36,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 class Kind(StrEnum):
-    """What a row says about its offsets. A run has no offsets."""
+    """The statement of a row about its offsets. A run has no offsets."""
 
     DATA = "data"
     GAP = "gap"
@@ -51,7 +51,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What must hold for a column in rows of these kinds; None: in those that the column is declared for."""
+    """A rule for a column in rows of these kinds; None: in those that the column is declared for."""
 
     complaint: str
     holds: Holds
@@ -119,11 +119,11 @@ def _whole_transactions(values: Any, table: pa.Table) -> Any:  # noqa: ANN401 - 
     column = values.combine_chunks()
     entries = pc.list_flatten(column)
     fields = [pc.struct_field(entries, name) for name in ("producer_id", "first_offset", "last_offset")]
-    if not any(each.null_count for each in (entries, *fields)):
+    if not any(array.null_count for array in (entries, *fields)):
         return pa.chunked_array([pa.repeat(pa.scalar(True), table.num_rows)])
     whole = [
-        each is None or all(entry is not None and None not in entry.values() for entry in each)
-        for each in column.to_pylist()
+        spans is None or all(entry is not None and None not in entry.values() for entry in spans)
+        for spans in column.to_pylist()
     ]
     return pa.chunked_array([pa.array(whole, pa.bool_())])
 
@@ -312,7 +312,7 @@ def check_format(properties: Mapping[str, str | None], schema: pa.Schema, *, nam
 
 
 def has_checksums(properties: Mapping[str, str | None]) -> bool:
-    """Whether the archive was created in a format whose log entries have checksums; `check_format` has passed it."""
+    """True if the archive was created in a format whose log entries have checksums; `check_format` has passed it."""
     return int((properties[FORMAT_PROPERTY] or "").split(".")[1]) >= _CHECKSUMS_SINCE
 
 
@@ -321,6 +321,6 @@ def _is_same_type(found: pa.DataType, expected: pa.DataType) -> bool:
     if pa.types.is_list(expected):
         return pa.types.is_list(found) and _is_same_type(found.value_type, expected.value_type)
     if pa.types.is_struct(expected):
-        same = pa.types.is_struct(found) and [each.name for each in found] == [each.name for each in expected]
+        same = pa.types.is_struct(found) and [part.name for part in found] == [part.name for part in expected]
         return same and all(_is_same_type(one.type, other.type) for one, other in zip(found, expected, strict=True))
     return bool(found == expected)

@@ -84,7 +84,7 @@ def _exists(storage: Storage) -> RefusedError:
 
 def no_archive(storage: Storage) -> MaxbrodError:
     """The error for a missing catalog: nothing was ever backed up here, or the catalog was lost."""
-    found = next((each for folder in _OBJECTS for each in storage.list(folder) if not is_leftover(each.path)), None)
+    found = next((info for folder in _OBJECTS for info in storage.list(folder) if not is_leftover(info.path)), None)
     if found is None:
         return NoArchiveError(
             "there is no archive",
@@ -101,7 +101,7 @@ def no_archive(storage: Storage) -> MaxbrodError:
 
 
 def is_leftover(path: str) -> bool:
-    """Whether a first opening that was killed left this: a probe, an empty ledger, or a log entry without its name."""
+    """True if a first opening that was killed left this: a probe, an empty ledger, or a log entry without its name."""
     return path.startswith((_PROBES, _FIRST_DOCUMENT)) or (
         path.startswith(f"{LOG_FOLDER}/") and not path.endswith((".json", ".parquet"))
     )

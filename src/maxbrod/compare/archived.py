@@ -17,13 +17,12 @@ from maxbrod.compare.live import LiveCluster, choose_match, whole_target
 from maxbrod.compare.plan.pairs import Brought, CompareRequest, Extent, Match, Pair, Times
 from maxbrod.compare.plan.parts import PART_BYTES
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.groups.run import find_restore
+from maxbrod.groups.movement import find_restore
 from maxbrod.model import GapReason, PartitionId, TopicPartition
 from maxbrod.restore.archived import known_topics, looking_back
-from maxbrod.restore.plan.choosing import choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.mapping import decode_map
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, choose_incarnations
 from maxbrod.restore.plan.sources import Source, measure_sources, rows_to_read
 from maxbrod.restore.plan.targets import count_partitions
 from maxbrod.restore.state import finished_restores, read_restore, read_topics

@@ -1,21 +1,24 @@
-"""What the tasks of a comparison are given, and what they return. Needs neither numba nor Spark."""
+"""The tasks of a comparison with their items and outcomes. Other modules do the work and load numba."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.batch.digest import Digest  # noqa: TC001 - pydantic reads the types of fields
-from maxbrod.compare.plan.differences import Difference  # noqa: TC001 - as above
-from maxbrod.compare.plan.pairs import Brought, Extent  # noqa: TC001 - as above
-from maxbrod.compare.plan.parts import Side  # noqa: TC001 - as above
 from maxbrod.kafka.wire.client import PATIENCE_S
-from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - as above
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from maxbrod.batch.digest import Field
+    from collections.abc import Sequence
+
+    from maxbrod.batch.digest import Digest, Field
+    from maxbrod.compare.plan.pairs import Brought, Extent
+    from maxbrod.compare.plan.parts import (
+        Difference,
+        Side,
+    )
     from maxbrod.config import KafkaConfig, StorageConfig
+    from maxbrod.layouts.kafka.format import Slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +119,24 @@ class Settled:
     unexplained: int = 0
     """How many there are, at least."""
     failure: dict[str, Any] | None = None
+
+
+def digest_task(settings: CompareSettings, items: Sequence[CompareItem]) -> list[Digested]:
+    """Return the digest of every part."""
+    from maxbrod.compare.task import digest_parts  # noqa: PLC0415 - loads numba
+
+    return digest_parts(settings, items)
+
+
+def difference_task(settings: CompareSettings, items: Sequence[SuspectItem]) -> list[Difference]:
+    """Return the first differences of every item, in order."""
+    from maxbrod.compare.task import find_differences  # noqa: PLC0415 - loads numba
+
+    return [difference for item in items for difference in find_differences(settings, item)]
+
+
+def compacted_task(settings: CompareSettings, items: Sequence[CompactedItem]) -> list[Settled]:
+    """Return what compaction explains of each item."""
+    from maxbrod.compare.compaction import settle  # noqa: PLC0415 - loads numba
+
+    return [settle(settings, item) for item in items]

@@ -13,7 +13,7 @@ from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, topic_id_text
-from maxbrod.restore.plan.rename import unused_rule
+from maxbrod.restore.plan.request import unused_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -11,7 +11,7 @@ from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maxbrod.compare.plan.differences import Difference
+    from maxbrod.compare.plan.parts import Difference
 
 
 def name_of(topic: str, partition: int) -> str:

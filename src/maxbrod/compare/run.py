@@ -25,8 +25,10 @@ from maxbrod.compare.items import (
     Digested,
     Settled,
     SuspectItem,
+    compacted_task,
+    difference_task,
+    digest_task,
 )
-from maxbrod.compare.job import compacted_task, difference_task, digest_task
 from maxbrod.compare.live import LiveCluster, pair_live
 from maxbrod.compare.plan.pairs import (
     BY_OFFSET,
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from maxbrod.compare.plan.differences import Difference
+    from maxbrod.compare.plan.parts import Difference
     from maxbrod.config import Config, KafkaConfig
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.layouts.kafka.format import Slice

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from maxbrod.compare.plan.differences import Difference
+    from maxbrod.compare.plan.parts import Difference
 
 LINES_SHOWN_MAX: Final = 60
 NOTES_SHOWN_MAX: Final = 20

@@ -21,13 +21,12 @@ from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import passed, source_offsets, without_provenance
 from maxbrod.batch.transactions import committed_batches, from_fetch
 from maxbrod.compare.items import CompareItem, CompareSettings, Digested, SuspectItem
-from maxbrod.compare.plan.differences import ABSENT, RECORD, Difference, show_field, show_record
 from maxbrod.compare.plan.pairs import Brought, translate_all
-from maxbrod.compare.plan.parts import Side
+from maxbrod.compare.plan.parts import ABSENT, RECORD, Difference, Side, show_field, show_record
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.reader import read_logs
 from maxbrod.model import AbortedTransaction, Codec, topic_id_of
 from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.storage.stores import open_storage

@@ -11,7 +11,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.digest import Digest, Field, join
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.errors import EXIT_CORRUPT, MaxbrodError, naming
-from maxbrod.layouts.reading import read_records
+from maxbrod.layouts.reader import read_records
 from maxbrod.notices import Notice
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.windows import spread

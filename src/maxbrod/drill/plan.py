@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
-from maxbrod.restore.plan.rename import Rename
-from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, Rename, RestoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

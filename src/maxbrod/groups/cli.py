@@ -17,8 +17,8 @@ from maxbrod.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from maxbrod.groups.movement import RestoredGroups
     from maxbrod.groups.moves import GroupPosition
-    from maxbrod.groups.run import RestoredGroups
 
 app = typer.Typer(no_args_is_help=True, help="Committed offsets of consumer groups, after a restore.")
 _SHARED = (ClusterOptions, *PLACE, JsonOption)
@@ -54,7 +54,7 @@ def rollback(call: Call[GroupsOptions]) -> None:
 
 
 def _open(call: Call[GroupsOptions]) -> RestoredGroups:
-    from maxbrod.groups.run import RestoredGroups  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
+    from maxbrod.groups.movement import RestoredGroups  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
 
     settings = call.config.model_copy(update={"archive": call.archive})
     return RestoredGroups(settings, call.options.restore, force=call.options.force)

@@ -9,11 +9,9 @@ from maxbrod.archive.selection import matches_nothing
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.groups.plan import ExactLog, GroupOffset, MovedLog, RestoredTopic, translate_groups
 from maxbrod.kafka.state.groups import CLASSIC
-from maxbrod.restore.plan.choosing import choose_groups
-from maxbrod.restore.plan.mapping import decode_map
+from maxbrod.restore.plan.mapping import decode_map, decode_shares
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
-from maxbrod.restore.plan.request import OffsetsMode
-from maxbrod.restore.repartition.shares import decode_shares
+from maxbrod.restore.plan.request import OffsetsMode, choose_groups
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from maxbrod.model import TopicPartition
-from maxbrod.restore.repartition.shares import Share, find_position
+from maxbrod.restore.plan.mapping import Share, find_position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -37,8 +37,7 @@ def add(call: Call[HoldOptions]) -> None:
       maxbrod hold add -a /backups/kafka --run latest --why 'before the migration'
     """
     from maxbrod.archive.holds import add_hold  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-    from maxbrod.archive.selection import select_names  # noqa: PLC0415
-    from maxbrod.archive.words import parse_time_ms  # noqa: PLC0415
+    from maxbrod.archive.selection import parse_time_ms, select_names  # noqa: PLC0415
 
     options = call.options
     if not (options.topics or options.since or options.until or options.run):

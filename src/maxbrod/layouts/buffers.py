@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,38 +29,38 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class RecordBuffers:
-    """The columns of a batch of RECORD_SCHEMA as read-only arrays, in the order of the kernels' parameters."""
+_NO_LIMIT: Final = 1 << 62
 
-    __slots__ = ("header_ends", "header_key", "header_value", "key", "kind", "offset", "rows", "timestamp", "value")
 
-    def __init__(self, records: pa.RecordBatch) -> None:
-        self.rows = records.num_rows
-        self.offset = sealed(number_column(records.column("offset")))
-        self.timestamp = sealed(number_column(records.column("timestamp_ms")))
-        self.kind = sealed(number_column(records.column("timestamp_type")))
-        self.key = _sealed(binary_column(records.column("key")))
-        self.value = _sealed(binary_column(records.column("value")))
+class RecordBuffers(NamedTuple):
+    """The columns of a batch of RECORD_SCHEMA as read-only arrays. Kernels take it as a whole."""
+
+    offset: NDArray[np.int64]
+    timestamp: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    key: BinaryColumn
+    value: BinaryColumn
+    header_ends: NDArray[np.int32]
+    header_key: BinaryColumn
+    header_value: BinaryColumn
+
+    @classmethod
+    def of(cls, records: pa.RecordBatch) -> RecordBuffers:
         ends, header_key, header_value = headers_columns(records.column("headers"))
-        self.header_ends = sealed(ends)
-        self.header_key = _sealed(header_key)
-        self.header_value = _sealed(header_value)
-
-    def shape(self) -> tuple[NDArray[Any], ...]:
-        """The arrays from which the lengths of keys, values and headers follow."""
-        key, value, header_value = self.key, self.value, self.header_value
-        return (
-            *(key.ends, key.valid, value.ends, value.valid),
-            *(self.header_ends, self.header_key.ends, header_value.ends, header_value.valid),
+        return cls(
+            offset=sealed(number_column(records.column("offset"))),
+            timestamp=sealed(number_column(records.column("timestamp_ms"))),
+            kind=sealed(number_column(records.column("timestamp_type"))),
+            key=_sealed(binary_column(records.column("key"))),
+            value=_sealed(binary_column(records.column("value"))),
+            header_ends=sealed(ends),
+            header_key=_sealed(header_key),
+            header_value=_sealed(header_value),
         )
 
-    def all(self) -> tuple[NDArray[Any], ...]:
-        """Offset, timestamp, its type; ends, data and validity of keys and values; the same of headers."""
-        return (
-            *(self.offset, self.timestamp, self.kind),
-            *(*self.key, *self.value),
-            *(self.header_ends, *self.header_key, *self.header_value),
-        )
+    @property
+    def rows(self) -> int:
+        return len(self.offset)
 
 
 def _sealed(column: BinaryColumn) -> BinaryColumn:
@@ -145,3 +146,40 @@ def _order(own: NDArray[np.int32], ends: NDArray[np.int32], added: int) -> NDArr
         is_own[at] = False
     order[is_own] = np.arange(int(own.sum()))
     return order
+
+
+@dataclass(slots=True, kw_only=True)
+class Rotation:
+    """The size of the current segment, which ends before the next record once it exceeds its maximum.
+
+    The cut depends on the records alone, not on the batches that bring them. Writing the same records again therefore
+    results in the same segments with the same names. `bytes` includes what precedes the first record.
+    """
+
+    bytes_max: int
+    records_max: int | None
+    bytes_fresh: int
+    bytes: int = 0
+    records: int = 0
+
+    def __post_init__(self) -> None:
+        self.bytes = self.bytes_fresh
+
+    def pieces(self, sizes: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:
+        """Rows [first, last) that go into one segment, by the sizes of records, and whether they begin a new one."""
+        ends = np.cumsum(sizes)
+        row, done = 0, 0
+        while row < len(sizes):
+            begins = not self.records or self._full()
+            if begins:
+                self.bytes, self.records = self.bytes_fresh, 0
+            fits = int(np.searchsorted(ends, done + self.bytes_max - self.bytes, side="right")) + 1
+            room = _NO_LIMIT if self.records_max is None else self.records_max - self.records
+            last = min(max(fits, row + 1), row + room, len(sizes))
+            self.bytes += int(ends[last - 1]) - done
+            self.records += last - row
+            yield row, last, begins
+            row, done = last, int(ends[last - 1])
+
+    def _full(self) -> bool:
+        return self.bytes > self.bytes_max or (self.records_max is not None and self.records >= self.records_max)

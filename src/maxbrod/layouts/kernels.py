@@ -1,6 +1,10 @@
 """The compiled loops that layouts of other tools share. The rules of `maxbrod.batch.kernels` hold here, too.
 
 They read only positions that a layout's own kernel has checked, and stay inside the given arrays.
+
+A kernel of a layout takes `RecordBuffers` or `Room` whole, and unpacks the arrays before its loop. Loops over records
+share no functions that take arrays or tuples of them: numba counts a reference at each call, by which writing took five
+to seventeen times as long (measured with 100,000 records of 100 bytes).
 """
 
 from __future__ import annotations

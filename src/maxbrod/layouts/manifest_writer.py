@@ -85,7 +85,7 @@ class BackupWriter:
             return
         if self._options.extra.get("offset_headers") == "true":
             records = with_headers(records, self._tracking_headers(records))
-        buffers = RecordBuffers(records)
+        buffers = RecordBuffers.of(records)
         if int(buffers.offset[0]) < self._next_offset or (np.diff(buffers.offset) <= 0).any():
             raise RefusedError(
                 f"records of {self._where} do not come in the order of offsets, after offset {self._next_offset - 1}",

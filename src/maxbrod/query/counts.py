@@ -17,7 +17,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from maxbrod.table.read.counting import Count
+    from maxbrod.table.read.counts import Count
 
 _QUERY: Final = re.compile(
     r"""\s* SELECT \s+ (?P<items>[\w\s,*()]+?) \s+ FROM \s+ (?P<table>`[^`]+`|[A-Za-z_]\w*)
@@ -87,7 +87,7 @@ def _names(text: str | None, every: list[str]) -> list[str]:
 
 
 def shown(rows: pa.Table, form: str) -> pa.Table:
-    """The rows in a form of `maxbrod.table.showing`."""
+    """The rows in a form of `maxbrod.table.results`."""
     return _FORMS[form](rows)
 
 

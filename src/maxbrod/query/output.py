@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from maxbrod.archive.words import parse_time_ms
+from maxbrod.archive.selection import parse_time_ms
 from maxbrod.cli.output import out, print_document, print_line, safe_json, safe_text, table
 from maxbrod.errors import EnvironmentMissingError, UsageError
 from maxbrod.text import human_count
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maxbrod.query.run import Query
-    from maxbrod.table.showing import Collected
+    from maxbrod.table.results import Collected
 
 
 ROWS_SHOWN: Final = 100

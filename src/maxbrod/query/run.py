@@ -5,7 +5,6 @@ Only tables that a query names are prepared, and only the columns that it uses a
 
 from __future__ import annotations
 
-import importlib
 import tempfile
 import threading
 import time
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from maxbrod.query.keywords import QueryKeywords, ScopeKeywords
     from maxbrod.query.options import ScopeOptions
     from maxbrod.query.views import Views
-    from maxbrod.table.held import HeldTables
-    from maxbrod.table.showing import Collected
+    from maxbrod.table.results import Collected
+    from maxbrod.table.views import HeldTables
 
 
 _LARGE_BYTES: Final = 256 << 20
@@ -116,11 +115,10 @@ class Query:
 
     def _look_ahead(self, sql: str) -> None:
         """Import what planning needs, which includes pyspark, and read small tables: both while the JVM starts."""
-        for module in ("query.views", "table.narrowing", "table.showing", "table.planned", "table.held"):
-            importlib.import_module(f"maxbrod.{module}")
-        from maxbrod.table.held import HeldTables  # noqa: PLC0415 - pyspark
-        from maxbrod.table.narrowing import mentioned_in  # noqa: PLC0415 - as above
-        from maxbrod.table.views import RecordView  # noqa: PLC0415
+        import maxbrod.query.views  # noqa: PLC0415
+        import maxbrod.table.results  # noqa: F401, PLC0415
+        from maxbrod.table.scans import mentioned_in  # noqa: PLC0415
+        from maxbrod.table.views import HeldTables, RecordView  # noqa: PLC0415
 
         self._held = HeldTables()
         options, topics = self.selected.options, self.selected.views()
@@ -201,9 +199,9 @@ class Query:
         known, topic = view_of(question.table, self.selected.views(), RESERVED[0])
         if not known:
             return None
-        from maxbrod.table.read.counting import count_records, count_whole  # noqa: PLC0415 - pyspark, without a JVM
+        from maxbrod.table.read.counts import count_records, count_whole  # noqa: PLC0415 - pyspark, without a JVM
         from maxbrod.table.read.options import parse_options  # noqa: PLC0415
-        from maxbrod.table.showing import Collected  # noqa: PLC0415
+        from maxbrod.table.results import Collected  # noqa: PLC0415
 
         options = {**self.selected.options, **({} if topic is None else {"topics": topic})}
         parsed = parse_options(options)
@@ -222,7 +220,7 @@ class Query:
 
         `narrowed`: read only what the filters of the query leave. Spark applies the filters in any case.
         """
-        from maxbrod.table.narrowing import find_usage, query_frame  # noqa: PLC0415 - as above
+        from maxbrod.table.scans import find_usage, query_frame  # noqa: PLC0415 - as above
         from maxbrod.table.sql_errors import plain_errors  # noqa: PLC0415
         from maxbrod.table.views import create_held_views, create_views  # noqa: PLC0415
 
@@ -240,9 +238,9 @@ class Query:
             return Question(sql=sql, frame=self._spark.sql(sql.strip().rstrip(";")), used=dict(usage.columns))
 
     def collect(self, question: Question, *, limit: int | None = None, form: str = "arrow") -> Collected:
-        """Run a query and fetch its rows. `form` is one of `maxbrod.table.showing`."""
-        from maxbrod.table.narrowing import reads_enough  # noqa: PLC0415 - as above
-        from maxbrod.table.showing import collect, show  # noqa: PLC0415
+        """Run a query and fetch its rows. `form` is one of `maxbrod.table.results`."""
+        from maxbrod.table.results import collect, show  # noqa: PLC0415
+        from maxbrod.table.scans import reads_enough  # noqa: PLC0415 - as above
 
         shown = show(question.frame, limit=limit, form=form)
         if not reads_enough(shown.frame):
@@ -252,8 +250,8 @@ class Query:
 
     def write(self, question: Question, form: str, folder: str, *, limit: int | None = None) -> None:
         """Run a query whose tasks write the rows into a folder."""
-        from maxbrod.table.narrowing import asks_the_clock, reads_enough  # noqa: PLC0415 - as above
-        from maxbrod.table.showing import as_written, write  # noqa: PLC0415
+        from maxbrod.table.results import as_written, write  # noqa: PLC0415
+        from maxbrod.table.scans import asks_the_clock, reads_enough  # noqa: PLC0415 - as above
 
         def shown(frame: Any) -> Any:  # noqa: ANN401 - a DataFrame
             return as_written(frame if limit is None else frame.limit(limit), form)
@@ -321,7 +319,7 @@ def views(
     `maxbrod.query`. `options` are those of `maxbrod query` that select and decode.
     """
     from maxbrod.query.views import Views  # noqa: PLC0415 - pyspark
-    from maxbrod.table.registering import register  # noqa: PLC0415
+    from maxbrod.table.registration import register  # noqa: PLC0415
     from maxbrod.table.views import create_every_view  # noqa: PLC0415
 
     scope = scope_of(config_with(None, "query", options).query)

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Final
 from pydantic import BaseModel, SecretStr
 
 from maxbrod.archive.pruned import PointInTime, had, places_of
-from maxbrod.archive.selection import incarnations_in, matches_nothing, newest_ids, select_names
+from maxbrod.archive.selection import (
+    incarnations_in,
+    matches_nothing,
+    newest_ids,
+    parse_partitions,
+    parse_time_ms,
+    select_names,
+)
 from maxbrod.archive.snapshots import Moment, find_moment
-from maxbrod.archive.words import parse_partitions, parse_time_ms
 from maxbrod.errors import UsageError
 from maxbrod.model import GapReason
 from maxbrod.table.formats import parse_formats

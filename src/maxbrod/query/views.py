@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 
 from maxbrod.archive.runs import summarise_run
 from maxbrod.catalog.schema import SCHEMA, Kind
-from maxbrod.table.decoding import decoded_column
+from maxbrod.table.decoders import archived_schemas, decoded_column
 from maxbrod.table.formats import format_of, parse_formats
-from maxbrod.table.narrowing import named_in
 from maxbrod.table.read.columns import USUAL
-from maxbrod.table.registry import archived_schemas
+from maxbrod.table.scans import named_in
 from maxbrod.table.views import RECORDS, Decoded, RecordView, SmallView, View
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.snapshots import Moment
     from maxbrod.layouts.schemas_topic import SchemasTopic
     from maxbrod.query.scope import QueryScope, Selected
-    from maxbrod.table.held import HeldTables
+    from maxbrod.table.views import HeldTables
     from maxbrod.work.session import Session
 
 _TIME: Final = pa.timestamp("us", tz="UTC")

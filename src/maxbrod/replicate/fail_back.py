@@ -5,20 +5,25 @@ the old source can be continued at the same offsets, if it has nothing behind th
 diverged: it never arrived at the mirror, and a log cannot be cut. That is named, and nothing is changed. Before a topic
 is continued, all that it has is compared with the archive.
 
-A link that appends needs no equal logs: see `fail_back_appended`.
+A link that appends needs no equal logs. The last mark of the promoted link, which the snapshots of the way back
+contain, says how far the old source had been carried, and where the promoted topic ended then: the way back begins
+there. What has come from the old source names it in its headers, and is left out. Ingress does the rest, exactly once:
+the first mark of its link is all that it needs. What the old source has behind the offset that was carried exists only
+there; it is named, and stays.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.replicate.fail_back_appended import appended_ways_back, begin_way_back
-from maxbrod.replicate.fail_back_report import FailBackReport, WayBack
+from maxbrod.model import TopicPartition, now_ms, topic_id_of, topic_id_text
+from maxbrod.replicate.ingress.positions import put_mark, read_brought, stable_extent, take_position
 from maxbrod.replicate.ingress.topics import NO_LEADER
-from maxbrod.replicate.link import Offsets, Order, order_of, promotions_in
+from maxbrod.replicate.link import AppendPlace, Mark, Offsets, Order, State, order_of, promotions_in, promotions_of
 from maxbrod.replicate.promote import put_orders
+from maxbrod.replicate.report import FailBackReport, WayBack
 from maxbrod.replicate.status import destination_ends
 from maxbrod.replicate.verify import verify
 from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
@@ -28,8 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from maxbrod.config import Config
-    from maxbrod.model import TopicPartition
+    from maxbrod.replicate.view import Newest
     from maxbrod.work.session import Session
+
 
 _OPERATION: Final = "fail back"
 
@@ -104,3 +110,114 @@ def ways_back(
             )
         )
     return found
+
+
+def appended_ways_back(
+    client: KafkaClient,
+    view: LinkView,
+    newest: Newest,
+    partitions: Sequence[MirroredPartition],
+    ends: Mapping[TopicPartition, int],
+) -> list[WayBack]:
+    """The way back of each partition. `ends` are the ends of the logs here."""
+    promoted = promotions_of(newest.cluster.groups, view.here())
+    ids = _topic_ids(client, view, partitions)
+    found = []
+    for partition in partitions:
+        topic_id, end = ids[partition.where.topic], ends[partition.where]
+        mark = promoted.get((partition.source_where, topic_id))
+        why = _why_not(partition, mark, end)
+        diverged, count = None, None
+        if mark is not None and why is None:
+            diverged, count = _diverged(client, view, partition, topic_id, mark.next_offset)
+        begin = None if mark is None or mark.append is None else mark.append.promoted
+        found.append(
+            WayBack(
+                topic=partition.where.topic,
+                partition=partition.where.partition,
+                end=end,
+                promoted_at=None if mark is None else mark.next_offset,
+                new=0 if begin is None else max(partition.extent.end - begin, 0),
+                diverged=diverged,
+                why=why,
+                begin=begin,
+                diverged_records=count,
+            )
+        )
+    return found
+
+
+def begin_way_back(
+    client: KafkaClient, view: LinkView, partitions: Sequence[MirroredPartition], ways: Sequence[WayBack]
+) -> None:
+    """Give the link its first marks. A link that has begun keeps those it has: this may be repeated."""
+    link, ids = view.link(), _topic_ids(client, view, partitions)
+    for each, way in zip(partitions, ways, strict=True):
+        position = take_position(client, link, each.key, joined=each.mirror.joined, patience_s=view.patience_s)
+        topic_id, mark = ids[each.where.topic], position.mark
+        if mark is not None and mark.append is not None and mark.append.topic_id == topic_id:
+            if mark.topic_id == each.id.topic_id and mark.state is not State.PROMOTED:
+                continue
+            raise RefusedError(
+                "this link has brought records of another topic, or was promoted",
+                operation="fail back",
+                object_name=str(each.where),
+                hint="name another --link for the way back",
+            )
+        if way.begin is None:
+            raise AssertionError("only what is known to have been promoted")
+        first = Mark(
+            source=each.mirror.source.name,
+            topic_id=each.id.topic_id,
+            next_offset=way.begin,
+            version=view.version,
+            at_ms=now_ms(),
+            state=State.CATCHING_UP,
+            origins=each.origins,
+            append=AppendPlace(topic_id=topic_id, end=0, last=-1, leader_epoch=-1, begin=way.begin),
+        )
+        put_mark(client, position, first, patience_s=view.patience_s)
+
+
+def _why_not(each: MirroredPartition, mark: Mark | None, end: int) -> str | None:
+    if mark is None or mark.append is None or mark.append.promoted is None:
+        return "the archive does not say that a link from this very topic was promoted there"
+    if mark.append.topic_id != each.id.topic_id:
+        return "the promoted topic was deleted and created again"
+    if end < mark.next_offset:
+        return (
+            f"the log here ends at {end}, and the link had carried it up to {mark.next_offset}: records were lost "
+            "here, and those that come from here are left out on the way back"
+        )
+    if each.extent.end < mark.append.promoted:
+        return (
+            f"the archive ends at {each.extent.end}, before the promotion at {mark.append.promoted}: egress must go on"
+        )
+    return None
+
+
+def _diverged(
+    client: KafkaClient, view: LinkView, each: MirroredPartition, topic_id: str, carried: int
+) -> tuple[tuple[int, int] | None, int]:
+    """The committed records behind what was carried, without those that have come back already."""
+    start, stable = stable_extent(client, each.where, patience_s=view.patience_s)
+    first, last, count = None, -1, 0
+    for seen in read_brought(
+        client,
+        each.where,
+        (max(start, carried), stable),
+        topic_id_of(topic_id),
+        view.link().restore_id(each.id.topic_id),
+        patience_s=view.patience_s,
+    ):
+        own = seen.offset[seen.source < 0]
+        if len(own):
+            first, last = int(own[0]) if first is None else first, int(own[-1])
+            count += len(own)
+    return (None if first is None else (first, last + 1)), count
+
+
+def _topic_ids(client: KafkaClient, view: LinkView, partitions: Sequence[MirroredPartition]) -> dict[str, str]:
+    names = sorted({partition.where.topic for partition in partitions})
+    present = client.metadata(names, deadline=view.deadline()).topics
+    return {name: topic_id_text(present[name].topic_id) for name in names}

@@ -17,7 +17,7 @@ from maxbrod import strict_json
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.rename import is_topic_name
+from maxbrod.restore.plan.request import is_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

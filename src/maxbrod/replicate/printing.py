@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maxbrod.model import TopicPartition
-    from maxbrod.replicate.fail_back_report import FailBackReport
     from maxbrod.replicate.ingress.follow import Interval
     from maxbrod.replicate.promote import PromoteReport
     from maxbrod.replicate.repair import RepairReport
+    from maxbrod.replicate.report import FailBackReport
     from maxbrod.replicate.status import LinkStatus
 
 _RUNBOOKS: Final = (

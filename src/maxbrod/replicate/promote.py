@@ -25,10 +25,9 @@ from maxbrod.kafka.wire.client import KafkaClient, Leader
 from maxbrod.kafka.wire.metadata import by_topic
 from maxbrod.model import TopicPartition, now_ms, topic_id_text
 from maxbrod.replicate.heartbeat import STALE_MS, Heartbeat, read_heartbeats
-from maxbrod.replicate.ingress.brought import stable_extent
 from maxbrod.replicate.ingress.groups import carry_appended_groups, carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
-from maxbrod.replicate.ingress.positions import is_over, put_mark, take_position
+from maxbrod.replicate.ingress.positions import is_over, put_mark, stable_extent, take_position
 from maxbrod.replicate.link import AppendPlace, Link, Mark, Offsets, Order, PositionKey, State, links_in, order_of
 from maxbrod.replicate.report import PartitionStatus, status_of, unmatched_line
 from maxbrod.replicate.status import existing, fault_of

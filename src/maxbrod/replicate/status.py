@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, ObjectNotFoundError, UnavailableError
-from maxbrod.kafka.fetch.log_tails import read_tail
+from maxbrod.kafka.produce.producer_ids import read_tail
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition, now_ms

@@ -33,7 +33,7 @@ from maxbrod.replicate.link import (
     read_orders,
 )
 from maxbrod.replicate.report import NEVER_ARCHIVED, Lacking
-from maxbrod.restore.plan.rename import parse_rename
+from maxbrod.restore.plan.request import parse_rename
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

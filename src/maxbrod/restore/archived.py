@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.archive.pruned import PointInTime, had
 from maxbrod.archive.selection import Incarnation, incarnations_in, newest_ids
 from maxbrod.archive.snapshots import Moment, find_moment
-from maxbrod.restore.plan.choosing import Chosen, choose_incarnations
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.plan import SourceArchive
+from maxbrod.restore.plan.request import Chosen, choose_incarnations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

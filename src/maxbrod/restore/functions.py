@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Unpack
 
-from maxbrod.archive.words import parse_partitions, parse_time_ms
+from maxbrod.archive.selection import parse_partitions, parse_time_ms
 from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with
-from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import (
     RestoreRequest,
     parse_batches,
     parse_offsets,
     parse_partition_counts,
     parse_range,
+    parse_rename,
 )
 from maxbrod.restore.run import Restore
 from maxbrod.work.progress import OnProgress, silent

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from maxbrod.archive.words import INT64_MAX
+from maxbrod.archive.selection import INT64_MAX
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import Problem, ProblemKind
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
-from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.reader import read_logs
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.plan.mapping import build_map, decode_map, encode_map
 from maxbrod.restore.plan.plan import RestorePlan, sources_of

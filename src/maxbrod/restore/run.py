@@ -22,21 +22,19 @@ from maxbrod.model import now_ms
 from maxbrod.restore.archived import ArchivedRows, ArchivedState, look_at_archive
 from maxbrod.restore.items import restore_slices, restore_tasks
 from maxbrod.restore.job import run_restore_tasks
-from maxbrod.restore.lock import alone
 from maxbrod.restore.loss import Losses, damaged_part, find_losses, joined, listed_losses, losses_of, unknown_losses
 from maxbrod.restore.meter import RestoreMeter
-from maxbrod.restore.plan.changes import refuse_changes
-from maxbrod.restore.plan.choosing import choose_groups
 from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order, refusal
 from maxbrod.restore.plan.plan import RestorePlan, plan_restore, sources_of, without_lost
 from maxbrod.restore.plan.preflight import lost_obstacles
-from maxbrod.restore.plan.request import RestoreRequest, command_digest
-from maxbrod.restore.plan.resume import done_before, held_by
+from maxbrod.restore.plan.request import RestoreRequest, choose_groups, command_digest
+from maxbrod.restore.plan.resume import done_before, held_by, refuse_changes
 from maxbrod.restore.plan.sources import revisions_of
 from maxbrod.restore.plan.targets import Right, TargetState
 from maxbrod.restore.report import AGAIN, RestoreReport, report_of
 from maxbrod.restore.state import (
+    alone,
     find_finished,
     find_interrupted,
     keep_producers,

@@ -1,21 +1,28 @@
-"""What a restore stores in the archive: its plan before it changes anything, and its report when it has finished.
+"""The objects that a restore stores in the archive: its plan before it changes anything, its report at the end.
 
-A plan without a report is an interrupted restore. The same command resumes it.
+A plan without a report is an interrupted restore. The same command resumes it. A plan is JSON in zstd with a digest, so
+that a resumed restore runs the plan that was stored, or nothing.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+import os
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import cramjam
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from maxbrod import strict_json
 from maxbrod.archive.archive import RESTORES
-from maxbrod.batch.compression import unpack_document
+from maxbrod.batch.compression import compress, unpack_document
+from maxbrod.cache import cache_dir
 from maxbrod.errors import (
     CorruptDataError,
     ObjectExistsError,
@@ -23,16 +30,18 @@ from maxbrod.errors import (
     RefusedError,
     UnsupportedFormatError,
 )
-from maxbrod.model import PartitionId
-from maxbrod.restore.plan.document import decode_plan, encode_plan
+from maxbrod.model import Codec, PartitionId
+from maxbrod.private_files import make_private, opened
 from maxbrod.restore.plan.plan import RestorePlan, without_lost
 from maxbrod.restore.plan.sources import UnreadableRange  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.restore.staged_objects import PLAN, REPORT, stored_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from maxbrod.storage.interface import Storage
+
 
 Value = TypeVar("Value")
 
@@ -42,6 +51,11 @@ _LOST: Final = "lost"
 _PRODUCERS: Final = "producers.json.zst"
 _DIGEST_LETTERS: Final = 16
 _UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
+
+FORMAT_FIELD: Final = "maxbrod.restore"
+FORMAT_VERSION: Final = 1
+_DIGEST_FIELD: Final = "sha256"
+_OPERATION: Final = "read the plan of a restore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,3 +277,120 @@ def _last(storage: Storage, command: str) -> tuple[str | None, bool]:
 
 def _number(restore_id: str) -> int:
     return int(restore_id.rpartition("-")[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    plan: RestorePlan
+
+
+@cache
+def _documents() -> TypeAdapter[_Document]:
+    """Made when it is first needed: that takes 0.1 s, and most commands read no plan."""
+    return TypeAdapter(_Document)
+
+
+def encode_plan(plan: RestorePlan) -> bytes:
+    """The same plan gives the same bytes."""
+    document = {FORMAT_FIELD: FORMAT_VERSION, "plan": _encode(plan)}
+    text = _text({**document, _DIGEST_FIELD: hashlib.sha256(_text(document)).hexdigest()})
+    return compress(Codec.ZSTD, np.frombuffer(text, np.uint8))
+
+
+def decode_plan(data: bytes, *, object_name: str | None = None) -> RestorePlan:
+    """UnsupportedFormatError: this release does not know the version. CorruptDataError: the plan is damaged.
+
+    Keys that this release does not know are ignored.
+    """
+    try:
+        document = strict_json.parse(unpack_document(data))
+        version, digest = document.get(FORMAT_FIELD), document.pop(_DIGEST_FIELD, None)
+        text = _text(document)
+    except (CorruptDataError, ValueError, AttributeError) as error:
+        raise _damaged(str(error), object_name) from error
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise UnsupportedFormatError(
+            f"the plan of a restore has version {version!r}",
+            operation=_OPERATION,
+            object_name=object_name,
+            hint=f"this release knows version {FORMAT_VERSION}; resume with the release that started the restore",
+        )
+    if digest != hashlib.sha256(text).hexdigest():
+        raise _damaged("its digest does not match", object_name)
+    try:
+        return _documents().validate_json(text, strict=True).plan
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _damaged(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", object_name) from error
+
+
+def _encode(value: object) -> Any:  # noqa: ANN401 - JSON
+    """Leaves out fields that have their defaults: there may be 100,000 partitions."""
+    if is_dataclass(value):
+        pairs = ((field, getattr(value, field.name)) for field in fields(value))
+        return {each.name: _encode(found) for each, found in pairs if found != _default(each)}
+    if isinstance(value, tuple):
+        return [_encode(each) for each in value]
+    return dict(value) if isinstance(value, dict) else value
+
+
+def _default(field: Any) -> Any:  # noqa: ANN401 - of any type
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _text(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _damaged(what: str, object_name: str | None) -> CorruptDataError:
+    return CorruptDataError(
+        f"the plan of a restore is damaged: {what}",
+        operation=_OPERATION,
+        object_name=object_name,
+        hint="delete what was restored so far, and restore again",
+    )
+
+
+@contextmanager
+def alone(restore_id: str) -> Iterator[None]:
+    """Keep other processes of this machine from carrying out the same restore. Without a cache folder there is no lock.
+
+    Brokers would recognize records that both send, by their sequence numbers, but not the markers in holes, which have
+    none. The kernel releases a lock when its process ends, so a restore that was killed blocks nobody. Processes on
+    other machines do not see the lock: the object of the plan, which is created once, keeps them from starting the same
+    restore. RefusedError: another process is carrying it out.
+    """
+    path = _lock_path(restore_id)
+    if path is None:
+        yield
+        return
+    with opened(path, create=True) as file:
+        if not _take_lock(file):
+            raise RefusedError(
+                "another process on this machine is carrying out the same restore",
+                operation="restore",
+                object_name=restore_id,
+                hint="wait until it has ended, or stop it; then run the same command again",
+            )
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _take_lock(file: int) -> bool:
+    """Take the lock. A file that the last holder has just removed is not the lock any more: others create a new one."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return os.fstat(file).st_nlink > 0
+
+
+def _lock_path(restore_id: str) -> Path | None:
+    try:
+        folder = cache_dir() / "restores"
+        make_private(folder)
+    except OSError:
+        return None
+    return folder / f"{restore_id}.lock"

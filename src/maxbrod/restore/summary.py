@@ -1,4 +1,7 @@
-"""The plan and the report of a restore, printed for a person. The length is bounded; `--json` has everything."""
+"""The plan and the report of a restore, printed for a person, and the decision between them.
+
+The length is bounded; `--json` has everything.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+import typer
 from rich.text import Text
 
-from maxbrod.cli.output import out, print_line, table
-from maxbrod.errors import EXIT_DONE, MaxbrodError, error_of
+from maxbrod.cli.output import err, out, print_json, print_line, table
+from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, error_of
 from maxbrod.restore.plan.access import AccessPlan, describe_acl, describe_quota
-from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, refusal
 from maxbrod.restore.plan.plan import LeftOut, PlanLine, RestorePlan, describe
 from maxbrod.restore.report import AGAIN, PartitionReport, RestoreReport, pruned_in
 from maxbrod.text import counted, human_bytes, human_count, human_time
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from maxbrod.groups.moves import GroupPosition, MissingGroup
+
 
 LINES_SHOWN_MAX: Final = 60
 OBSTACLES_SHOWN_MAX: Final = 10
@@ -300,3 +305,49 @@ def verdict(report: RestoreReport) -> Text:
         ("records complete, groups not", "bold red"),
         f"; stop their members, then: maxbrod groups apply --restore {report.restore_id}",
     )
+
+
+def decide(plan: RestorePlan, *, dry_run: bool, yes: bool, quiet: bool, as_json: bool) -> int | None:
+    """Show the plan and ask for confirmation. RefusedError: not confirmed.
+
+    Return the exit code of a command that ends here, or None if the plan may run.
+    """
+    if dry_run:
+        return _show(plan, quiet=quiet, as_json=as_json)
+    refused = refusal(plan.obstacles)
+    asks = out.is_terminal and not (yes or quiet or as_json)
+    if asks:
+        print_plan(plan)
+    if not as_json:
+        told = next((obstacle for obstacle in plan.obstacles if obstacle.fatal), None)
+        print_obstacles(plan, err, fatal_only=quiet, unknown=False, told=told)
+    if refused is not None and as_json:
+        print_json(refusal_document(plan, refused))
+        return refused.exit_code
+    if refused is not None:
+        raise refused
+    if asks and not _agreed("Restore this?"):
+        raise RefusedError("nothing was changed: it was not agreed to", hint="use --yes to run without confirmation")
+    return None
+
+
+def _agreed(question: str) -> bool:
+    """Whether the user confirmed. Ctrl-C and the end of the input count as no."""
+    try:
+        return typer.confirm(question, default=False)
+    except (typer.Abort, KeyboardInterrupt, EOFError):
+        print_line("")
+        return False
+
+
+def _show(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:
+    refused = refusal(plan.obstacles)
+    if as_json:
+        print_json(plan_document(plan, refused))
+    else:
+        if not quiet:
+            print_plan(plan)
+        print_obstacles(plan, out, fatal_only=quiet, unknown=True)
+        if not quiet:
+            print_line("nothing was changed" if refused is None else "this cannot be restored; nothing was changed")
+    return EXIT_DONE if refused is None else refused.exit_code

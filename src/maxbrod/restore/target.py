@@ -33,12 +33,10 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
 from maxbrod.restore.plan.access import describe_acl, describe_quota, plan_quotas
-from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT, ConfigChange
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
-from maxbrod.restore.plan.rename import is_topic_name
-from maxbrod.restore.plan.request import OffsetsMode
+from maxbrod.restore.plan.request import OffsetsMode, is_topic_name
 from maxbrod.restore.plan.resume import check_topic
-from maxbrod.restore.plan.targets import LogExtent, Right, TargetState, TargetTopic
+from maxbrod.restore.plan.targets import MESSAGE_BYTES_DEFAULT, ConfigChange, LogExtent, Right, TargetState, TargetTopic
 from maxbrod.restore.task import transactional_id_of
 
 if TYPE_CHECKING:

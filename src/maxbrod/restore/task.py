@@ -23,20 +23,18 @@ import numpy as np
 from maxbrod.batch.coalesce import AUTO, JOIN, Batches, Coalescer, same_records
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.headers import walk
-from maxbrod.batch.provenance import Provenance  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.batch.replay import Replayed, replay
 from maxbrod.errors import MaxbrodError, RefusedError, TopicGoneError, UsageError
-from maxbrod.kafka.fetch.log_tails import LogTail, next_sequence, read_tail
 from maxbrod.kafka.fetch.offsets import log_ends
 from maxbrod.kafka.produce.appends import Append, Batch, Feed, Hole, sequence_after, stamped
 from maxbrod.kafka.produce.empty_offsets import fill_by_transactions
 from maxbrod.kafka.produce.producer import produce_all
-from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+from maxbrod.kafka.produce.producer_ids import LogTail, ProducerIdentity, next_sequence, read_tail
 from maxbrod.kafka.produce.refusals import prove_topic
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline, Pace
-from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
-from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.kafka.format import Slice
+from maxbrod.layouts.reader import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
 from maxbrod.restore.plan.mapping import build_map, encode_map
 from maxbrod.restore.plan.request import BatchesMode
@@ -47,7 +45,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from maxbrod.batch.provenance import Provenance
     from maxbrod.config import KafkaConfig, StorageConfig
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.storage.interface import Storage
 
 _OPERATION: Final = "restore"

@@ -83,7 +83,7 @@ class Root:
                 os.unlink(last, dir_fd=parent)
 
     def leads_out(self, name: str) -> bool:
-        """Whether a link leads to something that exists outside this root.
+        """True if a link leads to something that exists outside this root.
 
         A dangling link, or one to something below the root, hides no data.
         """

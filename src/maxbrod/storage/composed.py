@@ -66,8 +66,8 @@ class OverlaidStorage(Storage):
     def list(self, folder: str = "") -> Iterator[ObjectInfo]:
         if f"{folder.rstrip('/')}/".startswith(self._moved):
             listed = self._base.list(f"{OWN_FOLDER}/{folder}")
-            return (replace(each, path=each.path.removeprefix(f"{OWN_FOLDER}/")) for each in listed)
-        return (each for each in self._base.list(folder) if not each.path.startswith(f"{OWN_FOLDER}/"))
+            return (replace(info, path=info.path.removeprefix(f"{OWN_FOLDER}/")) for info in listed)
+        return (info for info in self._base.list(folder) if not info.path.startswith(f"{OWN_FOLDER}/"))
 
     def delete(self, paths: Iterable[str]) -> None:
         self._base.delete([self._target(path) for path in paths])
@@ -107,7 +107,7 @@ class JoinedStorage(Storage):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        paths = [Path(unquote(each)) for each in url.removeprefix(_SCHEME).split(",")]
+        paths = [Path(unquote(path)) for path in url.removeprefix(_SCHEME).split(",")]
         self._parts: Final = {f"{number}-{path.name}": LocalStorage(path) for number, path in enumerate(paths)}
 
     def name_of(self, path: str) -> str:

@@ -148,7 +148,7 @@ class _Failure:
 
     @property
     def way(self) -> str | None:
-        """How the connection failed, in the HTTP client's word; empty if it does not say."""
+        """The HTTP client's word for the failure of the connection; empty if it does not say."""
         connection = _CONNECTION.search(self.text)
         if connection is None:
             return "" if "HTTP error" in self.text else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """What a storage knows about an object without reading it. `etag` distinguishes two objects of the same name."""
+    """An object as a storage lists it, without reading it. `etag` distinguishes two objects of the same name."""
 
     path: str
     size: int
@@ -85,7 +85,7 @@ class Storage(ABC):
     """
 
     distant: bool = True
-    """Whether a read waits for a network, so that a reader should have several under way."""
+    """True if a read waits for a network, so that a reader should have several under way."""
 
     def __init__(self, url: str) -> None:
         self.url = url

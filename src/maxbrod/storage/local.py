@@ -178,7 +178,7 @@ class LocalStorage(Storage):
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
         with self._errors("get_ranges", path), self._open(path) as file:
-            return [self._range(path, file.fileno(), each) for each in ranges]
+            return [self._range(path, file.fileno(), part) for part in ranges]
 
     def head(self, path: str) -> ObjectInfo:
         check_name(path)

@@ -28,11 +28,11 @@ class ObjectFile(io.RawIOBase):
 
     def fetch(self, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
         """Fetch these ranges at once and keep them until others are fetched."""
-        for each in ranges:
-            if each.start + each.size > self._size:
-                raise TruncatedDataError(f"a column should end at byte {each.start + each.size} of {self._size}")
+        for wanted in ranges:
+            if wanted.start + wanted.size > self._size:
+                raise TruncatedDataError(f"a column should end at byte {wanted.start + wanted.size} of {self._size}")
         parts = self._storage.get_ranges(self._path, ranges) if ranges else []
-        self._ahead = [(each.start, part) for each, part in zip(ranges, parts, strict=True)]
+        self._ahead = [(wanted.start, part) for wanted, part in zip(ranges, parts, strict=True)]
         return parts
 
     def readable(self) -> bool:

@@ -205,7 +205,7 @@ class RemoteStorage(Storage):
         )
 
     def has_landed(self, path: str, write_id: str) -> bool:
-        """Whether this very write created the object, if there is one."""
+        """True if this very write created the object, if there is one."""
         try:
             found = self._retried("create", path, lambda: obstore.get(self._clients.once, path, options={"head": True}))
         except ObjectNotFoundError:
@@ -239,12 +239,12 @@ def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
     too short: exactly the case that must be reported.
     """
     spans: list[ByteRange] = []
-    for each in sorted((each for each in ranges if each.size), key=lambda each: each.start):
-        end = each.start + each.size
-        if spans and each.start - (spans[-1].start + spans[-1].size) <= GAP_BYTES_MAX:
+    for span in sorted((span for span in ranges if span.size), key=lambda span: span.start):
+        end = span.start + span.size
+        if spans and span.start - (spans[-1].start + spans[-1].size) <= GAP_BYTES_MAX:
             last = spans.pop()
-            each = ByteRange(start=last.start, size=max(end, last.start + last.size) - last.start)  # noqa: PLW2901
-        spans.append(each)
+            span = ByteRange(start=last.start, size=max(end, last.start + last.size) - last.start)  # noqa: PLW2901
+        spans.append(span)
     return spans
 
 
@@ -254,13 +254,13 @@ def cut_ranges(
     """The bytes of each range, from the answers for the spans of `join_ranges`."""
     starts = [span.start for span in spans]
     pieces: list[memoryview] = []
-    for each in ranges:
-        if not each.size:
+    for wanted in ranges:
+        if not wanted.size:
             pieces.append(memoryview(b""))
             continue
-        span = bisect_right(starts, each.start) - 1
-        position = each.start - starts[span]
-        pieces.append(answers[span][position : position + each.size])
+        span = bisect_right(starts, wanted.start) - 1
+        position = wanted.start - starts[span]
+        pieces.append(answers[span][position : position + wanted.size])
     return pieces
 
 

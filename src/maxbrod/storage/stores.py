@@ -251,7 +251,7 @@ def _profile(environ: Mapping[str, str]) -> dict[str, str]:
             hint="correct it, or unset it",
         )
     found = [dict(file[part]) for file, part in ((config, section), (shared, name)) if file.has_section(part)]
-    return {key: value for each in found for key, value in each.items()}
+    return {key: value for section in found for key, value in section.items()}
 
 
 def _read(environ: Mapping[str, str], variable: str, name: str) -> ConfigParser:
@@ -271,7 +271,7 @@ def _read(environ: Mapping[str, str], variable: str, name: str) -> ConfigParser:
 def _keys(profile: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     if "aws_access_key_id" in profile and "aws_secret_access_key" in profile:
         return dict(profile)
-    means = next((each for each in _UNSUPPORTED if each in profile), None)
+    means = next((name for name in _UNSUPPORTED if name in profile), None)
     if means is not None:
         raise UsageError(
             f"the AWS profile uses {means}, which maxbrod cannot follow",

@@ -5,7 +5,7 @@ Importing this registers the format with the active session, if there is one; `r
 
 from __future__ import annotations
 
-from maxbrod.table.registering import register, register_active
+from maxbrod.table.registration import register, register_active
 
 __all__ = ["register"]
 

@@ -11,7 +11,7 @@ and gets the plan that an earlier query left. So a self-join, a union or two sub
 Nothing in a task tells which scan it belongs to. Hence the plan must be the same for all scans, and only options narrow
 a read.
 `maxbrod query`, which knows all scans of its query before it creates a frame, puts their filters into an option
-(`narrowing`).
+(`scans`).
 
 Other objects either live only as long as what they were created for, or hold options only:
 
@@ -28,27 +28,74 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
 )
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from maxbrod.table.read.columns import column_names, names_in, spark_schema
-from maxbrod.table.read.options import TableOptions, parse_options, wanted_columns
-from maxbrod.table.stream.options import parse_stream_options
-from maxbrod.table.stream.reader import ArchiveStreamReader
-from maxbrod.table.travelling import Travelling
+from maxbrod.table.read.options import GivenOptions, TableOptions, parse_options, parse_stream_options
+from maxbrod.table.stream.positions import encode_start
 from maxbrod.work.settling import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from maxbrod.table.read.options import StreamOptions
+    from maxbrod.table.stream.follower import Follower
+
 
 _TO_KAFKA: Final = "kafka.bootstrap.servers"
 """If this option is given, a DataFrame is written into a cluster, not into an archive."""
+
+
+class Travelling:
+    """A reader or writer that pickles as a function that travels by value, and its own class and fields as bytes.
+
+    The session may be somebody else's, so no preflight has tested its workers: one that lacks maxbrod says what to set.
+    Spark would report only that a module is missing, from inside of its own unpickling.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        from pyspark import cloudpickle  # noqa: PLC0415 - only where one travels
+
+        return _opener(), (cloudpickle.dumps((type(self), self.__dict__)),)
+
+
+def _opener() -> Callable[[bytes], Any]:
+    def opened(packed: bytes) -> Any:  # noqa: ANN401 - any of the classes
+        import pickle  # noqa: PLC0415 - a nested function travels by value, so it imports all that it needs
+
+        try:
+            kind, fields = pickle.loads(packed)  # noqa: S301 - the driver has pickled it
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("maxbrod"):
+                raise
+            import socket  # noqa: PLC0415
+            import sys  # noqa: PLC0415
+
+            raise ModuleNotFoundError(
+                f"the Python of the Spark workers on {socket.gethostname()} ({sys.executable}) has no maxbrod: start "
+                "the session with spark.archives and spark.pyspark.python as 'maxbrod cluster pack' prints them; "
+                "docs/cluster.md says how",
+                name=error.name,
+            ) from None
+        made = kind.__new__(kind)
+        made.__dict__.update(fields)
+        return made
+
+    return opened
 
 
 class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
@@ -58,7 +105,8 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
 
     def schema(self) -> StructType:
         # Other options are not checked yet: a stream has others than a read, and Spark does not say which this is.
-        return spark_schema(column_names(wanted_columns(self.options)))
+        given = GivenOptions({name.lower(): value for name, value in self.options.items()})
+        return spark_schema(column_names(given.get("columns")))
 
     def reader(self, schema: StructType) -> ArchiveReader:
         return ArchiveReader(parse_options(self.options), names_in(schema))
@@ -105,10 +153,52 @@ class ArchiveReader(Travelling, DataSourceReader):  # type: ignore[misc]  # as a
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from maxbrod.storage.stores import open_storage  # noqa: PLC0415
-        from maxbrod.table.read.reading import read_split  # noqa: PLC0415 - numba, which the plan does not need
+        from maxbrod.table.read.rows import read_split  # noqa: PLC0415 - numba, which the plan does not need
 
         options = self._options
         storage = open_storage(options.url, options.storage)
         reads: Any = partition.value
         yield from read_split(storage, reads, options.scopes, self._names, committed=options.committed)
         settle()
+
+
+class ArchiveStreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # not typed
+    def __init__(self, options: StreamOptions, names: Sequence[str]) -> None:
+        self._options = options
+        self._names = tuple(names)
+        self._follower: Follower | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """The same at every call, because Spark calls it again when it repeats the first batch."""
+        return encode_start(self._options.starting)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.offsets_max is not None:
+            return ReadMaxRows(self._options.offsets_max)
+        return ReadAllAvailable() if self._options.bytes_max is None else ReadMaxBytes(self._options.bytes_max)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return self._following().latest(start, limited=not isinstance(limit, ReadAllAvailable))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._following().stand_still()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition(split) for split in self._following().plan(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from maxbrod.storage.stores import open_storage  # noqa: PLC0415
+        from maxbrod.table.read.rows import read_split  # noqa: PLC0415 - numba, which the plan does not need
+
+        table = self._options.table
+        storage = open_storage(table.url, table.storage)
+        reads: Any = partition.value
+        yield from read_split(storage, reads, [table.scope], self._names, committed=table.committed)
+        settle()
+
+    def _following(self) -> Follower:
+        if self._follower is None:
+            from maxbrod.table.stream.follower import Follower  # noqa: PLC0415 - Delta, which no task needs
+
+            self._follower = Follower(self._options)
+        return self._follower

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LINES_BEFORE: Final = 1
-"""How many lines `maxbrod.table.narrowing.checked` adds above the user's query."""
+"""How many lines `maxbrod.table.scans.checked` adds above the user's query."""
 
 _OURS: Final = re.compile(r"maxbrod\.errors\.(\w+): ([^\n]*)")
 _SPARKS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\] (.*?) SQLSTATE: (\w{5})", re.DOTALL)

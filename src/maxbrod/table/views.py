@@ -1,6 +1,15 @@
 """An archive's tables as views of a Spark session: `records`, one for each topic, and small ones made elsewhere.
 
 A view always has all of its columns, but reads only those that a query uses. The others are null and are never built.
+
+Reads are planned in the driver where they can be. For the format `maxbrod` Spark starts more Python processes: to look
+the format up, to create the source and to plan. Here only tasks run Python, and if the rows of the catalog are enough,
+none does.
+
+Small tables are read whole by the driver, once, and Spark keeps them in memory. A Python task costs a query 1.9 s of
+processor time the first time, and the plan over empty tables that finds columns and filters 0.7 s (docs/benchmarks.md).
+Reading as much as one task would read takes less than that, while the JVM starts, and later queries of the same session
+find the records in memory.
 """
 
 from __future__ import annotations
@@ -19,18 +28,21 @@ from pyspark.sql import functions as spark_functions
 from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 
 from maxbrod.batch.columns import number_array, text_array
-from maxbrod.table.narrowing import READER, Usage, quoted
-from maxbrod.table.read.columns import USUAL, are_in_rows, frame_of, spark_schema
-from maxbrod.table.read.counting import Count, count_slices
-from maxbrod.table.read.options import SCOPES, parse_options
+from maxbrod.errors import MaxbrodError
+from maxbrod.storage.local import LocalStorage
+from maxbrod.storage.stores import open_storage
+from maxbrod.table.read.columns import USUAL, are_in_rows, arrow_schema, frame_of, spark_schema
+from maxbrod.table.read.counts import Count, count_slices
+from maxbrod.table.read.options import SCOPES, SPLIT_BYTES, TableOptions, parse_options
 from maxbrod.table.read.scope import Scope, encode_scopes
 from maxbrod.table.read.splits import find_slices, group, open_table
-from maxbrod.table.registering import register
+from maxbrod.table.registration import register
+from maxbrod.table.scans import READER, Usage, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from maxbrod.table.read.options import TableOptions
+    from maxbrod.table.read.scope import SliceRead
 
 
 RECORDS: Final = "records"
@@ -41,6 +53,15 @@ _PACKED_BYTES_MAX: Final = 1 << 20
 """Every task gets the splits of all tasks. Beyond this, Spark would have to broadcast them."""
 _CHUNK_RECORDS: Final = 1 << 14
 _COUNTED_MAX: Final = _CHUNK_RECORDS << 20
+
+_STORED_BYTES_MAX: Final = SPLIT_BYTES
+_LOCAL_SLICES_MAX: Final = 1000
+_REMOTE_SLICES_MAX: Final = 32
+"""Each costs a request. More are left to a plan that may need few of them."""
+_DECODED_BYTES_MAX: Final = 64 << 20
+"""Of all tables of one query or prompt. They are in the driver's heap, which has 1 GiB by default."""
+_PARTITION_BYTES: Final = 16 << 20
+"""One partition needs no exchange: that is worth more than a second core for so few bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +208,7 @@ def plan_frame(spark: SparkSession, options: TableOptions, names: Sequence[str])
     if sum(map(len, splits)) > _PACKED_BYTES_MAX:
         return None
     read: Any = partial(_read, options, tuple(names), tuple(splits))
-    # `narrowing` finds the scopes in the plan by this name.
+    # `scans` finds the scopes in the plan by this name.
     read.__name__ = READER + encode_scopes(options.parts)
     tasks = spark.range(0, len(splits), 1, max(len(splits), 1))
     return tasks.mapInArrow(read, spark_schema(names))
@@ -215,11 +236,86 @@ def _counted(spark: SparkSession, counts: Sequence[Count], names: Sequence[str])
 def _read(
     options: TableOptions, names: Sequence[str], splits: Sequence[bytes], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    from maxbrod.storage.stores import open_storage  # noqa: PLC0415 - in tasks only
-    from maxbrod.table.read.reading import read_split  # noqa: PLC0415 - numba, which the driver does not need
+    from maxbrod.table.read.rows import read_split  # noqa: PLC0415 - numba, which the driver does not need
 
     storage = open_storage(options.url, options.storage)
     for batch in batches:
         for number in batch.column(0).to_pylist():
             reads = pickle.loads(splits[number])  # noqa: S301 - the driver has packed it
             yield from read_split(storage, reads, options.scopes, names, committed=options.committed)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """The records of some slices. None: too many, or not readable."""
+
+    slices: list[SliceRead]
+    table: pa.Table | None
+    bytes: int = 0
+    frame: DataFrame | None = None
+
+
+class HeldTables:
+    """The tables of records that one `Query` holds, by the name of the view."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Held] = {}
+
+    def read(self, view: RecordView) -> _Held:
+        """Read the records of a view, unless those of the same slices are held. Needs no Spark."""
+        options = parse_options(view.own_options)
+        slices = find_slices(open_table(options), options)
+        held = self._held.get(view.name)
+        if held is None or held.slices != slices:
+            self._held.pop(view.name, None)
+            room = _DECODED_BYTES_MAX - sum(each.bytes for each in self._held.values())
+            table = _read_whole(options, slices, room)
+            held = _Held(slices=slices, table=table, bytes=0 if table is None else table.nbytes)
+            self._held[view.name] = held
+        return held
+
+    def frames(self, spark: SparkSession, views: Iterable[View]) -> dict[str, DataFrame] | None:
+        """A frame of all records for each view of records. None: one of them is too large, or cannot be read."""
+        found: dict[str, DataFrame] = {}
+        for view in views:
+            if isinstance(view, RecordView):
+                frame = self.frame(spark, view)
+                if frame is None:
+                    return None
+                found[view.name] = frame
+        return found
+
+    def frame(self, spark: SparkSession, view: RecordView) -> DataFrame | None:
+        """All records of a view with the usual columns, not decoded."""
+        held = self.read(view)
+        if held.table is not None:
+            # From here on the JVM has the records.
+            held.frame, held.table = _held_frame(spark, held.table), None
+        return held.frame
+
+
+def _read_whole(options: TableOptions, slices: Sequence[SliceRead], bytes_max: int) -> pa.Table | None:
+    storage = open_storage(options.url, options.storage)
+    slices_max = _LOCAL_SLICES_MAX if isinstance(storage, LocalStorage) else _REMOTE_SLICES_MAX
+    if len(slices) > slices_max or sum(each.stored.bytes for each in slices) > _STORED_BYTES_MAX:
+        return None
+    from maxbrod.table.read.rows import read_split  # noqa: PLC0415 - numba, which large tables leave to the tasks
+
+    batches, size = [], 0
+    try:
+        for batch in read_split(storage, slices, options.scopes, USUAL, committed=options.committed):
+            batches.append(batch)
+            size += batch.nbytes
+            if size > bytes_max:
+                return None
+    except MaxbrodError:
+        # The query may not need what is damaged or missing; if it does, the task that reads it reports it.
+        return None
+    return pa.Table.from_batches(batches, arrow_schema(USUAL))
+
+
+def _held_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    # A local relation would be evaluated without compiled code while the query is planned.
+    spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0")
+    frame = frame_of(spark, table, spark_schema(USUAL))
+    return frame.coalesce(max(1, min(table.nbytes // _PARTITION_BYTES, spark.sparkContext.defaultParallelism)))

@@ -19,12 +19,12 @@ from maxbrod.errors import MaxbrodError, UsageError, naming
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Pace
-from maxbrod.layouts.decoding import Skipped, decode_committed
 from maxbrod.layouts.foreign import ForeignSegment, PartitionSurvey  # noqa: TC001 - pydantic reads these types
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter
-from maxbrod.layouts.reading import read_logs, read_records
+from maxbrod.layouts.reader import read_logs, read_records
 from maxbrod.layouts.registry import NATIVE, layout_of
+from maxbrod.layouts.visible_records import Skipped, decode_committed
 from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.storage.stores import open_storage
 

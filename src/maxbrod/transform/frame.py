@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import UsageError
-from maxbrod.transfer.task import ITEMS, TransferItem
+from maxbrod.transfer.task import ITEMS
 from maxbrod.transform.plan import (
     CARRIED,
     FAILED,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from maxbrod.transfer.task import TransferItem
 
 
 _LOGGER: Final = "SQLQueryContextLogger"

@@ -18,9 +18,9 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of what travels
-from maxbrod.layouts.reading import read_records
+from maxbrod.layouts.reader import read_records
 from maxbrod.storage.stores import open_storage
-from maxbrod.transfer.task import ITEMS, TransferItem
+from maxbrod.transfer.task import ITEMS
 from maxbrod.transform.plan import CARRIED, END, FAILED, PLACES, PREFIX, RECORD, SHOWN, Changes
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from maxbrod.config import StorageConfig
     from maxbrod.storage.interface import Storage
+    from maxbrod.transfer.task import TransferItem
 
 HEADERS: Final = pa.list_(pa.field("element", pa.struct([("key", pa.binary()), ("value", pa.binary())])))
 _ARROW: Final = {

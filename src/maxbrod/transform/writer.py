@@ -23,7 +23,7 @@ from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.storage.stores import open_storage
-from maxbrod.transfer.task import ITEMS, TransferItem
+from maxbrod.transfer.task import ITEMS
 from maxbrod.transform.plan import CARRIED, END, FAILED, FIELDS, PREFIX, RECORD
 from maxbrod.transform.task import Transformed, TransformSettings
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from maxbrod.transfer.task import TransferItem
 
 _PACKED_BYTES: Final = 4 << 20
 """Partitions with fewer bytes share objects, as in a backup."""

@@ -50,7 +50,7 @@ def _train_queries(session: Session) -> None:
         empty = session.read.schema("id long, item binary").parquet(Path(folder).as_uri())
         empty.createOrReplaceTempView("empty")
         planned = session.sql("SELECT count(*), max(item) FROM (SELECT * FROM empty) WHERE id > 1")
-        planned._jdf.queryExecution().executedPlan()  # noqa: SLF001 - as `table.narrowing` does
+        planned._jdf.queryExecution().executedPlan()  # noqa: SLF001 - as `table.scans` does
     own = session.newSession()
     counts = own.createDataFrame(pa.table({"k": ["a", "b"], "n": [1, 2]}))
     counts.selectExpr("k", "explode(array_repeat(0, int(n))) AS each").select("k").createOrReplaceTempView("counts")

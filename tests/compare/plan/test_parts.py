@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from maxbrod.batch.digest import Digest, Field
-from maxbrod.compare.plan.differences import show_bytes, show_field
 from maxbrod.compare.plan.pairs import (
     UNMAPPED,
     CompareRequest,
@@ -27,13 +26,14 @@ from maxbrod.compare.plan.parts import (
     find_suspects,
     judge,
     judge_set,
+    show_bytes,
+    show_field,
     split_evenly,
     spread,
 )
 from maxbrod.errors import UsageError
 from maxbrod.restore.plan.mapping import build_map
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.request import RestoreRequest, parse_rename
 
 MAP = build_map([10, 30], [5, 10], [100, 105], base=100)
 

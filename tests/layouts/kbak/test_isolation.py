@@ -16,10 +16,10 @@ from reference import Record
 from kbak.archives import FACTS, NOTHING, WHERE, some
 from maxbrod.archive.surveyed import rows_of
 from maxbrod.catalog.rows import Segment
-from maxbrod.layouts.decoding import Skipped
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions, describe
 from maxbrod.layouts.kbak.layout import LAYOUT
-from maxbrod.layouts.reading import read_foreign
+from maxbrod.layouts.reader import read_foreign
+from maxbrod.layouts.visible_records import Skipped
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:

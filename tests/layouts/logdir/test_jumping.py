@@ -19,7 +19,7 @@ from maxbrod.catalog.rows import Gap, decode_rows
 from maxbrod.convert.plan import parts as convert_parts
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError
 from maxbrod.layouts.logdir import scan
-from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.reader import read_logs
 from maxbrod.storage.local import LocalStorage
 from maxbrod.transfer import task as copy_task
 

@@ -17,7 +17,7 @@ from maxbrod.cli.main import run as maxbrod
 from maxbrod.config import StorageConfig
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from maxbrod.layouts.foreign import describe
-from maxbrod.layouts.reading import read_records
+from maxbrod.layouts.reader import read_records
 from maxbrod.work.reach import Place
 from support.sparkless import without_spark
 

@@ -12,7 +12,7 @@ from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 
 from maxbrod.config import S3Config, StorageConfig
-from maxbrod.replicate.notify.sqs import SqsQueue, SqsSettings
+from maxbrod.replicate.seed.queue import SqsQueue, SqsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ import pytest
 
 from maxbrod.cache import filled
 from maxbrod.errors import UsageError
-from maxbrod.replicate.notify.queue import Message, QueueCounts, pump
+from maxbrod.replicate.seed.queue import Message, QueueCounts, pump
 from maxbrod.sandbox.jars import java_command, resolve_jars
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import free_ports
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from maxbrod.replicate.notify.s3_events import ObjectEvent
-    from maxbrod.replicate.notify.sqs import SqsQueue
+    from maxbrod.replicate.seed.queue import SqsQueue
+    from maxbrod.replicate.seed.s3_events import ObjectEvent
 
 pytestmark = pytest.mark.slow
 VERSION = "1.6.12"

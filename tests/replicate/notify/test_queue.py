@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.errors import UnavailableError
-from maxbrod.replicate.notify.queue import Message, QueueCounts, pump
+from maxbrod.replicate.seed.queue import Message, QueueCounts, pump
 from replicate.notify.test_s3_events import EVENT, body, record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from maxbrod.replicate.notify.s3_events import ObjectEvent
+    from maxbrod.replicate.seed.s3_events import ObjectEvent
 
 
 @dataclass

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError
-from maxbrod.replicate.notify.s3_events import Change, Notification, ObjectEvent, parse_notification, parse_time_ns
+from maxbrod.replicate.seed.s3_events import Change, Notification, ObjectEvent, parse_notification, parse_time_ns
 
 KEY = "data/us-east-1/sensor events/107/0/00000000000000000000-00000000000000000024"
 EVENT = ObjectEvent(change=Change.CREATED, bucket="b", key=KEY, size=12345, time_ns=1_600_000_000_123_000_000)

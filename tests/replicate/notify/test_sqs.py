@@ -9,9 +9,8 @@ import pytest
 
 from maxbrod.config import S3Config
 from maxbrod.errors import AccessDeniedError, EnvironmentMissingError, UnavailableError, UsageError
-from maxbrod.replicate.notify.queue import QueueCounts, pump
-from maxbrod.replicate.notify.s3_events import Change, ObjectEvent
-from maxbrod.replicate.notify.sqs import SqsQueue, SqsSettings
+from maxbrod.replicate.seed.queue import QueueCounts, SqsQueue, SqsSettings, pump
+from maxbrod.replicate.seed.s3_events import Change, ObjectEvent
 from maxbrod.storage.stores import open_storage
 from replicate.notify.servers import Aws, aws_server
 from replicate.notify.test_s3_events import body, record

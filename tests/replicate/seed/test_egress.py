@@ -33,9 +33,8 @@ from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.limits import limits_of
 from maxbrod.replicate.options import ReplicateOptions
-from maxbrod.replicate.seed.egress import TreeEgress
-from maxbrod.replicate.seed.egress_group import EgressGroup
-from maxbrod.replicate.seed.metrics import EgressCollector, serving
+from maxbrod.replicate.seed.egress import EgressGroup, TreeEgress
+from maxbrod.replicate.seed.metrics import TreeEgressCollector, serving
 from maxbrod.replicate.seed.options import EgressTreeOptions
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
@@ -241,7 +240,7 @@ def test_a_partition_that_cannot_be_written_holds_up_no_other(
         assert (ranges(tmp_path, topic, 0), ranges(tmp_path, topic, 1)) == ([], [(0, 4)])
         assert {partition: each.offset for partition, each in committed(config).items()} == {0: 0, 1: 5}
         assert interval(egress).records == 5
-        served = serving(EgressCollector(egress), 0, "127.0.0.1")
+        served = serving(TreeEgressCollector(egress), 0, "127.0.0.1")
         with served as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             text = answer.read().decode()
     assert ranges(tmp_path, topic, 0) == [(0, 4)]

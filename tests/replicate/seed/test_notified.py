@@ -8,8 +8,8 @@ from urllib.request import urlopen
 
 from parquet.archives import rows, write
 
-from maxbrod.replicate.seed import notifications
-from maxbrod.replicate.seed.metrics import IngressCollector, serving
+from maxbrod.replicate.seed import queue
+from maxbrod.replicate.seed.metrics import TreeIngressCollector, serving
 from maxbrod.replicate.seed.run import TreeIngress
 from maxbrod.sandbox.proxy.faults import AnswerError
 from maxbrod.sandbox.proxy.server import FaultProxy
@@ -46,7 +46,7 @@ def test_segments_arrive_by_notifications_alone(cluster: Cluster, topic: str) ->
             assert ingress.counts is not None
             assert ingress.counts.invalid >= 1
             with (
-                serving(IngressCollector(ingress), 0, "127.0.0.1") as port,
+                serving(TreeIngressCollector(ingress), 0, "127.0.0.1") as port,
                 urlopen(f"http://127.0.0.1:{port}/metrics") as answer,
             ):
                 text = answer.read().decode()
@@ -61,7 +61,7 @@ def test_a_queue_that_is_down_for_a_while_costs_no_segment(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile polling finds what is new; after that the messages are received, and nothing comes twice."""
-    monkeypatch.setattr(notifications, "_PAUSE_S", 0.2)
+    monkeypatch.setattr(queue, "_PAUSE_S", 0.2)
     with aws_server() as aws, FaultProxy(_address(aws), protocol="http") as proxy:
         aws.bucket(topic, queue=topic)
         options = {"queue": topic, "sqs_endpoint": proxy.endpoint, "events_topic": f"{topic}.events"}

@@ -12,9 +12,15 @@ from maxbrod.config import KafkaConfig
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.parquet.events import Checkpoint, EventSegment, EventType, SegmentEvent
-from maxbrod.replicate.seed.checkpoints import Checkpoints, Source, checkpoint_partition
-from maxbrod.replicate.seed.control_topics import ControlTopic, KeyValue
-from maxbrod.replicate.seed.segment_events import EventPublisher, SegmentEvents
+from maxbrod.replicate.seed.control_topics import (
+    Checkpoints,
+    ControlTopic,
+    EventPublisher,
+    KeyValue,
+    SegmentEvents,
+    Source,
+    checkpoint_partition,
+)
 from maxbrod.sandbox.topics import create_topic
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from maxbrod.layouts.parquet.events import EventType
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.tree import PATH, prune_tree, read_facts
 from maxbrod.model import TopicPartition
-from maxbrod.replicate.notify.s3_events import Change, ObjectEvent
-from maxbrod.replicate.seed.checkpoints import Source
+from maxbrod.replicate.seed.control_topics import Source
+from maxbrod.replicate.seed.s3_events import Change, ObjectEvent
 from maxbrod.replicate.seed.tree import Tree
 
 if TYPE_CHECKING:

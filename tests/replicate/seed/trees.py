@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.layouts.foreign import ForeignSegment
-    from maxbrod.replicate.seed.report import IngressReport
+    from maxbrod.replicate.seed.report import TreeReport
     from maxbrod.sandbox.cluster import Cluster
 
 REGION = "us-east-1"
@@ -85,7 +85,7 @@ class Link:
         storage = open_storage(self.tree)
         return write(storage, [records], where=where, extra={"region": REGION})[0]
 
-    def run(self) -> IngressReport:
+    def run(self) -> TreeReport:
         return ingress_from_tree(self.config)
 
     def arrived(self, partition: int = 0, *, topic: str | None = None) -> pa.Table:

@@ -22,9 +22,8 @@ from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UnavailableError
 from maxbrod.layouts.logdir.installation import JOURNAL
-from maxbrod.restore.cold.job import ColdMeter
-from maxbrod.restore.cold.placing import Placing
-from maxbrod.restore.cold.run import ColdRestore
+from maxbrod.restore.cold.placement import Placing
+from maxbrod.restore.cold.run import ColdMeter, ColdRestore
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.transfer import task as copy_task
 from restore.cold.directories import LOGS, TARGET_ID, put_empty, put_source, put_target
@@ -276,7 +275,7 @@ def killed_after(steps: int, source: Path, *directories: Path) -> bool:
 
 def killed_while_placing(source: Path, disk: Path) -> bool:
     """Staged and in the journal, and not yet in place."""
-    with patch("maxbrod.restore.cold.placing.finish", side_effect=KilledError), suppress(KilledError):
+    with patch("maxbrod.restore.cold.placement.finish", side_effect=KilledError), suppress(KilledError):
         restore(source, disk)
     return (disk / JOURNAL).exists()
 

@@ -24,8 +24,7 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition
 from maxbrod.restore.cold.plan import LeaderEpochs
 from maxbrod.restore.cold.run import ColdRestore
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.request import RestoreRequest, parse_rename
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool

@@ -8,9 +8,8 @@ from catalog.examples import TOPIC_ID
 from maxbrod.catalog.rows import Gap, Segment, encode_rows
 from maxbrod.kafka.state.cluster_state import Broker, ClusterState, CommittedOffset, Group, TopicState
 from maxbrod.model import PartitionId, TopicPartition
-from maxbrod.restore.plan.choosing import Chosen
 from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore
-from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.request import Chosen, RestoreRequest
 from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
 
 if TYPE_CHECKING:

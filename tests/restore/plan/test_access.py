@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from catalog.examples import segment
 from maxbrod.kafka.state.cluster_state import Acl, ClusterState, Quota, QuotaEntity, ScramUser
 from maxbrod.restore.plan.access import AclPlan, plan_acls, plan_quotas
-from maxbrod.restore.plan.document import decode_plan, encode_plan
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.targets import Right
+from maxbrod.restore.state import decode_plan, encode_plan
 from restore.plan.examples import ALL_RIGHTS, cluster, plan, target, topic
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 
 from catalog.examples import segment
 from maxbrod.errors import RefusedError
-from maxbrod.restore.plan.changes import refuse_changes
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.resume import refuse_changes
 from maxbrod.restore.plan.sources import UnreadableRange
 from restore.plan.examples import NOW, partition_id, plan, target, topic
 

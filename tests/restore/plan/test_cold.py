@@ -10,8 +10,7 @@ from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.catalog.rows import Row, decode_rows, encode_rows
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.restore.cold.plan import SourceLog, measure_extents, rows_to_write
-from maxbrod.restore.plan.choosing import Chosen
-from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.request import Chosen, RestoreRequest
 from maxbrod.restore.plan.sources import Source, measure_sources
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from catalog.examples import TOPIC_ID
 from maxbrod.groups.moves import _missing
 from maxbrod.groups.plan import ExactLog, GroupOffset, Move, MovedLog, RestoredTopic, translate_groups
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.mapping import build_map
+from maxbrod.restore.plan.mapping import Share, build_map, find_position
 from maxbrod.restore.repartition.extents import interleave
-from maxbrod.restore.repartition.shares import Share, find_position
 from restore.plan.examples import group
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from catalog.examples import TOPIC_ID
-from maxbrod.restore.plan.offsets_mode import OffsetsPlan, plan_offsets
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.sources import Source
-from maxbrod.restore.plan.targets import LogExtent
+from maxbrod.restore.plan.targets import LogExtent, OffsetsPlan, plan_offsets
 
 
 def choose(wanted: str = "auto", extent: tuple[int, int] | None = None, **changes: Any) -> OffsetsPlan:

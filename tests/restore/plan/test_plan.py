@@ -13,11 +13,9 @@ import pytest
 from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import GapReason, TopicPartition
-from maxbrod.restore.plan.choosing import Chosen
-from maxbrod.restore.plan.document import decode_plan, encode_plan
 from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan, TopicPlan, describe
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.request import Chosen, OffsetRange, OffsetsMode, RestoreRequest, parse_rename
+from maxbrod.restore.state import decode_plan, encode_plan
 from restore.plan.examples import NOW, plan, target, topic
 
 if TYPE_CHECKING:

@@ -9,10 +9,16 @@ import pytest
 from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UsageError
 from maxbrod.model import GapReason, TopicPartition
-from maxbrod.restore.plan.choosing import Chosen, choose_incarnations
 from maxbrod.restore.plan.obstacles import Obstacle, in_order, refusal
-from maxbrod.restore.plan.rename import Rename, parse_rename
-from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.request import (
+    Chosen,
+    OffsetRange,
+    OffsetsMode,
+    Rename,
+    RestoreRequest,
+    choose_incarnations,
+    parse_rename,
+)
 from maxbrod.restore.plan.sources import UnreadableRange
 from maxbrod.restore.plan.targets import Right
 from restore.plan.examples import ALL_RIGHTS, EFFECTIVE, NOW, partition_id, plan, target, topic

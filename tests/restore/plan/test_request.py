@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.archive.words import parse_partitions, parse_time_ms
+from maxbrod.archive.selection import parse_partitions, parse_time_ms
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.choosing import choose_groups, choose_incarnations
-from maxbrod.restore.plan.rename import parse_rename
 from maxbrod.restore.plan.request import (
     OffsetRange,
     OffsetsMode,
     RestoreRequest,
+    choose_groups,
+    choose_incarnations,
     command_digest,
     parse_partition_counts,
     parse_range,
+    parse_rename,
 )
 from restore.plan.examples import group
 

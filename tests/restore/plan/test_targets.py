@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from catalog.examples import segment
 from maxbrod.errors import CorruptDataError
-from maxbrod.restore.plan.configs import ConfigChange, TopicConfigs, plan_existing_configs, plan_new_configs
-from maxbrod.restore.plan.rename import parse_rename
-from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.plan.request import RestoreRequest, parse_rename
+from maxbrod.restore.plan.targets import ConfigChange, TopicConfigs, plan_existing_configs, plan_new_configs
 from restore.plan.examples import EFFECTIVE, plan, target, topic
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from maxbrod.errors import (
     CorruptDataError,
     MaxbrodError,
 )
-from maxbrod.layouts.decoding import decode_portions
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
 from maxbrod.layouts.kafka.reader import read_logs
 from maxbrod.layouts.kafka.writer import ArchiveWriter
+from maxbrod.layouts.visible_records import decode_portions
 from maxbrod.model import Codec
 from maxbrod.storage.stores import open_storage
 

@@ -88,9 +88,9 @@ def set_quotas(
 
     def read(answer: Message, portion: Sequence[Entities]) -> Iterator[tuple[Entities, Outcome]]:
         known = {frozenset(entities): entities for entities in portion}
-        for each in answer.entries:
-            who = frozenset(QuotaEntity(type=one.entity_type, name=one.entity_name) for one in each.entity)
-            yield known[who], Outcome(code=each.error_code, details=each.error_message or None)
+        for entry in answer.entries:
+            who = frozenset(QuotaEntity(type=one.entity_type, name=one.entity_name) for one in entry.entity)
+            yield known[who], Outcome(code=entry.error_code, details=entry.error_message or None)
 
     return change_each(client, wanted, request, read, deadline=deadline)
 
@@ -132,11 +132,11 @@ def topic_operations(client: KafkaClient, names: Iterable[str], *, deadline: Dea
     except MaxbrodError:
         return {}
     found = {}
-    for each in answer.topics:
-        if each.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
-            found[each.name] = NOTHING
-        elif each.authorized_operations is not None:
-            found[each.name] = _named(each.authorized_operations)
+    for topic in answer.topics:
+        if topic.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
+            found[topic.name] = NOTHING
+        elif topic.authorized_operations is not None:
+            found[topic.name] = _named(topic.authorized_operations)
     return found
 
 

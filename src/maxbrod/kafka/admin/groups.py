@@ -14,9 +14,14 @@ from kafka.protocol.consumer import LeaveGroupRequest, OffsetCommitRequest, Offs
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.admin.outcomes import Outcome
 from maxbrod.kafka.wire.client import KafkaClient, retry
-from maxbrod.kafka.wire.coordination import GROUP, ask_for_coordinator, find_coordinator
+from maxbrod.kafka.wire.coordination import (
+    GROUP,
+    AlterShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequest,
+    ask_for_coordinator,
+    find_coordinator,
+)
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, reaction
-from maxbrod.kafka.wire.messages.share_groups import AlterShareGroupOffsetsRequest, DeleteShareGroupOffsetsRequest
 from maxbrod.kafka.wire.metadata import by_topic, each_partition
 from maxbrod.model import TopicPartition
 

@@ -47,7 +47,7 @@ class Outcome:
 
 
 class _Changes(Generic[Item]):
-    """Which changes are done or refused, and which are to be requested again."""
+    """The changes that are done or refused, and those to be requested again."""
 
     def __init__(self, items: Iterable[Item]) -> None:
         self.missing = list(dict.fromkeys(items))

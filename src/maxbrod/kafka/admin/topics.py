@@ -70,7 +70,7 @@ def create_topics(
         client,
         wanted,
         request,
-        lambda answer, _: ((each.name, _outcome(each)) for each in answer.topics),
+        lambda answer, _: ((topic.name, _outcome(topic)) for topic in answer.topics),
         as_good_as_done=() if validate_only else {Code.TOPIC_ALREADY_EXISTS},
         per_request=_TOPICS_PER_REQUEST,
         deadline=deadline,
@@ -99,7 +99,7 @@ def delete_topics(
 
     def request(ids: Sequence[UUID]) -> Message:
         state = DeleteTopicsRequest.DeleteTopicState
-        states = [state(name=None, topic_id=each) for each in ids]
+        states = [state(name=None, topic_id=topic_id) for topic_id in ids]
         return DeleteTopicsRequest(topics=states, timeout_ms=REQUEST_TIMEOUT_MS)
 
     return change_each(

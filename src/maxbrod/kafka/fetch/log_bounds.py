@@ -1,4 +1,4 @@
-"""Where logs begin and end: the three offsets of many partitions at once, with one round trip to each leader.
+"""Bounds of logs: the three offsets of many partitions at once, with one round trip to each leader.
 
 A backup that follows asks for them every interval. kafka-python builds and reads an object for each partition, which
 took 20 ms of processor time per thousand partitions and request; here they are columns, and a broker that gives the
@@ -149,7 +149,7 @@ def _bounds(
     topic: str, starts: NDArray[Any], stable: NDArray[Any], high: NDArray[Any]
 ) -> dict[TopicPartition, LogBounds]:
     """The bounds of the partitions that all three answers have, without an error."""
-    starts, stable, high = (each[np.argsort(each["partition"])] for each in (starts, stable, high))
+    starts, stable, high = (answer[np.argsort(answer["partition"])] for answer in (starts, stable, high))
     same = (starts["partition"] == stable["partition"]) & (stable["partition"] == high["partition"])
     sound = same & ((starts["error"] | stable["error"] | high["error"]) == 0)
     rows = zip(

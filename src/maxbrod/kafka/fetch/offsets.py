@@ -117,9 +117,13 @@ def epoch_ends(
 
     def read(answer: Message) -> Iterable[tuple[TopicPartition, int, EpochEnd]]:
         for topic in answer.topics:
-            for each in topic.partitions:
-                where = TopicPartition(topic=topic.topic, partition=each.partition)
-                yield where, each.error_code, EpochEnd(leader_epoch=each.leader_epoch, end_offset=each.end_offset)
+            for partition in topic.partitions:
+                where = TopicPartition(topic=topic.topic, partition=partition.partition)
+                yield (
+                    where,
+                    partition.error_code,
+                    EpochEnd(leader_epoch=partition.leader_epoch, end_offset=partition.end_offset),
+                )
 
     return ask_leaders(
         client, wanted, request, read, operation="find the end of an epoch", deadline=deadline, failed=failed

@@ -232,7 +232,7 @@ class Selection:
             end=end,
             data=data,
             headers=headers,
-            aborted=tuple(each for each in self.found.aborted if each[1] < end),
+            aborted=tuple(transaction for transaction in self.found.aborted if transaction[1] < end),
             log_start_offset=self.found.log_start_offset,
             last_stable_offset=self.found.last_stable_offset,
             high_watermark=self.found.high_watermark,

@@ -49,26 +49,26 @@ def read_small_ranges(
         waiting = asked
         while waiting:
             answered = dict(_ask(client, node_id, waiting, read_committed=read_committed))
-            yield from ((each, chunk) for each, chunk in answered.items() if chunk is not None)
+            yield from ((wanted, chunk) for wanted, chunk in answered.items() if chunk is not None)
             if not answered:
                 break
-            waiting = [each for each in waiting if each[0] not in answered]
+            waiting = [pair for pair in waiting if pair[0] not in answered]
 
 
 def _by_leader(client: KafkaClient, ranges: Iterable[SmallRange]) -> dict[int, list[tuple[SmallRange, int]]]:
     """Ranges by leader. A request can name a partition only once, so only its first range is included."""
     groups: dict[int, list[tuple[SmallRange, int]]] = defaultdict(list)
     named: set[TopicPartition] = set()
-    for each in ranges:
-        if each.where in named:
+    for wanted in ranges:
+        if wanted.where in named:
             continue
-        named.add(each.where)
+        named.add(wanted.where)
         try:
-            leader = client.leader(each.where, deadline=Deadline.after(client.request_timeout_s))
+            leader = client.leader(wanted.where, deadline=Deadline.after(client.request_timeout_s))
         except (UnavailableError, UsageError):
             continue
-        if leader.topic.topic_id == each.topic_id:
-            groups[leader.node_id].append((each, leader.leader_epoch))
+        if leader.topic.topic_id == wanted.topic_id:
+            groups[leader.node_id].append((wanted, leader.leader_epoch))
     return groups
 
 
@@ -78,13 +78,13 @@ def _ask(
     """The content of one response: a chunk, or None for a range to be read alone. Without a response, nothing."""
     wanted = [
         PartitionFetch(
-            topic_id=each.topic_id,
-            partition=each.where.partition,
-            offset=each.start,
+            topic_id=small.topic_id,
+            partition=small.where.partition,
+            offset=small.start,
             leader_epoch=epoch,
-            bytes_max=max(4 * each.bytes_estimate, _RANGE_BYTES_MIN),
+            bytes_max=max(4 * small.bytes_estimate, _RANGE_BYTES_MIN),
         )
-        for each, epoch in asked
+        for small, epoch in asked
     ]
     request = fetch_request(wanted, bytes_max=ANSWER_BYTES, read_committed=read_committed)
     limit = Deadline.after(client.request_timeout_s)
@@ -94,10 +94,10 @@ def _ask(
     except (UnavailableError, CorruptDataError):
         return
     connection.throttle(answer.throttle_ms)
-    for each, _ in asked:
-        found = answer.partitions.get((each.topic_id, each.where.partition))
+    for small, _ in asked:
+        found = answer.partitions.get((small.topic_id, small.where.partition))
         if found is not None and (found.error_code or found.diverging or len(found.records)):
-            yield each, _whole(each, found)
+            yield small, _whole(small, found)
 
 
 def _whole(wanted: SmallRange, found: FetchedPartition) -> Chunk | None:

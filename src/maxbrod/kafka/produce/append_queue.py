@@ -64,9 +64,9 @@ class AppendQueue:
         self._exhausted = False
         self._known = False
         self.unproven = False
-        """Whether the last acknowledged entry is a hole. Only the offset of the next batch proves that it is filled."""
+        """True if the last acknowledged entry is a hole. Only the offset of the next batch proves that it is filled."""
         self.fenced = False
-        """Whether the log has a marker of this producer: the broker refuses those of an earlier epoch."""
+        """True if the log has a marker of this producer: the broker refuses those of an earlier epoch."""
         self._waiting: deque[QueuedAppend] = deque()
         self._sent = 0
         self._end = feed.first_offset or 0
@@ -78,7 +78,7 @@ class AppendQueue:
 
     @property
     def anywhere(self) -> bool:
-        """Whether others may write to the partition. Then the offsets of entries are relative, from 0."""
+        """True if others may write to the partition. Then the offsets of entries are relative, from 0."""
         return self.feed.first_offset is None
 
     @property
@@ -128,7 +128,7 @@ class AppendQueue:
         return None if self._sent and self._must_wait(entry) else entry
 
     def _must_wait(self, entry: QueuedAppend) -> bool:
-        """Whether everything before the entry must be acknowledged first."""
+        """True if everything before the entry must be acknowledged first."""
         before = self._waiting[self._sent - 1]
         return not self._known or isinstance(entry.append, Hole) or isinstance(before.append, Hole)
 

@@ -81,12 +81,12 @@ class Lane:
 
     @property
     def room(self) -> bool:
-        """Whether another request may be sent. Before a login expires, the connection drains and is then replaced."""
+        """True if another request may be sent. Before a login expires, the connection drains and is then replaced."""
         return self.connection.usable and len(self.flights) < self._in_flight_max
 
     @property
     def at_hand(self) -> bool:
-        """Whether a response has already arrived."""
+        """True if a response has already arrived."""
         return bool(self.flights) and self.connection.at_hand
 
     def put_batches(self, entries: Sequence[tuple[AppendQueue, QueuedAppend]], deadline: Deadline) -> None:

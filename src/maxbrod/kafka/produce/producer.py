@@ -22,13 +22,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.kafka.fetch.log_tails import coordinator_epoch
 from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, QueuedAppend
 from maxbrod.kafka.produce.appends import Acknowledged, Batch, Feed, Hole
 from maxbrod.kafka.produce.lane import Lane
-from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity, coordinator_epoch, new_producer_id
 from maxbrod.kafka.produce.refusals import OPERATION, gap_in_sequence, gone, misplaced, moved_log, prove_topic, refusal
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
@@ -122,7 +121,7 @@ class ProduceStream:
         self._transactional_id = transactional_id
         self._marker_identity = markers
         self._learns_epochs = markers is not None
-        """Whether others, or an earlier attempt, may have written markers of this producer."""
+        """True if others, or an earlier attempt, may have written markers of this producer."""
         self._coordinator_epoch = 0
         self._proven_at: dict[str, float] = {}
 
@@ -283,7 +282,7 @@ class ProduceStream:
         return True
 
     def _is_in_place(self, queue: AppendQueue, entry: QueuedAppend) -> bool:
-        """Whether the log ends where everything acknowledged ends, as far as that is not known anyway.
+        """True if the log ends where everything acknowledged ends, as far as that is not known anyway.
 
         It may not where another process has taken the partition over, or where this one was suspended.
         """

@@ -133,10 +133,10 @@ def standings(client: KafkaClient, transactions: Iterable[Transaction]) -> dict[
     wanted = {transaction.transactional_id: transaction for transaction in transactions}
 
     def read(answer: Message) -> Iterator[tuple[str, int, Standing]]:
-        for each in answer.transaction_states:
-            gone = each.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
-            standing = Standing.FORGOTTEN if gone else _standing(each, wanted[each.transactional_id].identity)
-            yield each.transactional_id, 0 if gone else int(each.error_code), standing
+        for state in answer.transaction_states:
+            gone = state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
+            standing = Standing.FORGOTTEN if gone else _standing(state, wanted[state.transactional_id].identity)
+            yield state.transactional_id, 0 if gone else int(state.error_code), standing
 
     answers = ask_coordinators(
         client,
@@ -170,7 +170,7 @@ def ongoing(client: KafkaClient, prefix: str, *, patience_s: float = PATIENCE_S)
             if answer.error_code:
                 raise answered_with(answer.error_code, operation="list transactions", object_name=prefix)
             found.update(state.transactional_id for state in answer.transaction_states)
-        return sorted(each for each in found if each.startswith(prefix))
+        return sorted(name for name in found if name.startswith(prefix))
 
     return retry(once, deadline=Deadline.after(patience_s), what="the brokers to list transactions")
 
@@ -189,10 +189,10 @@ def add_request(transaction: Transaction, partitions: Sequence[TopicPartition]) 
 def added(answer: Message) -> int:
     """The first error of a partition that is not the consequence of another one."""
     codes = [
-        each.partition_error_code
+        result.partition_error_code
         for topic in answer.results_by_topic_v3_and_below
-        for each in topic.results_by_partition
-        if each.partition_error_code
+        for result in topic.results_by_partition
+        if result.partition_error_code
     ]
     return next((code for code in codes if code != Code.OPERATION_NOT_ATTEMPTED), codes[0] if codes else 0)
 

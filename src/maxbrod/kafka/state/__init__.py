@@ -1,1 +1,1 @@
-"""What a cluster is around its records, as values."""
+"""The state of a cluster around its records, as values."""

@@ -113,7 +113,7 @@ def read_quotas(client: KafkaClient, *, deadline: Deadline) -> tuple[Quota, ...]
     answer = _ask(client, lambda: DescribeClientQuotasRequest(components=[], strict=False), "read quotas", deadline)
     return tuple(
         Quota(
-            entities=tuple(QuotaEntity(type=each.entity_type, name=each.entity_name) for each in entry.entity),
+            entities=tuple(QuotaEntity(type=entity.entity_type, name=entity.entity_name) for entity in entry.entity),
             values={value.key: value.value for value in entry.values},
         )
         for entry in answer.entries or ()

@@ -156,7 +156,7 @@ class _Capture:
         offsets = read_offsets(self._client, listed.values(), topic_ids, deadline=self._limit)
         for group_id, why in offsets.refused.items():
             self._gap(f"offsets of group {group_id}", why, _DESCRIBE_GROUP if _denied(why) else _AGAIN)
-        return tuple(Group(**asdict(each), offsets=offsets.found.get(each.group_id)) for each in listed.values())
+        return tuple(Group(**asdict(group), offsets=offsets.found.get(group.group_id)) for group in listed.values())
 
 
 def _denied(why: str) -> bool:

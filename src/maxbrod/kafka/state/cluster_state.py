@@ -70,7 +70,7 @@ class TopicState:
 
     @property
     def compacted(self) -> bool | None:
-        """Whether compaction may leave holes in the offsets; None if unknown."""
+        """True if compaction may leave holes in the offsets; None if unknown."""
         return None if self.effective is None else "compact" in self.effective.get("cleanup.policy", "").split(",")
 
 
@@ -177,12 +177,12 @@ class ClusterState:
 
     def __post_init__(self) -> None:
         orders: dict[str, Any] = {
-            "brokers": lambda each: each.node_id,
-            "topics": lambda each: each.name,
+            "brokers": lambda broker: broker.node_id,
+            "topics": lambda topic: topic.name,
             "acls": None,
-            "quotas": lambda each: [_entity_order(entity) for entity in each.entities],
+            "quotas": lambda quota: [_entity_order(entity) for entity in quota.entities],
             "users": None,
-            "groups": lambda each: each.group_id,
+            "groups": lambda group: group.group_id,
             "gaps": None,
         }
         for name, order in orders.items():
@@ -200,10 +200,10 @@ class ClusterState:
         return next((gap for gap in self.gaps if gap.what == HIDDEN_TOPICS), None)
 
     def topic(self, name: str) -> TopicState | None:
-        return _named(self.topics, name, lambda each: each.name)
+        return _named(self.topics, name, lambda topic: topic.name)
 
     def group(self, group_id: str) -> Group | None:
-        return _named(self.groups, group_id, lambda each: each.group_id)
+        return _named(self.groups, group_id, lambda group: group.group_id)
 
 
 def _named(values: Sequence[Value], name: str, name_of: Callable[[Value], str]) -> Value | None:
@@ -242,18 +242,3 @@ def decode_state(fields: Mapping[str, Any]) -> ClusterState:
         return strict_json.value_of(ClusterState, fields)
     except (ValueError, TypeError) as error:
         raise CorruptDataError(f"a cluster state cannot be read: {error}", hint=_HINT) from error
-
-
-def decode_acls(values: Iterable[Mapping[str, Any]]) -> tuple[Acl, ...]:
-    """ACLs as `encode_state` writes them. ValueError if one is malformed."""
-    return tuple(strict_json.value_of(Acl, value, "acl") for value in values)
-
-
-def decode_quotas(values: Iterable[Mapping[str, Any]]) -> tuple[Quota, ...]:
-    """Quotas as `encode_state` writes them. ValueError if one is malformed."""
-    return tuple(strict_json.value_of(Quota, value, "quota") for value in values)
-
-
-def decode_users(values: Iterable[Mapping[str, Any]]) -> tuple[ScramUser, ...]:
-    """Users as `encode_state` writes them. ValueError if one is malformed."""
-    return tuple(strict_json.value_of(ScramUser, value, "user") for value in values)

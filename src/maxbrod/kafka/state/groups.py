@@ -15,9 +15,8 @@ from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.client import KafkaClient, retry
-from maxbrod.kafka.wire.coordination import Answers, ask_coordinators
+from maxbrod.kafka.wire.coordination import Answers, DescribeShareGroupOffsetsRequest, ask_coordinators
 from maxbrod.kafka.wire.error_codes import answered_with
-from maxbrod.kafka.wire.messages.share_groups import DescribeShareGroupOffsetsRequest
 from maxbrod.kafka.wire.metadata import by_topic
 from maxbrod.model import TopicPartition, topic_id_text
 
@@ -102,7 +101,7 @@ def read_offsets(
     """The offsets of these groups in every partition that they ever committed or, for a share group, read."""
 
     def committed(answer: Message) -> Iterator[GroupOffsets]:
-        return ((each.group_id, _error(each), tuple(_committed(each, topic_ids))) for each in answer.groups)
+        return ((group.group_id, _error(group), tuple(_committed(group, topic_ids))) for group in answer.groups)
 
     share = {group.group_id for group in groups if group.type == SHARE}
     others = {group.group_id for group in groups if group.type != SHARE}
@@ -115,7 +114,7 @@ def read_offsets(
 
 def _offset_fetch_request(group_ids: Iterable[str]) -> Message:
     group = OffsetFetchRequest.OffsetFetchRequestGroup
-    wanted = [group(group_id=each, topics=None, member_id=None, member_epoch=-1) for each in group_ids]
+    wanted = [group(group_id=group_id, topics=None, member_id=None, member_epoch=-1) for group_id in group_ids]
     # Offsets in an open transaction are not committed: the group has the offset before them.
     return OffsetFetchRequest(groups=wanted, require_stable=False)
 
@@ -131,11 +130,11 @@ def read_settled_offsets(
     ]
 
     def request(group_ids: Iterable[str]) -> Message:
-        wanted = [group(group_id=each, topics=topics, member_id=None, member_epoch=-1) for each in group_ids]
+        wanted = [group(group_id=group_id, topics=topics, member_id=None, member_epoch=-1) for group_id in group_ids]
         return OffsetFetchRequest(groups=wanted, require_stable=True)
 
     def committed(answer: Message) -> Iterator[GroupOffsets]:
-        return ((each.group_id, _error(each), tuple(_committed(each, {}))) for each in answer.groups)
+        return ((group.group_id, _error(group), tuple(_committed(group, {}))) for group in answer.groups)
 
     answers = ask_coordinators(client, [group_id], request, committed, deadline=deadline)
     for why in answers.refused.values():
@@ -159,7 +158,7 @@ def _committed(group: Message, topic_ids: Mapping[str, str]) -> Iterator[Committ
 
 def _share_offsets_request(group_ids: Iterable[str]) -> Message:
     group = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
-    return DescribeShareGroupOffsetsRequest(groups=[group(group_id=each, topics=None) for each in group_ids])
+    return DescribeShareGroupOffsetsRequest(groups=[group(group_id=group_id, topics=None) for group_id in group_ids])
 
 
 def _share_offsets(answer: Message) -> Iterator[GroupOffsets]:

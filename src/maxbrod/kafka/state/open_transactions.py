@@ -55,10 +55,10 @@ def open_transactions(
         found = _producers(client, set(partitions), limit)
     except MaxbrodError:
         return {}
-    producer_ids = {each.producer_id for every in found.values() for each in every}
+    producer_ids = {transaction.producer_id for every in found.values() for transaction in every}
     origins = _origins(client, producer_ids, limit) if producer_ids else {}
     return {
-        where: tuple(replace(each, **origins.get(each.producer_id, {})) for each in every)
+        where: tuple(replace(transaction, **origins.get(transaction.producer_id, {})) for transaction in every)
         for where, every in found.items()
     }
 
@@ -108,7 +108,7 @@ def _open(producers: Iterable[Any]) -> tuple[PendingTransaction, ...]:
         for producer in producers
         if producer.current_txn_start_offset >= 0
     )
-    return tuple(sorted(found, key=lambda each: each.start_offset))
+    return tuple(sorted(found, key=lambda transaction: transaction.start_offset))
 
 
 def _origins(client: KafkaClient, producer_ids: set[int], deadline: Deadline) -> dict[int, _Origin]:
@@ -127,8 +127,10 @@ def _origins_at(client: KafkaClient, node_id: int, producer_ids: set[int], deadl
     listed = client.ask_broker(node_id, request, deadline=deadline).transaction_states
     if not listed:
         return {}
-    found: dict[int, _Origin] = {each.producer_id: {"transactional_id": each.transactional_id} for each in listed}
-    names = DescribeTransactionsRequest(transactional_ids=[each.transactional_id for each in listed])
+    found: dict[int, _Origin] = {
+        transaction.producer_id: {"transactional_id": transaction.transactional_id} for transaction in listed
+    }
+    names = DescribeTransactionsRequest(transactional_ids=[transaction.transactional_id for transaction in listed])
     for state in client.ask_broker(node_id, names, deadline=deadline).transaction_states:
         if not state.error_code:
             found[state.producer_id] = {

@@ -70,7 +70,7 @@ _WITHOUT_DEFAULT: Final = frozenset(
     }
 )
 _SAME_NAME: Final = frozenset({"compression", "min", "unclean"})
-"""How settings begin that brokers and topics call alike."""
+"""The first words of settings that brokers and topics call alike."""
 
 _PATIENCE_S: Final = 30.0
 
@@ -103,7 +103,7 @@ def _read_seen(answer: Message) -> SeenTopics:
     # No topic can have an invalid name, so that there is none.
     absent = {Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC}
     answer.topics = [topic for topic in answer.topics if topic.error_code not in absent]
-    return SeenTopics(topics=read_metadata(answer).topics, denied=tuple(sorted(each.name for each in denied)))
+    return SeenTopics(topics=read_metadata(answer).topics, denied=tuple(sorted(topic.name for topic in denied)))
 
 
 def read_configs(
@@ -119,13 +119,13 @@ def read_configs(
         missing = [name for name in wanted if name not in found and name not in refused]
         for asked in in_requests(missing, _TOPICS_PER_REQUEST):
             answer = client.ask_any(partial(configs_request, asked), deadline=deadline)
-            for each in answer.results:
-                if not each.error_code:
-                    found[each.resource_name] = _configs(each.configs)
-                elif reaction(each.error_code) is Reaction.FATAL:
-                    refused[each.resource_name] = code_name(each.error_code)
+            for result in answer.results:
+                if not result.error_code:
+                    found[result.resource_name] = _configs(result.configs)
+                elif reaction(result.error_code) is Reaction.FATAL:
+                    refused[result.resource_name] = code_name(result.error_code)
                 else:
-                    passing = each.error_code
+                    passing = result.error_code
         if passing:
             raise answered_with(passing, operation="read configurations", object_name="topics")
 

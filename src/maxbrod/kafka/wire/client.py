@@ -179,7 +179,7 @@ class KafkaClient:
     def _candidates(self) -> list[tuple[str, int]]:
         """The known and the configured brokers; the one that failed last comes last."""
         known = [(broker.host, broker.port) for broker in self._known.brokers.values()]
-        return sorted(dict.fromkeys([*known, *self._bootstrap]), key=lambda each: self._failed_at.get(each, 0.0))
+        return sorted(dict.fromkeys([*known, *self._bootstrap]), key=lambda address: self._failed_at.get(address, 0.0))
 
     def _connected(self, address: tuple[str, int], deadline: Deadline) -> Connection:
         found = self._connections.get(address)
@@ -234,10 +234,10 @@ def gave_up(error: UnavailableError, what: str, waited_s: float) -> UnavailableE
 
 def _addresses(bootstrap: str) -> list[tuple[str, int]]:
     addresses = []
-    for each in filter(None, map(str.strip, bootstrap.split(","))):
-        host, _, port = each.rpartition(":") if not each.endswith("]") and ":" in each else (each, "", "")
+    for address in filter(None, map(str.strip, bootstrap.split(","))):
+        host, _, port = address.rpartition(":") if not address.endswith("]") and ":" in address else (address, "", "")
         if port and not port.isdigit():
-            raise UsageError("a bootstrap address is not host:port", object_name=each)
+            raise UsageError("a bootstrap address is not host:port", object_name=address)
         addresses.append((host.strip("[]"), int(port) if port else _DEFAULT_PORT))
     if not addresses:
         raise UsageError("kafka.bootstrap names no broker", hint="write host:port, several with commas")

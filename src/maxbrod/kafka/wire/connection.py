@@ -133,13 +133,13 @@ class Connection:
 
     @property
     def at_hand(self) -> bool:
-        """Whether the next response has arrived, so that `receive` does not wait."""
+        """True if the next response has arrived, so that `receive` does not wait."""
         there = self._ahead_end - self._ahead_first - _LENGTH.size
         return there >= 0 and there >= _LENGTH.unpack_from(self._ahead, self._ahead_first)[0]
 
     @property
     def throttled(self) -> bool:
-        """Whether the broker has asked this client to pause."""
+        """True if the broker has asked this client to pause."""
         return time.monotonic() < self._throttled_until
 
     def close(self) -> None:

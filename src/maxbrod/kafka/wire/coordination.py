@@ -10,6 +10,7 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
 
+
 Found = TypeVar("Found")
 _GROUPS_PER_REQUEST: Final = 200
 GROUP: Final = 0
@@ -31,6 +33,9 @@ _DENIED: Final[dict[int, str]] = {
     Code.GROUP_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Read the group",
     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write the transactional id",
 }
+
+_FOLDER: Final = "maxbrod.kafka.wire.messages"
+"""Messages for the offsets of share groups, new in Kafka 4.1, which kafka-python lacks: it builds them from JSON."""
 
 
 def find_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Deadline) -> int:
@@ -65,7 +70,7 @@ class Answers(Generic[Found]):
         self.refused: dict[str, str] = {}
 
     def missing(self, group_ids: Iterable[str]) -> list[str]:
-        return [each for each in group_ids if each not in self.found and each not in self.refused]
+        return [group_id for group_id in group_ids if group_id not in self.found and group_id not in self.refused]
 
     def refuse(self, group_id: str, code: int) -> None:
         """Record an error. With a retriable one the group stays missing and is requested again."""
@@ -129,3 +134,27 @@ def _by_coordinator(
                 coordinated[coordinator.node_id].append(coordinator.key)
     for node_id, groups in coordinated.items():
         yield from ((node_id, portion) for portion in in_requests(groups, _GROUPS_PER_REQUEST))
+
+
+class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
+    pass
+
+
+class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
+    pass
+
+
+class AlterShareGroupOffsetsRequest(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
+    pass
+
+
+class AlterShareGroupOffsetsResponse(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
+    pass
+
+
+class DeleteShareGroupOffsetsRequest(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
+    pass
+
+
+class DeleteShareGroupOffsetsResponse(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
+    pass

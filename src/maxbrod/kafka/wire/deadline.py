@@ -36,7 +36,7 @@ class Deadline:
 
     def within(self, seconds: float) -> Deadline:
         """This deadline, or one in `seconds` if that is sooner."""
-        return min(self, Deadline.after(seconds), key=lambda each: each.at)
+        return min(self, Deadline.after(seconds), key=lambda deadline: deadline.at)
 
 
 class Backoff:

@@ -180,9 +180,9 @@ def _refused(config: SaslConfig, broker: str, answer: Message) -> AccessDeniedEr
 
 def _secrets(config: SaslConfig) -> list[str]:
     return [
-        each.get_secret_value()
-        for each in (config.password, config.token, config.client_secret)
-        if each and each.get_secret_value()
+        secret.get_secret_value()
+        for secret in (config.password, config.token, config.client_secret)
+        if secret and secret.get_secret_value()
     ]
 
 

@@ -342,24 +342,13 @@ def _listed(header_ends, header_value_valid, text, row):
 
 
 @njit(cache=True, nogil=True)
-def measure(
-    offset,
-    timestamp,
-    timestamp_type,
-    key_ends,
-    key_valid,
-    value_ends,
-    value_valid,
-    header_ends,
-    header_key_ends,
-    header_value_ends,
-    header_value_valid,
-    text,
-    head_bytes,
-    seed,
-    size,
-):
+def measure(records, text, head_bytes, seed, size):
     """The size of each record. `seed`: in the documented schema, which ends with the map of headers."""
+    offset, timestamp, timestamp_type = records.offset, records.timestamp, records.kind
+    key_ends, _, key_valid = records.key
+    value_ends, _, value_valid = records.value
+    header_ends, header_key_ends = records.header_ends, records.header_key.ends
+    header_value_ends, _, header_value_valid = records.header_value
     for row in range(len(size)):
         # The branches of key and headers take a byte each, and so do those of value and list if they have branches. So
         # does the length of a null value without branches.
@@ -400,31 +389,13 @@ def _put_bytes(out, at, ends, data, row):
 
 
 @njit(cache=True, nogil=True)
-def write(
-    offset,
-    timestamp,
-    timestamp_type,
-    key_ends,
-    key_data,
-    key_valid,
-    value_ends,
-    value_data,
-    value_valid,
-    header_ends,
-    header_key_ends,
-    header_key_data,
-    header_key_valid,  # noqa: ARG001 - one of `RecordBuffers.all`
-    header_value_ends,
-    header_value_data,
-    header_value_valid,
-    text,
-    head,
-    seed,
-    first,
-    last,
-    out,
-):
+def write(records, text, head, seed, first, last, out):
     """Write the records [first, last). Each begins with `head`; `out` has the size of `measure`."""
+    offset, timestamp, timestamp_type = records.offset, records.timestamp, records.kind
+    key_ends, key_data, key_valid = records.key
+    value_ends, value_data, value_valid = records.value
+    header_ends, (header_key_ends, header_key_data, _) = records.header_ends, records.header_key
+    header_value_ends, header_value_data, header_value_valid = records.header_value
     at = np.int64(0)
     for row in range(first, last):
         copy_bytes(out, at, head, 0, len(head))

@@ -18,7 +18,7 @@ from maxbrod.layouts.avro.container import Block, Header, decompress, read_block
 from maxbrod.layouts.avro.format import MARK, parse_name
 from maxbrod.layouts.avro.program import Program, compile_schema
 from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
-from maxbrod.layouts.found import Found, Room, batch_of
+from maxbrod.layouts.found import Found, Room, Spans, batch_of
 from maxbrod.layouts.tree import check_records
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Reader:
     def _find(
         self, data: NDArray[np.uint8], ends: NDArray[np.int64], counts: NDArray[np.int64]
     ) -> tuple[Found, int, int]:
-        room = Room(int(counts.sum()))
+        room = Room.of(int(counts.sum()))
         header_kind = np.empty(len(room.offset), np.int8)
         status, block, rows = kernels.decode(
             self._program.code,
@@ -103,14 +103,14 @@ class Reader:
             self.last,
             np.empty(kernels.DEPTH_MAX, np.int64),
             *(room.offset, room.timestamp_ms, room.timestamp_type),
-            *room.parts(),
+            *(*room.key, *room.value),
             *(room.header_at, header_kind, room.header_ends),
         )
 
         def scan_headers(
-            data: NDArray[np.uint8], at: NDArray[np.int64], ends: NDArray[np.int64], *parts: NDArray[np.int64]
+            data: NDArray[np.uint8], at: NDArray[np.int64], ends: NDArray[np.int64], key: Spans, value: Spans
         ) -> None:
-            kernels.scan_headers(data, at, header_kind[:rows], ends, self._program.header_null, *parts)
+            kernels.scan_headers(data, at, header_kind[:rows], ends, self._program.header_null, *key, *value)
 
         return room.found(data, rows, scan_headers), status, block
 

@@ -17,9 +17,8 @@ from maxbrod.layouts.avro import kernels
 from maxbrod.layouts.avro.container import SYNC_BYTES, compress, encode_block, encode_bytes, encode_header, encode_long
 from maxbrod.layouts.avro.format import check_options, file_path, is_seed
 from maxbrod.layouts.avro.instances import Mark, mark_of, put_fenced
-from maxbrod.layouts.buffers import RecordBuffers, consumable
+from maxbrod.layouts.buffers import RecordBuffers, Rotation, consumable
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
-from maxbrod.layouts.rotation import Rotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,13 +64,12 @@ class _PartitionWriter:
         self._head = sealed(np.frombuffer(head, np.uint8))
 
     def add(self, batch: pa.RecordBatch) -> None:
-        buffers = RecordBuffers(batch)
+        buffers = RecordBuffers.of(batch)
         text = np.empty(len(buffers.header_key.ends) - 1, np.bool_)
         headers = (int(buffers.header_ends[0]), int(buffers.header_ends[-1]))
         kernels.mark_text(buffers.header_key.ends, buffers.header_key.data, *headers, text)
         sizes = np.empty(buffers.rows, np.int64)
-        numbers = (buffers.offset, buffers.timestamp, buffers.kind)
-        kernels.measure(*numbers, *buffers.shape(), text, len(self._head), self._seed, sizes)
+        kernels.measure(buffers, text, len(self._head), self._seed, sizes)
         for first, last, begins in self._files.pieces(sizes):
             if begins:
                 self.finish()
@@ -114,7 +112,7 @@ class _File:
             if begins:
                 self._pack()
             out = np.empty(int(sizes[first:last].sum()), np.uint8)
-            kernels.write(*buffers.all(), text, head, self._seed, begin + first, begin + last, out)
+            kernels.write(buffers, text, head, self._seed, begin + first, begin + last, out)
             self._open.append(out)
             self._open_records += last - first
         rows = slice(begin, begin + len(sizes))

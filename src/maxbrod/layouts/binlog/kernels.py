@@ -100,21 +100,11 @@ def walk(data, at, start, stop, offset):
 
 
 @njit(cache=True, nogil=True)
-def scan(
-    data,
-    start,
-    stop,
-    offset,
-    timestamp,
-    timestamp_type,
-    key_at,
-    key_length,
-    value_at,
-    value_length,
-    header_at,
-    header_ends,
-):
+def scan(data, start, stop, room):
     """Find every part of the records in [start, stop) and check all of it. Returns (status, row)."""
+    offset, timestamp, timestamp_type = room.offset, room.timestamp_ms, room.timestamp_type
+    (key_at, key_length), (value_at, value_length) = room.key, room.value
+    header_at, header_ends = room.header_at, room.header_ends
     header_total = np.int64(0)
     for row in range(len(start)):
         at = start[row]
@@ -171,8 +161,10 @@ def scan(
 
 
 @njit(cache=True, nogil=True)
-def scan_headers(data, header_at, header_ends, key_at, key_length, value_at, value_length):
+def scan_headers(data, header_at, header_ends, key, value):
     """Find the parts of the headers. Reads only what `scan` has checked."""
+    key_at, key_length = key
+    value_at, value_length = value
     header = np.int64(0)
     for row in range(len(header_at)):
         at = header_at[row]
@@ -212,20 +204,13 @@ def _kind(timestamp_type, timestamp, row):
 
 
 @njit(cache=True, nogil=True)
-def measure(
-    timestamp,
-    timestamp_type,
-    key_ends,
-    key_valid,
-    value_ends,
-    value_valid,
-    header_ends,
-    header_key_ends,
-    header_value_ends,
-    header_value_valid,
-    size,
-):
+def measure(records, size):
     """The size of each record in bytes."""
+    timestamp, timestamp_type = records.timestamp, records.kind
+    key_ends, _, key_valid = records.key
+    value_ends, _, value_valid = records.value
+    header_ends, header_key_ends = records.header_ends, records.header_key.ends
+    header_value_ends, _, header_value_valid = records.header_value
     for row in range(len(size)):
         total = np.int64(24 if _kind(timestamp_type, timestamp, row) < 0 else 32)
         total += max(length_of(key_ends, key_valid, row), np.int64(0))
@@ -247,28 +232,13 @@ def _put_part(out, at, ends, data, valid, row):
 
 
 @njit(cache=True, nogil=True)
-def write(
-    offset,
-    timestamp,
-    timestamp_type,
-    key_ends,
-    key_data,
-    key_valid,
-    value_ends,
-    value_data,
-    value_valid,
-    header_ends,
-    header_key_ends,
-    header_key_data,
-    header_key_valid,
-    header_value_ends,
-    header_value_data,
-    header_value_valid,
-    first,
-    last,
-    out,
-):
+def write(records, first, last, out):
     """Write the records [first, last). `out` has the size that `measure` has computed."""
+    offset, timestamp, timestamp_type = records.offset, records.timestamp, records.kind
+    key_ends, key_data, key_valid = records.key
+    value_ends, value_data, value_valid = records.value
+    header_ends, (header_key_ends, header_key_data, header_key_valid) = records.header_ends, records.header_key
+    header_value_ends, header_value_data, header_value_valid = records.header_value
     at = np.int64(0)
     for row in range(first, last):
         at = _put64(out, at, offset[row])

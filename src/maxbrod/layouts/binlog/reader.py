@@ -76,16 +76,8 @@ def _find(storage: Storage, files: SegmentFiles, piece: Entries) -> tuple[Found,
     """The records of the piece before the first damaged one, and the status of that."""
     begin, end = int(piece.start[0]), int(piece.stop[-1])
     data: NDArray[np.uint8] = sealed(np.frombuffer(storage.get_range(files.records, begin, end - begin), np.uint8))
-    room = Room(len(piece.offset))
-    room.offset = piece.offset
-    status, rows = kernels.scan(
-        data,
-        piece.start - begin,
-        piece.stop - begin,
-        *(room.offset, room.timestamp_ms, room.timestamp_type),
-        *room.parts(),
-        *(room.header_at, room.header_ends),
-    )
+    room = Room.of(len(piece.offset))._replace(offset=piece.offset)
+    status, rows = kernels.scan(data, piece.start - begin, piece.stop - begin, room)
     return room.found(data, rows, kernels.scan_headers), status
 
 

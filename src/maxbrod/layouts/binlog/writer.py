@@ -14,9 +14,8 @@ import numpy as np
 from maxbrod.layouts.binlog import kernels
 from maxbrod.layouts.binlog.format import INDEX, MAGIC, RECORDS, encode_segment_index, index_path, segment_path
 from maxbrod.layouts.binlog.layout import check_options, empty_segment, put_new
-from maxbrod.layouts.buffers import RecordBuffers, consumable
+from maxbrod.layouts.buffers import RecordBuffers, Rotation, consumable
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
-from maxbrod.layouts.rotation import Rotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,9 +72,9 @@ class _PartitionWriter:
         self._segment: _Segment | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        buffers = RecordBuffers(batch)
+        buffers = RecordBuffers.of(batch)
         sizes = np.empty(buffers.rows, np.int64)
-        kernels.measure(buffers.timestamp, buffers.kind, *buffers.shape(), sizes)
+        kernels.measure(buffers, sizes)
         for first, last, begins in self._rotation.pieces(sizes):
             if begins:
                 self.finish()
@@ -106,7 +105,7 @@ class _Segment:
 
     def add(self, buffers: RecordBuffers, first: int, last: int, sizes: NDArray[np.int64]) -> None:
         out = np.empty(int(sizes.sum()), np.uint8)
-        kernels.write(*buffers.all(), first, last, out)
+        kernels.write(buffers, first, last, out)
         self._parts.append(out)
         self._offsets.append(buffers.offset[first:last])
         self._sizes.append(sizes)

@@ -72,24 +72,14 @@ def _put64(out, at, value):
 
 
 @njit(cache=True, nogil=True)
-def scan(
-    data,
-    at,
-    end,
-    offset_before,
-    offset,
-    timestamp,
-    key_at,
-    key_length,
-    value_at,
-    value_length,
-    header_at,
-    header_ends,
-):
+def scan(data, at, end, offset_before, room):
     """Find every part of every whole record in `data[at:end]`, and check all of it.
 
     Returns (status, rows, position of the first record that is incomplete or wrong).
     """
+    offset, timestamp = room.offset, room.timestamp_ms
+    (key_at, key_length), (value_at, value_length) = room.key, room.value
+    header_at, header_ends = room.header_at, room.header_ends
     rows = 0
     headers = np.int64(0)
     while rows < len(offset) and end - at >= 4:
@@ -153,8 +143,10 @@ def scan(
 
 
 @njit(cache=True, nogil=True)
-def scan_headers(data, header_at, header_ends, key_at, key_length, value_at, value_length):
+def scan_headers(data, header_at, header_ends, key, value):
     """Find the parts of the headers. Reads only what `scan` has checked."""
+    key_at, key_length = key
+    value_at, value_length = value
     header = np.int64(0)
     for row in range(len(header_at)):
         at = header_at[row]
@@ -171,18 +163,12 @@ def scan_headers(data, header_at, header_ends, key_at, key_length, value_at, val
 
 
 @njit(cache=True, nogil=True)
-def measure(
-    key_ends,
-    key_valid,
-    value_ends,
-    value_valid,
-    header_ends,
-    header_key_ends,
-    header_value_ends,
-    header_value_valid,
-    length,
-):
+def measure(records, length):
     """The bytes of each record, its length field included. Returns the first row that the format cannot hold, or -1."""
+    key_ends, _, key_valid = records.key
+    value_ends, _, value_valid = records.value
+    header_ends, header_key_ends = records.header_ends, records.header_key.ends
+    header_value_ends, _, header_value_valid = records.header_value
     for row in range(len(length)):
         total = np.int64(4 + _LENGTH_MIN)
         total += max(length_of(key_ends, key_valid, row), np.int64(0))
@@ -199,30 +185,13 @@ def measure(
 
 
 @njit(cache=True, nogil=True)
-def write(
-    offset,
-    timestamp,
-    timestamp_type,  # noqa: ARG001 - it comes with the rest
-    key_ends,
-    key_data,
-    key_valid,
-    value_ends,
-    value_data,
-    value_valid,
-    header_ends,
-    header_key_ends,
-    header_key_data,
-    header_key_valid,  # noqa: ARG001 - as above
-    header_value_ends,
-    header_value_data,
-    header_value_valid,
-    length,
-    first,
-    last,
-    out,
-    at,
-):
+def write(records, length, first, last, out, at):
     """Write the rows from `first` up to `last`, which `measure` has measured; returns where they end."""
+    offset, timestamp = records.offset, records.timestamp
+    key_ends, key_data, key_valid = records.key
+    value_ends, value_data, value_valid = records.value
+    header_ends, (header_key_ends, header_key_data, _) = records.header_ends, records.header_key
+    header_value_ends, header_value_data, header_value_valid = records.header_value
     for row in range(first, last):
         at = _put32(out, at, length[row] - 4)
         at = _put64(out, at, timestamp[row])

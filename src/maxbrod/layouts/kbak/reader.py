@@ -114,12 +114,11 @@ def _body_bytes(segment: ForeignSegment) -> int | None:
 def _records(stored: Stored, header: Header, schema: pa.Schema, body_bytes: int | None) -> Iterator[pa.RecordBatch]:
     end = stored.size - FOOTER_BYTES
     pieces = _Pieces(open_body(header.codec, stored.stream(HEADER_BYTES, end), end - HEADER_BYTES), body_bytes)
-    room, rows, last = Room(), 0, -1
+    room, rows, last = Room.of(0), 0, -1
     while pieces.fill():
         data = pieces.data()
-        room.reserve(data.size // RECORD_BYTES_MIN + 1)
-        places = (room.offset, room.timestamp_ms, *room.parts(), room.header_at, room.header_ends)
-        status, count, at = kernels.scan(data, 0, data.size, last, *places)
+        room = room.reserved(data.size // RECORD_BYTES_MIN + 1)
+        status, count, at = kernels.scan(data, 0, data.size, last, room)
         if count:
             rows += count
             last = int(room.offset[count - 1])

@@ -13,7 +13,6 @@ import numpy as np
 from maxbrod.batch.columns import GrowingBytes
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.buffers import RecordBuffers, constant, little_endian
-from maxbrod.layouts.decoding import Counts, Tallied
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.kbak.format import (
@@ -28,6 +27,7 @@ from maxbrod.layouts.kbak.format import (
 )
 from maxbrod.layouts.manifest import codec_of
 from maxbrod.layouts.manifest_writer import BackupWriter, Extent
+from maxbrod.layouts.visible_records import Counts, Tallied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,7 +96,7 @@ class _Writer(BackupWriter):
             last = min(enough, first + self._records_max - self._extent.rows, buffers.rows)
             at = self._body.size
             self._body.reserve(at + int(ends[last - 1]) - before)
-            kernels.write(*buffers.all(), lengths, first, last, self._body.data, at)
+            kernels.write(buffers, lengths, first, last, self._body.data, at)
             self._extent.add(buffers, first, last)
             first = last
             if self._body.size - HEADER_BYTES >= self._bytes_max or self._extent.rows >= self._records_max:
@@ -104,7 +104,7 @@ class _Writer(BackupWriter):
 
     def _lengths(self, buffers: RecordBuffers) -> NDArray[np.int64]:
         lengths: NDArray[Any] = np.empty(buffers.rows, np.int64)
-        row = kernels.measure(*buffers.shape(), lengths)
+        row = kernels.measure(buffers, lengths)
         if row < 0 and int(lengths.max()) > RECORD_BYTES_MAX:
             row = int(lengths.argmax())
         if row >= 0:

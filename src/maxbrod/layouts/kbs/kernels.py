@@ -37,23 +37,14 @@ _SLICES: Final = 16
 
 
 @njit(cache=True, nogil=True)
-def scan(
-    data,
-    base_offset,
-    count,
-    offset,
-    timestamp,
-    key_at,
-    key_length,
-    value_at,
-    value_length,
-    header_at,
-    header_ends,
-):
+def scan(data, base_offset, count, room):
     """Find every part of every record of a block, and check all of it.
 
     Returns (status, record).
     """
+    offset, timestamp = room.offset, room.timestamp_ms
+    (key_at, key_length), (value_at, value_length) = room.key, room.value
+    header_at, header_ends = room.header_at, room.header_ends
     end = np.int64(len(data))
     headers = np.int64(0)
     before = np.int64(-1)
@@ -117,8 +108,10 @@ def scan(
 
 
 @njit(cache=True, nogil=True)
-def scan_headers(data, header_at, header_ends, key_at, key_length, value_at, value_length):
+def scan_headers(data, header_at, header_ends, key, value):
     """Find the parts of the headers. Reads only what `scan` has checked."""
+    key_at, key_length = key
+    value_at, value_length = value
     header = np.int64(0)
     end = np.int64(len(data))
     for row in range(len(header_at)):
@@ -135,35 +128,17 @@ def scan_headers(data, header_at, header_ends, key_at, key_length, value_at, val
 
 
 @njit(cache=True, nogil=True)
-def fill(
-    offset,
-    timestamp,
-    timestamp_type,  # noqa: ARG001 - it comes with the rest
-    key_ends,
-    key_data,
-    key_valid,
-    value_ends,
-    value_data,
-    value_valid,
-    header_ends,
-    header_key_ends,
-    header_key_data,
-    header_key_valid,  # noqa: ARG001 - as above
-    header_value_ends,
-    header_value_data,
-    header_value_valid,
-    row,
-    last,
-    first_offset,
-    bytes_max,
-    out,
-    at,
-):
+def fill(records, row, last, first_offset, bytes_max, out, at):
     """Add the rows from `row` up to `last` to a block, up to the one that makes it as large as `bytes_max`.
 
     Returns (status, row, at, bytes needed): the first row that was not added, and the end of the block. NO_ROOM: that
     row needs this number of bytes after `at`.
     """
+    offset, timestamp = records.offset, records.timestamp
+    key_ends, key_data, key_valid = records.key
+    value_ends, value_data, value_valid = records.value
+    header_ends, (header_key_ends, header_key_data, _) = records.header_ends, records.header_key
+    header_value_ends, header_value_data, header_value_valid = records.header_value
     while row < last and at < bytes_max:
         key = length_of(key_ends, key_valid, row)
         value = length_of(value_ends, value_valid, row)

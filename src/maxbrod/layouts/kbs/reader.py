@@ -63,13 +63,14 @@ def open_header(stored: Stored) -> Header:
 
 
 def _records(stored: Stored, header: Header, schema: pa.Schema, end_offset: int) -> Iterator[pa.RecordBatch]:
-    room, rows, checksum, next_offset = Room(), 0, 0, header.first_offset
+    room, rows, checksum, next_offset = Room.of(0), 0, 0, header.first_offset
     for position, batch, data in _batches(stored):
         if zlib.crc32(data[BATCH_HEADER_BYTES:]) != batch.crc:
             raise CorruptDataError("a batch's checksum is wrong", offset=batch.base_offset, position=position)
         checksum = crc64(data, checksum)
         if batch.base_offset < next_offset or (not rows and batch.records and batch.base_offset != next_offset):
             raise CorruptDataError("a batch does not begin where it should", offset=next_offset, position=position)
+        room = room.reserved(batch.records)
         found = _find(_block(header, batch, data, position), batch, room, position)
         if batch.records:
             rows += batch.records
@@ -124,9 +125,7 @@ def _block(header: Header, batch: BatchHeader, data: bytes, position: int) -> ND
 
 
 def _find(block: NDArray[np.uint8], batch: BatchHeader, room: Room, position: int) -> Found:
-    room.reserve(batch.records)
-    places = (room.offset, room.timestamp_ms, *room.parts(), room.header_at, room.header_ends)
-    status, record = kernels.scan(block, batch.base_offset, batch.records, *places)
+    status, record = kernels.scan(block, batch.base_offset, batch.records, room)
     if status != kernels.OK:
         raise CorruptDataError(
             f"{kernels.MEANING[status]}, at record {record} of a batch", offset=batch.base_offset, position=position

@@ -78,7 +78,7 @@ class _Writer(BackupWriter):
         row, at = first, self._block.size
         while True:
             status, row, at, needed = kernels.fill(
-                *buffers.all(), row, last, base_offset, self._batch_bytes, self._block.data, at
+                buffers, row, last, base_offset, self._batch_bytes, self._block.data, at
             )
             self._block.size = at
             if status == kernels.OK:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.decoding import decode_committed
 from maxbrod.layouts.foreign import Fault, ForeignAcl, ForeignBroker, ForeignCluster, ForeignQuota, ForeignUser
 from maxbrod.layouts.logdir.metadata_records import (
     AclAdded,
@@ -36,6 +35,7 @@ from maxbrod.layouts.logdir.metadata_records import (
 )
 from maxbrod.layouts.logdir.partition import Copy, agreed_until
 from maxbrod.layouts.logdir.reader import batches
+from maxbrod.layouts.visible_records import decode_committed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

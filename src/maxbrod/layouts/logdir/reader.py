@@ -10,8 +10,8 @@ import numpy as np
 from maxbrod.batch.cuts import begin_at
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError, naming
-from maxbrod.layouts.decoding import decode_committed
 from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
+from maxbrod.layouts.visible_records import decode_committed
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
-"""The source of what is appended: committed batches of an archive, with headers that name where records come from.
+"""The items of tasks that append, their outcomes, and their source: committed batches of an archive.
 
-Records that have been in the destination topic before are left out.
+Batches get headers that name where records come from. Records that were in the destination topic before are left out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from maxbrod.batch.provenance import Provenance
 from maxbrod.batch.replay import replay
 from maxbrod.batch.transactions import transaction_events
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.reading import read_logs
-from maxbrod.model import Codec
+from maxbrod.kafka.wire.client import PATIENCE_S
+from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.layouts.reader import read_logs
+from maxbrod.model import Codec, TopicPartition
 from maxbrod.replicate.link import Link, Mark, been_there, origin
 
 if TYPE_CHECKING:
@@ -26,9 +28,71 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.replicate.ingress.append_items import AppendItem, AppendSettings
+    from maxbrod.config import KafkaConfig, StorageConfig
+    from maxbrod.replicate.link import PositionKey
     from maxbrod.storage.interface import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendSettings:
+    """What every task needs besides its items. Holds secrets."""
+
+    link: str
+    archive_url: str
+    kafka: KafkaConfig
+    storage: StorageConfig = field(repr=False)
+    destination_id: str
+    """The id of the destination's cluster."""
+    version: int
+    """The version of the catalog."""
+    rate_bytes_per_s: float | None = None
+    """The limit for one task."""
+    patience_s: float = PATIENCE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendItem:
+    """What to append to one partition: the source offsets from where the link has come to `end`."""
+
+    where: TopicPartition
+    topic_id: str
+    """The id of the destination topic."""
+    source_topic: str
+    source_id: str
+    joined: bool
+    """Whether the link appends other source topics to the same topic."""
+    origins: tuple[str, ...]
+    """The ids of the clusters that the records come from, the nearest first."""
+    start: int
+    """Where a link begins that was never here."""
+    position: int | None
+    """Where the link was when this was planned; None: it has no mark."""
+    begins: bool
+    """Whether an operator says that the link was never here."""
+    end: int
+    archive_end: int
+    batch_bytes_max: int
+    slices: tuple[Slice, ...]
+
+    @property
+    def key(self) -> PositionKey:
+        return self.source_topic, self.where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The outcome of one item: the mark that the destination has now, and why it stopped if it did."""
+
+    source_topic: str
+    where: TopicPartition
+    mark: Mark | None
+    records: int = 0
+    failure: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> PositionKey:
+        return self.source_topic, self.where
+
 
 OPERATION: Final = "append"
 _READ_BYTES: Final = 2 << 20

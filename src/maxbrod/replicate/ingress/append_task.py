@@ -26,10 +26,16 @@ from maxbrod.kafka.produce.transactions import Transaction, add_partitions, end
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.model import now_ms, topic_id_of
-from maxbrod.replicate.ingress.append_items import Appended, AppendItem, AppendSettings
-from maxbrod.replicate.ingress.append_source import OPERATION, AppendSource, Piece, refused
-from maxbrod.replicate.ingress.brought import look_for_brought
-from maxbrod.replicate.ingress.positions import is_over, put_mark, take_position
+from maxbrod.replicate.ingress.append_source import (
+    OPERATION,
+    Appended,
+    AppendItem,
+    AppendSettings,
+    AppendSource,
+    Piece,
+    refused,
+)
+from maxbrod.replicate.ingress.positions import is_over, look_for_brought, put_mark, take_position
 from maxbrod.replicate.link import AppendPlace, Link, Mark, State
 from maxbrod.storage.stores import open_storage
 

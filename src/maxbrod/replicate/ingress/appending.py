@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
 from maxbrod.model import now_ms
-from maxbrod.replicate.ingress.append_items import Appended, AppendItem, AppendSettings
+from maxbrod.replicate.ingress.append_source import Appended, AppendItem, AppendSettings
 from maxbrod.replicate.ingress.append_task import run_append_task
 from maxbrod.replicate.ingress.groups import carry_appended_groups
 from maxbrod.replicate.ingress.plan import Portion, why_not_append

@@ -24,9 +24,9 @@ from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, topic_id_of
-from maxbrod.replicate.ingress.brought import read_brought, stable_extent
+from maxbrod.replicate.ingress.positions import read_brought, stable_extent
 from maxbrod.replicate.link import GROUP_PREFIX, Link, Mark
-from maxbrod.restore.plan.choosing import choose_groups
+from maxbrod.restore.plan.request import choose_groups
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

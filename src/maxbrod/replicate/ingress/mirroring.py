@@ -18,7 +18,7 @@ from maxbrod.replicate.ingress.topics import MirrorTopics, tell_unled
 from maxbrod.replicate.ingress.workers import IngressWorkers, judge_failure
 from maxbrod.replicate.link import Link, Mark, State
 from maxbrod.restore.job import restore_items
-from maxbrod.restore.plan.configs import MESSAGE_BYTES_DEFAULT
+from maxbrod.restore.plan.targets import MESSAGE_BYTES_DEFAULT
 from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
 
 if TYPE_CHECKING:

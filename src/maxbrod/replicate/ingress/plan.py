@@ -19,7 +19,7 @@ from maxbrod.catalog.tiling import Tiling, find_tiling_faults
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 from maxbrod.restore.plan.columns import read_columns
-from maxbrod.restore.plan.configs import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT, ConfigChange, plan_new_configs
+from maxbrod.restore.plan.targets import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT, ConfigChange, plan_new_configs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.layouts.kafka.format import Slice
     from maxbrod.replicate.link import Mark
-    from maxbrod.restore.plan.rename import Rename
+    from maxbrod.restore.plan.request import Rename
 
 _BATCH_BYTES: Final = 1 << 20
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
 from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_partitions, create_topics, delete_records
-from maxbrod.kafka.fetch.log_tails import read_tail
+from maxbrod.kafka.produce.producer_ids import read_tail
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
@@ -19,8 +19,7 @@ from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import PartitionId, TopicPartition, topic_id_of, topic_id_text
 from maxbrod.replicate.ingress.plan import Extent, Mirror, plan_mirror_configs, plan_shared_configs, why_other_source
 from maxbrod.replicate.link import Link, Mark, State
-from maxbrod.restore.plan.configs import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT
-from maxbrod.restore.plan.targets import LogExtent
+from maxbrod.restore.plan.targets import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT, LogExtent
 from maxbrod.restore.target import StartToFill, fill_starts, log_extents
 
 if TYPE_CHECKING:

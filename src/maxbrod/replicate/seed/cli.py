@@ -15,7 +15,7 @@ from maxbrod.replicate.seed.options import EgressTreeOptions, IngressTreeOptions
 from maxbrod.text import counted
 
 if TYPE_CHECKING:
-    from maxbrod.replicate.seed.report import IngressReport, PartitionStatus
+    from maxbrod.replicate.seed.report import TreePartition, TreeReport
     from maxbrod.replicate.seed.run import TreeIngress
 
 
@@ -41,7 +41,7 @@ def egress_tree(call: Call[EgressTreeOptions]) -> None:
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.replicate.seed.egress import TreeEgress, follow_into_tree  # noqa: PLC0415
-    from maxbrod.replicate.seed.metrics import EgressCollector, serving  # noqa: PLC0415
+    from maxbrod.replicate.seed.metrics import TreeEgressCollector, serving  # noqa: PLC0415
 
     options, stop, silent = call.options, threading.Event(), call.as_json or call.quiet
     with ExitStack() as stack:
@@ -52,7 +52,7 @@ def egress_tree(call: Call[EgressTreeOptions]) -> None:
         def serve(egress: TreeEgress) -> None:
             if options.metrics_port is not None:
                 served = serving(
-                    EgressCollector(egress), options.metrics_port, options.metrics_host, options.metrics_names
+                    TreeEgressCollector(egress), options.metrics_port, options.metrics_host, options.metrics_names
                 )
                 port = stack.enter_context(served)
                 if not silent:
@@ -80,7 +80,7 @@ def ingress_tree(call: Call[IngressTreeOptions]) -> None:
     """
     from contextlib import ExitStack  # noqa: PLC0415 - Arrow and Kafka: not for `--help`
 
-    from maxbrod.replicate.seed.metrics import IngressCollector, serving  # noqa: PLC0415
+    from maxbrod.replicate.seed.metrics import TreeIngressCollector, serving  # noqa: PLC0415
     from maxbrod.replicate.seed.run import TreeIngress  # noqa: PLC0415
 
     stop = threading.Event()
@@ -91,7 +91,7 @@ def ingress_tree(call: Call[IngressTreeOptions]) -> None:
         options = call.options
         if options.metrics_port is not None:
             served = serving(
-                IngressCollector(ingress), options.metrics_port, options.metrics_host, options.metrics_names
+                TreeIngressCollector(ingress), options.metrics_port, options.metrics_host, options.metrics_names
             )
             port = stack.enter_context(served)
             if not (call.as_json or call.quiet):
@@ -122,7 +122,7 @@ class _Changes:
                 print_line(f"{status.region}/{status.topic}-{status.partition}: {state}, checkpoint {_offset(status)}")
 
 
-def _print(report: IngressReport, *, quiet: bool) -> None:
+def _print(report: TreeReport, *, quiet: bool) -> None:
     shown = table("Partitions", "*source", "destination", "state", "checkpoint", "records", "lost")
     for partition in report.partitions:
         if not quiet or partition.lost or partition.fault is not None:
@@ -137,13 +137,13 @@ def _print(report: IngressReport, *, quiet: bool) -> None:
         print_line(f"{counted(report.records, 'record', 'was', 'were')} produced, {report.delivery}")
 
 
-def _lost(each: PartitionStatus, offsets: tuple[int, int]) -> str:
+def _lost(each: TreePartition, offsets: tuple[int, int]) -> str:
     return f"{offsets[0]} to {offsets[1]}{' (deleted at the source)' if offsets in each.deleted else ''}"
 
 
-def _state(each: PartitionStatus) -> str:
+def _state(each: TreePartition) -> str:
     return each.state if each.fault is None else f"faulted: {each.fault}"
 
 
-def _offset(each: PartitionStatus) -> str:
+def _offset(each: TreePartition) -> str:
     return "none" if each.checkpoint is None else str(each.checkpoint)

@@ -1,11 +1,19 @@
 """Small topics through which instances talk to each other: reads all of a topic and then what is new, and appends.
 
 Only committed records are read. The topics hold a record for each batch or segment, not for each record of the data.
+
+Memory follows the topics, never the other way round: a checkpoint or a segment event counts when its record is durable,
+and only then may a notification be acknowledged. Of several checkpoints of a partition the highest one counts, of
+several events about a segment the newest, in whatever order they are read. An old event counts like others: a segment
+that an instance hears of late is no less there.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -17,21 +25,32 @@ from maxbrod.errors import MaxbrodError, RefusedError, TopicGoneError
 from maxbrod.kafka.admin.topics import NewTopic, create_topics
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.fetch.ranges import read_range
-from maxbrod.kafka.produce.appends import Batch, Feed, stamped
+from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
+from maxbrod.kafka.produce.producer import produce_all
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
 from maxbrod.kafka.state.topics import read_configs
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.layouts.parquet.events import (
+    Checkpoint,
+    EventSegment,
+    SegmentEvent,
+    decode_checkpoint,
+    decode_segment_event,
+)
 from maxbrod.model import TopicPartition, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from uuid import UUID
 
-    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.metadata import Topic
+
 
 POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class KeyValue(NamedTuple):
@@ -137,3 +156,137 @@ def ensure_topic(client: KafkaClient, wanted: NewTopic, *, deadline: Deadline) -
             object_name=wanted.name,
             hint=f"kafka-configs --alter --topic {wanted.name} --add-config {POLICY}={wanted.configs[POLICY]}",
         )
+
+
+class Source(NamedTuple):
+    """A partition of a topic of a region."""
+
+    region: str
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.region}/{self.topic}-{self.partition}"
+
+
+def checkpoint_partition(key: bytes, partitions: int) -> int:
+    """The partition of the checkpoint topic that librdkafka's default partitioner chooses for a key."""
+    return crc32(key) % partitions
+
+
+class Checkpoints:
+    """The checkpoint topic: how far each partition of a source is at the destination. Safe for several threads."""
+
+    def __init__(self, topic: ControlTopic) -> None:
+        self._topic = topic
+        self._reading = threading.Lock()
+        self._offsets: dict[Source, int] = {}
+        self._changing = threading.Lock()
+
+    def refresh(self, *, settled: bool = False) -> None:
+        """Read what is new; with `settled`, also what transactions that are open now commit."""
+        with self._reading:
+            for record in self._topic.new_records(settled=settled):
+                if not record.value:
+                    continue  # a tombstone does not take a position back
+                try:
+                    checkpoint = decode_checkpoint(record.value)
+                except MaxbrodError as error:
+                    _LOG.warning("a record of %s is not a checkpoint: %s", self._topic.name, error)
+                    continue
+                self.saved(checkpoint)
+
+    def saved(self, checkpoint: Checkpoint) -> None:
+        """The record of this checkpoint is durable."""
+        source = Source(checkpoint.region, checkpoint.topic, checkpoint.partition)
+        with self._changing:
+            self._offsets[source] = max(checkpoint.offset, self._offsets.get(source, -1))
+
+    def offset(self, source: Source) -> int | None:
+        """The last offset that is at the destination."""
+        return self._offsets.get(source)
+
+
+class EventPublisher:
+    """Appends events to the topic. Belongs to one thread, with its client."""
+
+    def __init__(self, client: KafkaClient, topic: str, *, patience_s: float) -> None:
+        self._client = client
+        self._topic = topic
+        self._patience_s = patience_s
+        self._identity: ProducerIdentity | None = None
+        self._sequence = 0
+        self._partition = 0
+
+    def publish(self, events: Sequence[SegmentEvent]) -> None:
+        """When this returns, the events are durable. If it raises, they may be, or some of them."""
+        topic = self._client.topic(self._topic, deadline=Deadline.after(self._patience_s))
+        if self._identity is None:
+            self._identity, self._sequence = new_producer_id(self._client), 0
+            self._partition = self._identity.producer_id % len(topic.partitions)
+        records = [record_batch(None, event.encode()) for event in events]
+        try:
+            feed = feed_of(
+                topic,
+                self._partition,
+                records,
+                self._identity,
+                first_sequence=self._sequence,
+                transactional=False,
+            )
+            for done in produce_all(self._client, [feed], patience_s=self._patience_s):
+                self._sequence = sequence_after(self._sequence, done.count)
+        except BaseException:
+            self._identity = None  # an unknown number of records has arrived
+            raise
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(topic=self._topic, partition=self._partition)
+
+
+class SegmentEvents:
+    """The topic of segment events: all instances hear what one hears about the tree. May be used by several threads."""
+
+    def __init__(self, topic: ControlTopic, publisher: EventPublisher, *, retention_ns: int) -> None:
+        self._topic = topic
+        self._publisher = publisher
+        self._retention_ns = retention_ns
+        self._known: dict[EventSegment, int] = {}
+        self._inbox: list[SegmentEvent] = []
+        self._lock = threading.Lock()
+
+    def keep(self, events: Iterable[SegmentEvent]) -> None:
+        """Publish what is new. If that fails, nothing is known: the same events are new when they come again."""
+        new = [event for event in events if self._is_new(event)]
+        if new:
+            self._publisher.publish(new)
+            self._learn(new)
+
+    def poll(self, *, now_ns: int) -> list[SegmentEvent]:
+        """The events since the last call: those kept here, and those that others have published."""
+        found: list[SegmentEvent] = []
+        for record in self._topic.new_records():
+            try:
+                found.append(decode_segment_event(record.value or b""))
+            except MaxbrodError as error:
+                _LOG.warning("a record of %s is not a segment event: %s", self._topic.name, error)
+        self._learn(found)
+        with self._lock:
+            events, self._inbox = self._inbox, []
+            # A segment whose events have left the topic needs no memory: an event that comes again does no harm.
+            oldest = now_ns - self._retention_ns
+            if any(time_ns < oldest for time_ns in self._known.values()):
+                self._known = {each: time_ns for each, time_ns in self._known.items() if time_ns >= oldest}
+        return events
+
+    def _is_new(self, event: SegmentEvent) -> bool:
+        known = self._known.get(event.segment)
+        return known is None or known < event.time_ns
+
+    def _learn(self, events: Iterable[SegmentEvent]) -> None:
+        with self._lock:
+            for event in events:
+                if self._is_new(event):
+                    self._known[event.segment] = event.time_ns
+                    self._inbox.append(event)

@@ -26,8 +26,7 @@ from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
 from maxbrod.kafka.produce.transactions import Transaction, add_partitions, begin, end
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.replicate.seed.checkpoints import Checkpoints, Source, checkpoint_partition
-from maxbrod.replicate.seed.control_topics import feed_of, record_batch
+from maxbrod.replicate.seed.control_topics import Checkpoints, Source, checkpoint_partition, feed_of, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from maxbrod.replicate.seed.egress import TreeEgress
-    from maxbrod.replicate.seed.report import PartitionStatus
+    from maxbrod.replicate.seed.report import TreePartition
     from maxbrod.replicate.seed.run import TreeIngress
 
 _LABELS: Final = ["region", "topic", "partition"]
-_COUNTERS: Final[dict[str, tuple[str, Callable[[PartitionStatus], float]]]] = {
+_COUNTERS: Final[dict[str, tuple[str, Callable[[TreePartition], float]]]] = {
     "messages_produced": ("Records produced.", lambda each: each.records),
     "messages_lost": (
         "Offsets that were given up.",
@@ -35,7 +35,7 @@ _COUNTERS: Final[dict[str, tuple[str, Callable[[PartitionStatus], float]]]] = {
     "segments_read": ("Segments read to their end.", lambda each: each.segments_read),
     "segments_lost": ("Ranges of offsets that were given up.", lambda each: len(each.lost)),
 }
-_GAUGES: Final[dict[str, tuple[str, Callable[[PartitionStatus], float | None]]]] = {
+_GAUGES: Final[dict[str, tuple[str, Callable[[TreePartition], float | None]]]] = {
     "segments_waiting": ("Known segments that are not at the destination yet.", lambda each: each.segments_waiting),
     "segments_late": ("1 while a segment is late.", lambda each: each.state == "late segment"),
     "checkpoint": ("The last source offset at the destination.", lambda each: each.checkpoint),
@@ -51,7 +51,7 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[PartitionStatus], float | None]]]]
 }
 
 
-class IngressCollector(Collector):
+class TreeIngressCollector(Collector):
     """Reads the state of an ingress when it is asked for."""
 
     def __init__(self, ingress: TreeIngress) -> None:
@@ -91,7 +91,7 @@ class IngressCollector(Collector):
         yield events
 
 
-class EgressCollector(Collector):
+class TreeEgressCollector(Collector):
     """Reads what an egress has written when it is asked for."""
 
     def __init__(self, egress: TreeEgress) -> None:
@@ -127,5 +127,5 @@ def serving(collector: Collector, port: int, host: str, names: Collection[str] =
         yield served
 
 
-def _labels(each: PartitionStatus) -> list[str]:
+def _labels(each: TreePartition) -> list[str]:
     return [each.region, each.topic, str(each.partition)]

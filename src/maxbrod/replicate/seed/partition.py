@@ -20,7 +20,7 @@ from maxbrod.errors import (
 from maxbrod.layouts.parquet.events import Checkpoint
 from maxbrod.replicate.seed import machine
 from maxbrod.replicate.seed.machine import Phase, Process, Settings, Worker
-from maxbrod.replicate.seed.report import PartitionStatus
+from maxbrod.replicate.seed.report import TreePartition
 
 if TYPE_CHECKING:
     import threading
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.replicate.seed.checkpoints import Checkpoints, Source
+    from maxbrod.replicate.seed.control_topics import Checkpoints, Source
     from maxbrod.replicate.seed.destination import Destination
     from maxbrod.replicate.seed.tree import Tree
 
@@ -89,7 +89,7 @@ class Partition:
         begun = self.worker.phase is not Phase.INIT
         return self.running is None and (stuck or (begun and self.waits))
 
-    def status(self) -> PartitionStatus:
+    def status(self) -> TreePartition:
         waiting = sum(segment.end >= self.worker.next for segment in self.worker.listing.segments)
         state = _STATES[self.worker.phase]
         if state == "in step" and waiting:
@@ -97,7 +97,7 @@ class Partition:
         if self.standby_until_ns:
             state = "standby"
         fault, end = self.fault or self.unreachable or self.absent, self.worker.listing.source_end
-        return PartitionStatus(
+        return TreePartition(
             region=self.source.region,
             topic=self.source.topic,
             partition=self.source.partition,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
 
 if TYPE_CHECKING:
-    from maxbrod.replicate.notify.queue import QueueCounts
+    from maxbrod.replicate.seed.queue import QueueCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStatus:
+class TreePartition:
     region: str
     topic: str
     partition: int
@@ -42,12 +42,12 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngressReport:
+class TreeReport:
     archive: str
     delivery: str
     started_at_ms: int
     finished_at_ms: int
-    partitions: tuple[PartitionStatus, ...]
+    partitions: tuple[TreePartition, ...]
     notifications: QueueCounts | None = None
     unmatched: tuple[str, ...] = ()
     """Sources of which the tree has no segment: nothing of them was produced."""

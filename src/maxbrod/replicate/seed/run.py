@@ -20,18 +20,23 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.parquet.events import EventType, SegmentEvent
 from maxbrod.model import Codec, now_ms
-from maxbrod.replicate.notify.sqs import SqsQueue, SqsSettings
 from maxbrod.replicate.seed import machine
 from maxbrod.replicate.seed.backoff import doubling_waits, jittered
-from maxbrod.replicate.seed.checkpoints import Checkpoints, Source
-from maxbrod.replicate.seed.control_topics import POLICY, ControlTopic, ensure_topic
+from maxbrod.replicate.seed.control_topics import (
+    POLICY,
+    Checkpoints,
+    ControlTopic,
+    EventPublisher,
+    SegmentEvents,
+    Source,
+    ensure_topic,
+)
 from maxbrod.replicate.seed.destination import Destination, DestinationSettings
 from maxbrod.replicate.seed.machine import List, Look, Phase, Process, Segment, Settings
-from maxbrod.replicate.seed.notifications import Notifications
+from maxbrod.replicate.seed.options import IngressTreeOptions, SourceTopic, sources_of
 from maxbrod.replicate.seed.partition import Outcome, Partition
-from maxbrod.replicate.seed.report import IngressReport, PartitionStatus
-from maxbrod.replicate.seed.segment_events import EventPublisher, SegmentEvents
-from maxbrod.replicate.seed.sources import SourceTopic, sources_of
+from maxbrod.replicate.seed.queue import Notifications, SqsQueue, SqsSettings
+from maxbrod.replicate.seed.report import TreePartition, TreeReport
 from maxbrod.replicate.seed.tree import Tree
 from maxbrod.storage.stores import open_storage
 
@@ -40,8 +45,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from maxbrod.config import Config, KafkaConfig
-    from maxbrod.replicate.notify.queue import Queue, QueueCounts
-    from maxbrod.replicate.seed.options import IngressTreeOptions
+    from maxbrod.replicate.seed.queue import Queue, QueueCounts
 
 _LOG: Final = logging.getLogger(__name__)
 _SECOND: Final = 1_000_000_000
@@ -57,7 +61,7 @@ def ingress_from_tree(
     stop: threading.Event | None = None,
     on_change: Callable[[TreeIngress], None] = lambda _: None,
     clock_ns: Callable[[], int] = time.time_ns,
-) -> IngressReport:
+) -> TreeReport:
     """Follow the tree until `stop` is set, or with `once` until everything in it is at the destination.
 
     Delivery is exactly once by default: consumers that read committed records see each record once, in order, whatever
@@ -141,7 +145,7 @@ class TreeIngress:
     ) -> None:
         self._stack.close()
 
-    def run(self, on_change: Callable[[TreeIngress], None] = lambda _: None) -> IngressReport:
+    def run(self, on_change: Callable[[TreeIngress], None] = lambda _: None) -> TreeReport:
         """Tick until the end."""
         while not self.finished:
             if self.tick():
@@ -168,11 +172,11 @@ class TreeIngress:
     def notification_lag_ms(self) -> int | None:
         return None if self._notifications is None else self._notifications.lag_ms
 
-    def statuses(self) -> tuple[PartitionStatus, ...]:
+    def statuses(self) -> tuple[TreePartition, ...]:
         return tuple(each.status() for _, each in sorted(self._partitions.items()))
 
-    def report(self) -> IngressReport:
-        return IngressReport(
+    def report(self) -> TreeReport:
+        return TreeReport(
             archive=self.archive,
             delivery=self.options.delivery,
             started_at_ms=self._started_at_ms,

@@ -13,8 +13,8 @@ from maxbrod.layouts.parquet.format import SegmentName, parse_footer, parse_name
 from maxbrod.layouts.parquet.reader import open_parquet, read
 from maxbrod.layouts.tree import Facts, read_facts
 from maxbrod.model import TopicPartition
-from maxbrod.replicate.notify.s3_events import Change, ObjectEvent
 from maxbrod.replicate.seed.machine import Before, Listing, Segment
+from maxbrod.replicate.seed.s3_events import Change, ObjectEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.layouts.coverage import Coverage
-    from maxbrod.replicate.seed.checkpoints import Source
+    from maxbrod.replicate.seed.control_topics import Source
     from maxbrod.storage.interface import Storage
 
 _LOG: Final = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from maxbrod.cli.output import err, out, print_json, print_line
 from maxbrod.cli.progress import progress_bar
 from maxbrod.cli.signals import stopping_by_signals
 from maxbrod.errors import EXIT_DONE
-from maxbrod.restore.cli_deciding import decide
 from maxbrod.restore.cold.plan import parse_leader_epochs
 from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.summary import (
+    decide,
     gaps_in,
     print_failures,
     print_gaps,

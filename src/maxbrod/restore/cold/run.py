@@ -8,32 +8,38 @@ from __future__ import annotations
 
 import re
 import threading
+import time
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.archive.archive import open_archive
-from maxbrod.errors import IncompleteError, MaxbrodError, UnavailableError, UsageError
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.errors import IncompleteError, MaxbrodError, RefusedError, UnavailableError, UsageError
+from maxbrod.layouts.logdir.installation import staged_bytes
 from maxbrod.layouts.logdir.target import locked, look_at, read_assignments
-from maxbrod.model import TopicPartition, now_ms
+from maxbrod.layouts.logdir.writer import SEGMENT_BYTES, WrittenLog
+from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.restore.archived import look_at_archive
-from maxbrod.restore.cold.items import cold_items, cold_slices
-from maxbrod.restore.cold.job import ColdMeter, run_cold_tasks
-from maxbrod.restore.cold.placing import Placing
+from maxbrod.restore.cold.placement import Placing
 from maxbrod.restore.cold.plan import (
     COLD_COLUMNS,
+    ColdTarget,
     LeaderEpochs,
     check_cold,
+    cold_configs,
     cold_state,
+    find_cold_obstacles,
     measure_extents,
+    rows_to_write,
 )
-from maxbrod.restore.cold.preflight import ColdTarget, find_cold_obstacles
 from maxbrod.restore.cold.report import ColdReport, cold_report_of
-from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten
-from maxbrod.restore.loss import Losses, damaged_part, find_losses, listed_losses, unknown_losses
-from maxbrod.restore.plan.changes import refuse_changes
+from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten, run_cold_task
+from maxbrod.restore.loss import Losses, damaged_part, find_losses, listed_losses, sound_slices, unknown_losses
 from maxbrod.restore.plan.obstacles import in_order, refusal
 from maxbrod.restore.plan.plan import RestorePlan, plan_restore, sources_of, without_lost
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, command_digest
+from maxbrod.restore.plan.resume import refuse_changes
 from maxbrod.restore.plan.sources import revisions_of
 from maxbrod.restore.report import AGAIN
 from maxbrod.restore.state import next_id, store_plan, store_report
@@ -47,12 +53,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
+    from maxbrod.archive.archive import Archive
     from maxbrod.config import Config
-    from maxbrod.restore.cold.items import Done
+    from maxbrod.layouts.kafka.format import Slice
+    from maxbrod.work.executor import Executor, TasksDone
     from maxbrod.work.session import Session
+
 
 _WHERE = "log directories"
 """Takes the place of a cluster in the digest of the command: a restore through brokers is another command."""
+
+Done: TypeAlias = "Mapping[tuple[Path, TopicPartition], WrittenLog]"
+
+_LOOKING_SHARE: Final = 0.1
+"""The part of the time that is spent on looking how far it is: 100,000 folders take a while."""
 
 
 class ColdRestore:
@@ -241,3 +257,118 @@ class ColdRestore:
         except MaxbrodError:
             return False
         return True
+
+
+def cold_items(
+    archive: Archive,
+    plan: RestorePlan,
+    request: RestoreRequest,
+    paths: Sequence[Path],
+    *,
+    done: Done,
+    leader_epochs: LeaderEpochs,
+) -> list[tuple[int, ColdItem]]:
+    """The partitions that some directory lacks, with their sizes. RefusedError: a folder is no longer empty."""
+    target = ColdTarget(directories=list(map(look_at, paths)), done=done.keys())
+    moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
+    configs = cold_configs(request.rename, moment.cluster, read_assignments(paths))
+    sources = sources_of(plan)
+    rows = archive.catalog.rows(topic_ids={each.topic_id for each in sources}, revisions=revisions_of(sources))
+    extents, slices = measure_extents([rows], sources), cold_slices(rows, plan)
+    items = []
+    for topic in plan.topics:
+        for source in (partition.source for partition in topic.partitions):
+            where = TopicPartition(topic=topic.target.name, partition=source.partition)
+            directories = _lacking(target, where)
+            if directories:
+                item = ColdItem(
+                    where=where,
+                    directories=tuple(map(str, directories)),
+                    start=extents[source.id].start,
+                    end=source.asked_end,
+                    epoch_max=max(target.leader_epoch(where), 0) if leader_epochs is LeaderEpochs.LOWER else None,
+                    segment_bytes=_segment_bytes(configs.get(where.topic, {})),
+                    slices=tuple(slices.get(source.id, ())),
+                )
+                items.append((source.raw_bytes, item))
+    return items
+
+
+def cold_slices(rows: pa.Table, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
+    """The slices of all sources in the order of offsets, without what is lost."""
+    sources = sources_of(plan)
+    return sound_slices(rows_to_write(rows, sources), sources)
+
+
+def _lacking(target: ColdTarget, where: TopicPartition) -> list[Path]:
+    """The directories that the partition is still to be written to."""
+    found = []
+    for directory, folder in target.folders(where):
+        if (directory.path, where) in target.done:
+            continue
+        if folder.held is not None:
+            raise RefusedError(
+                f"the folder is not empty any more: {folder.held}",
+                operation="restore",
+                object_name=str(directory.path / str(where)),
+                hint="nothing was changed; find out what has written there",
+            )
+        found.append(directory.path)
+    return found
+
+
+def _segment_bytes(configs: Mapping[str, str]) -> int:
+    with suppress(KeyError, ValueError):
+        return int(configs["segment.bytes"])
+    return SEGMENT_BYTES
+
+
+def run_cold_tasks(
+    executor: Executor,
+    settings: ColdSettings,
+    tasks: Sequence[Sequence[ColdItem]],
+    *,
+    on_done: TasksDone | None = None,
+    stop: threading.Event | None = None,
+) -> list[ColdWritten]:
+    """Return the outcome of every item. UnavailableError: `stop` was set before the tasks had finished.
+
+    RefusedError: the tasks may run on other machines, which do not have these directories.
+    """
+    if not executor.is_here:
+        raise RefusedError(
+            "this Spark session runs elsewhere, and log directories are on this machine",
+            operation="restore",
+            hint="leave out --master, or say --master 'local[*]'",
+        )
+    return executor.run(
+        run_cold_task, settings, tasks, name=f"restore-{settings.restore_id}", on_done=on_done, stop=stop
+    )
+
+
+class ColdMeter:
+    """The progress of the job, seen from the driver: the bytes that the tasks have staged in the directories."""
+
+    def __init__(self, directories: Sequence[Path], on_progress: OnProgress, *, bytes_total: int, tasks: int) -> None:
+        self._directories, self._on_progress = directories, on_progress
+        self._bytes_total, self._tasks = bytes_total, tasks
+        self._bytes = 0
+        self._next = 0.0
+
+    def tasks_done(self, count: int) -> None:
+        """Called from one thread at a time."""
+        now = time.monotonic()
+        if self._on_progress is not silent and now >= self._next:
+            # A task that failed removes what it wrote, perhaps at this moment.
+            with suppress(OSError):
+                self._bytes = min(sum(map(staged_bytes, self._directories)), self._bytes_total)
+            self._next = now + (time.monotonic() - now) / _LOOKING_SHARE
+        self._on_progress(
+            Progress(
+                phase="restoring",
+                bytes_done=self._bytes,
+                bytes_total=self._bytes_total,
+                tasks_done=count,
+                tasks_total=self._tasks,
+            )
+        )

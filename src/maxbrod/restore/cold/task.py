@@ -19,7 +19,7 @@ from maxbrod.errors import MaxbrodError, naming
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.logdir.installation import stage
 from maxbrod.layouts.logdir.writer import LogWriter, WrittenLog
-from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.reader import read_logs
 from maxbrod.model import TopicPartition  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.storage.failures import translate_os
 from maxbrod.storage.stores import open_storage

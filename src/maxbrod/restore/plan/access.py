@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.archive.knowledge import ALL, LITERAL, PREFIXED, is_about
 from maxbrod.kafka.state.cluster_state import Acl, Quota  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
-from maxbrod.restore.plan.rename import Rename
+from maxbrod.restore.plan.request import Rename
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

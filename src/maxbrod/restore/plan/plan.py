@@ -15,13 +15,19 @@ import pyarrow as pa
 from maxbrod.bounds import check_partitions
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.plan.access import AccessPlan, find_access_obstacles, plan_access
-from maxbrod.restore.plan.choosing import Chosen, choose_groups
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order
-from maxbrod.restore.plan.offsets_mode import OffsetsPlan, plan_offsets
 from maxbrod.restore.plan.preflight import Subject, find_missing_rights, find_obstacles, lost_obstacles, why_left_out
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, command_digest
+from maxbrod.restore.plan.request import Chosen, OffsetsMode, RestoreRequest, choose_groups, command_digest
 from maxbrod.restore.plan.sources import RowsInMemory, Source, SourceRows, UnreadableRange, measure_sources, with_lost
-from maxbrod.restore.plan.targets import Right, TargetState, TargetTopic, count_partitions, plan_target
+from maxbrod.restore.plan.targets import (
+    OffsetsPlan,
+    Right,
+    TargetState,
+    TargetTopic,
+    count_partitions,
+    plan_offsets,
+    plan_target,
+)
 from maxbrod.restore.repartition.extents import SourceExtent, plan_extents
 from maxbrod.transform.plan import TransformPlan  # noqa: TC001 - pydantic reads the types of fields
 

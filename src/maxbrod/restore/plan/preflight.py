@@ -6,26 +6,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.model import GapReason, TopicPartition
-from maxbrod.restore.plan.configs import (
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, is_topic_name
+from maxbrod.restore.plan.sources import TROUBLES_MAX, Source, UnreadableRange
+from maxbrod.restore.plan.targets import (
     CLEANUP_POLICY,
     MIN_INSYNC_REPLICAS,
     PLACED,
     RETENTION_BYTES,
     RETENTION_MS,
+    UNKNOWN_END,
+    Right,
+    TargetState,
+    TargetTopic,
     retention_of,
 )
-from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
-from maxbrod.restore.plan.rename import is_topic_name
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
-from maxbrod.restore.plan.sources import TROUBLES_MAX, Source, UnreadableRange
-from maxbrod.restore.plan.targets import UNKNOWN_END, Right, TargetState, TargetTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.restore.plan.access import AccessPlan
-    from maxbrod.restore.plan.offsets_mode import OffsetsPlan
+    from maxbrod.restore.plan.targets import OffsetsPlan
 
 _DAY_S: Final = 86_400
 _KAFKA_DEFAULTS: Final = {CLEANUP_POLICY: "delete", RETENTION_MS: str(7 * _DAY_S * 1000)}

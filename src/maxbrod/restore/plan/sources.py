@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.restore.plan.choosing import Chosen
-    from maxbrod.restore.plan.request import RestoreRequest
+    from maxbrod.restore.plan.request import Chosen, RestoreRequest
 
 TROUBLES_MAX: Final = 20
 """Missing ranges that are named for one partition. With more, the user looks at the archive first."""

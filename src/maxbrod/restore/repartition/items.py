@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.restore.repartition.extents import SHARES_MAX, SourceExtent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.kafka.state.cluster_state import Group
+    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.model import PartitionId
     from maxbrod.restore.plan.plan import TopicPlan
 

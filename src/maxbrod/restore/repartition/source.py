@@ -16,7 +16,7 @@ from maxbrod.batch.cuts import Cut
 from maxbrod.batch.rewrite import DecodedRecords, kept_records
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.reader import REQUEST_BYTES
-from maxbrod.layouts.reading import read_logs
+from maxbrod.layouts.reader import read_logs
 from maxbrod.model import Codec
 from maxbrod.restore.repartition.extents import OPEN_SOURCES_MAX, SourceExtent
 

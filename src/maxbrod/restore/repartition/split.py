@@ -20,7 +20,7 @@ from maxbrod.batch.rewrite import CONTENT_COLUMNS, encode_shared
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.appends import Batch, sequence_after, stamped
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.restore.repartition.shares import Share
+from maxbrod.restore.plan.mapping import Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -26,8 +26,8 @@ from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline, Pace
 from maxbrod.model import TopicPartition, topic_id_of
+from maxbrod.restore.plan.mapping import encode_shares
 from maxbrod.restore.plan.targets import LogExtent
-from maxbrod.restore.repartition.shares import encode_shares
 from maxbrod.restore.repartition.source import SourceRecords, read_in_order
 from maxbrod.restore.repartition.split import FOREIGN, SharedTarget, Splitter
 from maxbrod.restore.task import Restored, RestoreSettings

@@ -23,9 +23,9 @@ from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.storage.stores import open_storage
-from maxbrod.table.archive_sink.options import PARTITIONS_MAX, ArchiveSinkOptions
 from maxbrod.table.archive_sink.plan import WrittenRange, id_of
 from maxbrod.table.sink_columns import SinkRows, to_rows
+from maxbrod.table.sink_options import PARTITIONS_MAX, ArchiveSinkOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

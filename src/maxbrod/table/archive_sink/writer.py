@@ -36,10 +36,10 @@ from maxbrod.kafka.state.cluster_state import ClusterState, decode_state, encode
 from maxbrod.layouts.kafka.reader import read_logs
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import PartitionId, now_ms
-from maxbrod.table.archive_sink.options import ArchiveSinkOptions, parse_archive_sink_options
 from maxbrod.table.archive_sink.plan import AppendRun, WrittenRange, cluster_with, number, refuse_other_topics, rows_of
 from maxbrod.table.sink_columns import check_columns
-from maxbrod.table.travelling import Travelling
+from maxbrod.table.sink_options import ArchiveSinkOptions, parse_archive_sink_options
+from maxbrod.table.source import Travelling
 from maxbrod.work.settling import settle
 
 if TYPE_CHECKING:

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.kafka.wire.metadata import Topic
-    from maxbrod.table.kafka_sink.options import KafkaSinkOptions, NewTopics
     from maxbrod.table.sink_columns import SinkRows
+    from maxbrod.table.sink_options import KafkaSinkOptions, NewTopics
 
 
 _ABORT_PATIENCE_S = 10.0

@@ -26,10 +26,10 @@ from maxbrod.kafka.produce.producer_ids import transactional_producer_id
 from maxbrod.kafka.produce.transactions import Standing, end, ongoing, standings
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.storage.stores import open_storage
-from maxbrod.table.kafka_sink.options import no_checkpoint, parse_kafka_sink_options, sink_name
 from maxbrod.table.kafka_sink.state import BatchDecision, BatchDecisions, DecisionOutcome, Filled
 from maxbrod.table.sink_columns import check_columns
-from maxbrod.table.travelling import Travelling
+from maxbrod.table.sink_options import no_checkpoint, parse_kafka_sink_options, sink_name
+from maxbrod.table.source import Travelling
 from maxbrod.text import counted
 from maxbrod.work.settling import settle
 

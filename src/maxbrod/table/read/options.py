@@ -1,13 +1,16 @@
-"""The options of a read, parsed from the text that Spark passes. Unknown names are refused."""
+"""The options of a read and of a stream, parsed from the text that Spark passes. Unknown names are refused.
+
+`GivenOptions` is what the sinks parse theirs with, too.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from pydantic import ValidationError
 
-from maxbrod.archive.words import parse_partitions, parse_time_ms
+from maxbrod.archive.selection import parse_partitions, parse_time_ms
 from maxbrod.config import StorageConfig
 from maxbrod.errors import UsageError
 from maxbrod.options import parse_bytes
@@ -19,7 +22,11 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 SPLIT_BYTES: Final = 32 << 20
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
 _INT64_MAX: Final = 2**63 - 1
+_LIMIT_MAX: Final = 1 << 40
+"""No batch is this large, and sums of values up to this stay within 64 bits."""
 _STORAGE: Final = "storage."
 _LEVELS: Final = {"read_committed": True, "read_uncommitted": False}
 _INCARNATIONS: Final = {"newest": False, "all": True}
@@ -27,6 +34,8 @@ _NAMES: Final = (
     *("layout", "topics", "partitions", "startingOffset", "endingOffset", "since", "until", "asOf"),
     *("isolationLevel", "incarnations", "columns", "splitBytes"),
 )
+_STREAM_NAMES: Final = ("startingRun", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
+_EMPTY_IS_DEFAULT: Final = ("startingoffset", "isolationlevel", "incarnations")
 SCOPES: Final = "scopes"
 """The filters of a query, written by `maxbrod query` with `encode_scopes`. Not an option for people."""
 
@@ -55,109 +64,158 @@ class TableOptions:
         return tuple(both(self.scope, part) for part in self.parts) or (self.scope,)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """The options that a stream has beyond those of a read."""
+
+    table: TableOptions
+    starting: str = EARLIEST
+    """Or `LATEST`, or a run: where the archive ended then."""
+    offsets_max: int | None = None
+    """The most offsets of a batch."""
+    bytes_max: int | None = None
+    """The most stored bytes of a batch. A batch of a single segment may exceed it."""
+    fail_on_data_loss: bool = True
+
+
 def parse_options(options: Mapping[str, str]) -> TableOptions:
-    """Names in any case, because Spark passes them in lower case. UsageError names the option that is wrong."""
-    given = known_options(options, _NAMES, what="the table", hidden=("path", SCOPES))
-
-    def get(name: str) -> str | None:
-        return given.get(name.lower())
-
-    url = get("path")
-    if not url:
-        raise UsageError("no archive is named", hint='give its URL: spark.read.format("maxbrod").load(url)')
-    partitions, since, until = get("partitions"), get("since"), get("until")
-    end = get("endingOffset")
+    """UsageError names the option that is wrong."""
+    filled = {name: value for name, value in options.items() if value or name.lower() not in _EMPTY_IS_DEFAULT}
+    given = GivenOptions.known(filled, _NAMES, what="the table", hidden=("path", SCOPES))
+    url = given.archive('spark.read.format("maxbrod").load(url)')
+    partitions, since, until = given.get("partitions"), given.get("since"), given.get("until")
+    offset: dict[str, Any] = {"low": 0, "high": _INT64_MAX, "complaint": ", which is not an offset"}
     return TableOptions(
         url=url,
-        storage=storage_of(given),
-        layout=get("layout"),
-        topics=tuple(word.strip() for word in (get("topics") or "").split(",") if word.strip()),
+        storage=given.storage(),
+        layout=given.get("layout"),
+        topics=tuple(word.strip() for word in given.get("topics", "").split(",") if word.strip()),
         scope=Scope(
             partitions=None if partitions is None else parse_partitions(partitions),
-            first_offset=_number("startingOffset", get("startingOffset") or "0"),
-            end_offset=None if end is None else _number("endingOffset", end),
+            first_offset=given.number("startingOffset", **offset) or 0,
+            end_offset=given.number("endingOffset", **offset),
             since_ms=None if since is None else parse_time_ms(since),
             until_ms=None if until is None else parse_time_ms(until),
         ),
-        parts=decode_scopes(get(SCOPES) or "[]"),
-        as_of=get("asOf"),
-        committed=choice("isolationLevel", get("isolationLevel") or "read_committed", _LEVELS),
-        every_incarnation=choice("incarnations", get("incarnations") or "newest", _INCARNATIONS),
-        columns=tuple(column_names(get("columns"))),
-        split_bytes=size_of("splitBytes", get("splitBytes"), SPLIT_BYTES),
+        parts=decode_scopes(given.get(SCOPES) or "[]"),
+        as_of=given.get("asOf"),
+        committed=given.choice("isolationLevel", "read_committed", _LEVELS),
+        every_incarnation=given.choice("incarnations", "newest", _INCARNATIONS),
+        columns=tuple(column_names(given.get("columns"))),
+        split_bytes=given.size("splitBytes") or SPLIT_BYTES,
     )
 
 
-def wanted_columns(options: Mapping[str, str]) -> str | None:
-    """The option `columns`, in any case."""
-    return next((value for name, value in options.items() if name.lower() == "columns"), None)
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """UsageError names the option that is wrong."""
+    own = {name.lower() for name in _STREAM_NAMES}
+    given = GivenOptions({name.lower(): value for name, value in options.items() if name.lower() in own})
+    table = parse_options({name: value for name, value in options.items() if name.lower() not in own})
+    if table.as_of is not None:
+        raise UsageError(
+            "a stream has no end, so it cannot have the option asOf",
+            hint="read up to a run as a batch, or use the trigger availableNow to stop at what the archive holds now",
+        )
+    limits = [given.size(name) for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger")]
+    offsets_max, bytes_max = (None if limit is None else min(limit, _LIMIT_MAX) for limit in limits)
+    return StreamOptions(
+        table=table,
+        starting=given.get("startingRun", EARLIEST),
+        offsets_max=offsets_max,
+        bytes_max=bytes_max,
+        fail_on_data_loss=given.switch("failOnDataLoss", default=True),
+    )
 
 
-def known_options(
-    options: Mapping[str, str],
-    names: Sequence[str],
-    *,
-    what: str,
-    hidden: Sequence[str] = (),
-    prefixes: tuple[str, ...] = (_STORAGE,),
-) -> dict[str, str]:
-    """The options by their names in lower case, as Spark passes them. UsageError: one is unknown.
+@dataclass(frozen=True, slots=True)
+class GivenOptions:
+    """Options of one read or write as text. Names may have any case, because Spark passes them in lower case."""
 
-    `hidden` names are accepted, but not suggested.
-    """
-    given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower() for name in (*names, *hidden)}
-    unknown = next((name for name in sorted(given) if name not in known and not name.startswith(prefixes)), None)
-    if unknown is not None:
-        suggested = ", ".join([*names, *(f"{prefix}*" for prefix in prefixes)])
-        raise UsageError(f"{what} has no option {unknown!r}", hint=f"choose one of {suggested}")
-    return given
+    by_name: Mapping[str, str] = field(repr=False)
+    """By names in lower case. Values may be secrets."""
 
+    @classmethod
+    def known(
+        cls,
+        options: Mapping[str, str],
+        names: Sequence[str],
+        *,
+        what: str,
+        hidden: Sequence[str] = (),
+        prefixes: tuple[str, ...] = (_STORAGE,),
+    ) -> GivenOptions:
+        """UsageError: one is unknown. `hidden` names are accepted, but not suggested."""
+        given = {name.lower(): value for name, value in options.items()}
+        known = {name.lower() for name in (*names, *hidden)}
+        unknown = next((name for name in sorted(given) if name not in known and not name.startswith(prefixes)), None)
+        if unknown is not None:
+            suggested = ", ".join([*names, *(f"{prefix}*" for prefix in prefixes)])
+            raise UsageError(f"{what} has no option {unknown!r}", hint=f"choose one of {suggested}")
+        return cls(given)
 
-def storage_of(given: Mapping[str, str]) -> StorageConfig:
-    """`storage.s3.endpoint` is the setting `endpoint` of the section `s3`, as in a configuration file."""
-    settings: dict[str, Any] = {}
-    for name, value in given.items():
-        if name.startswith(_STORAGE):
-            *sections, last = name.removeprefix(_STORAGE).split(".")
+    @overload
+    def get(self, name: str) -> str | None: ...
+    @overload
+    def get(self, name: str, default: str) -> str: ...
+    def get(self, name: str, default: str | None = None) -> str | None:
+        return self.by_name.get(name.lower(), default)
+
+    def under(self, prefix: str) -> dict[str, str]:
+        """The options whose names begin with `prefix`, without it."""
+        return {name.removeprefix(prefix): value for name, value in self.by_name.items() if name.startswith(prefix)}
+
+    def archive(self, example: str) -> str:
+        """The URL of the archive, which Spark passes as `path`."""
+        url = self.get("path")
+        if not url:
+            raise UsageError("no archive is named", hint=f"give its URL: {example}")
+        return url
+
+    def choice(self, name: str, default: str, choices: Mapping[str, Value], *, ignore_case: bool = False) -> Value:
+        word = self.get(name, default)
+        word = word.lower() if ignore_case else word
+        if word not in choices:
+            raise UsageError(f"the option {name} is {word!r}", hint=f"choose one of {', '.join(choices)}")
+        return choices[word]
+
+    def switch(self, name: str, *, default: bool = False) -> bool:
+        return self.choice(name, str(default), {"true": True, "false": False}, ignore_case=True)
+
+    def number(self, name: str, *, low: int, high: int, complaint: str = "", hint: str | None = None) -> int | None:
+        """A number from `low` to `high`; None without the option."""
+        word = self.get(name)
+        if word is None:
+            return None
+        if not (word.isascii() and word.isdigit() and low <= int(word) <= high):
+            raise UsageError(f"the option {name} is {word!r}{complaint}", hint=hint)
+        return int(word)
+
+    def size(self, name: str) -> int | None:
+        """A number of bytes or offsets, 1 or more, which may have a unit; None without the option."""
+        word = self.get(name)
+        if word is None:
+            return None
+        try:
+            found = parse_bytes(word)
+        except ValueError as error:
+            raise UsageError(f"the option {name} is {word!r}, which {error}") from None
+        if not isinstance(found, int) or found < 1:
+            raise UsageError(f"the option {name} must be at least 1")
+        return found
+
+    def storage(self) -> StorageConfig:
+        """`storage.s3.endpoint` is the setting `endpoint` of the section `s3`, as in a configuration file."""
+        settings: dict[str, Any] = {}
+        for name, value in self.under(_STORAGE).items():
+            *sections, last = name.split(".")
             place = settings
             for section in sections:
                 place = place.setdefault(section, {})
             place[last] = value
-    try:
-        return StorageConfig.model_validate(settings)
-    except ValidationError as error:
-        wrong = error.errors(include_input=False, include_url=False)[0]
-        name = ".".join(map(str, wrong["loc"]))
-        # Not `from error`, because Spark would print the cause with its values, which may be secrets.
-        raise UsageError(f"the option storage.{name} is invalid: {wrong['msg']}") from None
-
-
-def _number(name: str, word: str) -> int:
-    if not (word.isascii() and word.isdigit() and int(word) <= _INT64_MAX):
-        raise UsageError(f"the option {name} is {word!r}, which is not an offset")
-    return int(word)
-
-
-def size_of(name: str, word: str | None, default: int) -> int:
-    """The bytes that an option gives, or `default` without it."""
-    if word is None:
-        return default
-    try:
-        found = parse_bytes(word)
-    except ValueError as error:
-        raise UsageError(f"the option {name} is {word!r}, which {error}") from None
-    if not isinstance(found, int) or found < 1:
-        raise UsageError(f"the option {name} must be at least 1")
-    return found
-
-
-def choice(name: str, word: str, choices: Mapping[str, Value]) -> Value:
-    """What an option means. UsageError: none of the choices."""
-    if word not in choices:
-        raise UsageError(f"the option {name} is {word!r}", hint=f"choose one of {', '.join(choices)}")
-    return choices[word]
-
-
-def switch(name: str, word: str) -> bool:
-    return choice(name, word.lower(), {"true": True, "false": False})
+        try:
+            return StorageConfig.model_validate(settings)
+        except ValidationError as error:
+            wrong = error.errors(include_input=False, include_url=False)[0]
+            name = ".".join(map(str, wrong["loc"]))
+            # Not `from error`, because Spark would print the cause with its values, which may be secrets.
+            raise UsageError(f"the option storage.{name} is invalid: {wrong['msg']}") from None

@@ -1,4 +1,5 @@
-"""The options of a write into Kafka, parsed from the text that Spark passes. Unknown names are refused.
+"""The options of a write, into an archive or into Kafka, parsed from the text that Spark passes. Unknown names are
+refused.
 
 `kafka.…` are the properties of Kafka's own clients, as Spark's Kafka sink takes them; no error shows their values.
 """
@@ -11,23 +12,62 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.config import KafkaConfig, StorageConfig, from_java_properties
 from maxbrod.errors import UsageError
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.model import Codec
 from maxbrod.options import parse_seconds
 from maxbrod.storage.urls import parse_url
-from maxbrod.table.read.options import choice, known_options, storage_of, switch
+from maxbrod.table.read.options import GivenOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_KAFKA: Final = "kafka."
-_NAMES: Final = (
+PARTITIONS_MAX: Final = 1_000_000
+"""The most partitions of a topic. Clusters have far fewer, so a larger number is a mistake; a snapshot would hold a
+place for each."""
+_ARCHIVE_NAMES: Final = ("topic", "partitions", "compression", "codec", "segmentBytes", "singleWriter")
+_KAFKA_NAMES: Final = (
     *("topic", "state", "writeId", "transactionalIdPrefix", "transactionTimeout", "codec"),
     *("createTopics", "newTopicPartitions", "newTopicReplicas"),
 )
+_KAFKA: Final = "kafka."
 _OF_SPARK: Final = ("checkpointLocation", "queryName")
+"""Spark's own options, which it passes on."""
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 _BESIDE_CHECKPOINT: Final = "maxbrod-kafka-sink"
 _NAME_CHARACTERS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSinkOptions:
+    """Where a DataFrame is written, and how it is stored. `storage` may hold secrets."""
+
+    url: str
+    storage: StorageConfig = field(default_factory=StorageConfig, repr=False)
+    topic: str | None = None
+    """The topic of all rows; None: each row names its own."""
+    partitions: int | None = None
+    compression: Compression = field(default_factory=Compression)
+    codec: Codec = Codec.NONE
+    """The codec of record batches."""
+    limits: SegmentLimits = field(default_factory=SegmentLimits)
+    single_writer: bool = False
+
+
+def parse_archive_sink_options(options: Mapping[str, str]) -> ArchiveSinkOptions:
+    """UsageError names the option that is wrong."""
+    given = GivenOptions.known(options, _ARCHIVE_NAMES, what="a write", hidden=("path", *_OF_SPARK))
+    return ArchiveSinkOptions(
+        url=given.archive('df.write.format("maxbrod").mode("append").save(url)'),
+        storage=given.storage(),
+        topic=given.get("topic"),
+        partitions=given.number(
+            "partitions", low=1, high=PARTITIONS_MAX, hint=f"give the number of partitions: 1 to {PARTITIONS_MAX}"
+        ),
+        compression=Compression.parse(given.get("compression", "auto")),
+        codec=given.choice("codec", "none", _CODECS),
+        limits=SegmentLimits(bytes_max=given.size("segmentBytes") or SegmentLimits().bytes_max),
+        single_writer=given.switch("singleWriter"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +103,21 @@ class KafkaSinkOptions:
 
 
 def parse_kafka_sink_options(options: Mapping[str, str], *, stream: bool) -> KafkaSinkOptions:
-    """Names in any case, because Spark passes them in lower case. UsageError names the option that is wrong."""
-    given = known_options(options, _NAMES, what="a write into Kafka", hidden=_OF_SPARK, prefixes=(_KAFKA, "storage."))
-    create = switch("createTopics", given.get("createtopics", "false"))
+    """UsageError names the option that is wrong."""
+    given = GivenOptions.known(
+        options, _KAFKA_NAMES, what="a write into Kafka", hidden=_OF_SPARK, prefixes=(_KAFKA, "storage.")
+    )
+    create = given.switch("createTopics")
     state, checkpoint = _stream_places(given) if stream else (_batch_state(given), None)
     return KafkaSinkOptions(
-        kafka=from_java_properties(_under(given, _KAFKA)),
-        storage=storage_of(given),
+        kafka=from_java_properties(given.under(_KAFKA)),
+        storage=given.storage(),
         topic=given.get("topic"),
         state=state,
         checkpoint=checkpoint,
-        prefix=given.get("transactionalidprefix", "maxbrod"),
-        timeout_ms=_timeout_ms(given.get("transactiontimeout")),
-        codec=choice("codec", given.get("codec", "none").lower(), _CODECS),
+        prefix=given.get("transactionalIdPrefix", "maxbrod"),
+        timeout_ms=_timeout_ms(given.get("transactionTimeout")),
+        codec=given.choice("codec", "none", _CODECS, ignore_case=True),
         new_topics=NewTopics(partitions=_count("newTopicPartitions", given), replicas=_count("newTopicReplicas", given))
         if create
         else None,
@@ -87,17 +129,14 @@ def sink_name(state: str) -> str:
     return hashlib.sha256(state.encode()).hexdigest()[:_NAME_CHARACTERS]
 
 
-def _under(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
-
-
-def _stream_places(given: Mapping[str, str]) -> tuple[str, str | None]:
+def _stream_places(given: GivenOptions) -> tuple[str, str | None]:
     """The URL of the state, and that of the checkpoint if the state is inside it."""
-    if "writeid" in given:
+    if given.get("writeId") is not None:
         raise UsageError("a stream has no writeId", hint="Spark numbers its batches; leave the option out")
-    if "state" in given:
-        return given["state"].rstrip("/"), None
-    checkpoint = _checkpoint(given.get("checkpointlocation"))
+    state = given.get("state")
+    if state is not None:
+        return state.rstrip("/"), None
+    checkpoint = _checkpoint(given.get("checkpointLocation"))
     return f"{checkpoint}/{_BESIDE_CHECKPOINT}", checkpoint
 
 
@@ -122,16 +161,16 @@ def no_checkpoint() -> UsageError:
     )
 
 
-def _batch_state(given: Mapping[str, str]) -> str | None:
-    if ("state" in given) != ("writeid" in given):
+def _batch_state(given: GivenOptions) -> str | None:
+    state, write_id = given.get("state"), given.get("writeId")
+    if state is None and write_id is None:
+        return None
+    if state is None or write_id is None:
         hint = "state is the URL under which decisions are stored, and writeId names this write there"
         raise UsageError("the options state and writeId must be given together", hint=hint)
-    if "state" not in given:
-        return None
-    write_id = given["writeid"]
-    if not write_id or not all(each.isalnum() or each in "._-" for each in write_id) or write_id.strip(".") == "":
+    if not write_id or not all(letter.isalnum() or letter in "._-" for letter in write_id) or not write_id.strip("."):
         raise UsageError("the option writeId must be letters, digits, '.', '_' and '-'")
-    return f"{given['state'].rstrip('/')}/{write_id}"
+    return f"{state.rstrip('/')}/{write_id}"
 
 
 def _timeout_ms(word: str | None) -> int | None:
@@ -146,10 +185,6 @@ def _timeout_ms(word: str | None) -> int | None:
     return int(seconds * 1000)
 
 
-def _count(name: str, given: Mapping[str, str]) -> int:
-    word = given.get(name.lower())
-    if word is None:
-        return -1
-    if not (word.isascii() and word.isdigit() and 1 <= int(word) < 1 << 31):
-        raise UsageError(f"the option {name} is {word!r}, which is not a count")
-    return int(word)
+def _count(name: str, given: GivenOptions) -> int:
+    found = given.number(name, low=1, high=(1 << 31) - 1, complaint=", which is not a count")
+    return -1 if found is None else found

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def register(spark: SparkSession) -> None:
@@ -26,3 +26,22 @@ def register_active() -> None:
     session = SparkSession.getActiveSession()
     if session is not None:
         register(session)
+
+
+def write(frame: DataFrame, url: str, **options: str | int | bool) -> None:
+    """Append the rows of a DataFrame with Kafka's columns to the archive at `url`, which is created if necessary.
+
+    Options are those of the format `maxbrod`. Rows with offsets are sorted by them. Others keep their order and are
+    numbered in it.
+    """
+    from maxbrod.table.registration import register  # noqa: PLC0415 - Spark, only when it is used
+
+    register(frame.sparkSession)
+    in_order(frame).write.format("maxbrod").options(**options).mode("append").save(url)
+
+
+def in_order(frame: DataFrame) -> DataFrame:
+    if not {"partition", "offset"} <= set(frame.columns):
+        return frame
+    places = [name for name in ("topic", "partition") if name in frame.columns]
+    return frame.repartition(*places).sortWithinPartitions(*places, "offset")

@@ -19,8 +19,8 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, Segment, decode_rows, newest_time
 from maxbrod.errors import LogTruncatedError
 from maxbrod.model import GapReason, PartitionId
+from maxbrod.table.read.options import EARLIEST, LATEST, StreamOptions
 from maxbrod.table.read.splits import group, open_table, slice_read
-from maxbrod.table.stream.options import EARLIEST, LATEST, StreamOptions
 from maxbrod.table.stream.plan import (
     ACCEPT,
     OPERATION,

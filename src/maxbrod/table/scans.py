@@ -32,7 +32,7 @@ ANYTHING: Final[Alternatives] = ((),)
 SCOPES_MAX: Final = 16
 """Each scope is one more query of the catalog."""
 READER: Final = "maxbrod "
-"""The name of a function that reads planned slices begins so, and ends with its scopes; see `planned`."""
+"""The name of a function that reads planned slices begins so, and ends with its scopes; see `views.plan_frame`."""
 _VALUES_MAX: Final = 1000
 _COLUMNS: Final = frozenset({"topic", "partition", "offset", "timestamp"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

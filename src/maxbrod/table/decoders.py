@@ -1,7 +1,8 @@
 """Decodes keys and values into typed columns that SQL can use.
 
 Spark decodes JSON itself. Avro and Protobuf are decoded by compiled loops in its Python workers: this needs no jar, and
-no Python per record. A value that cannot be decoded fails the query, or is null if the user asks for that.
+no Python per record. A value that cannot be decoded fails the query, or is null if the user asks for that. Schemas of
+Confluent's format come from the archived topic `_schemas`, compiled for the values of a topic.
 """
 
 from __future__ import annotations
@@ -18,20 +19,26 @@ from pyspark.sql import functions as spark_functions
 from pyspark.sql import types as spark
 
 from maxbrod import strict_json
-from maxbrod.errors import CorruptDataError, UsageError
-from maxbrod.table import formats, registry
+from maxbrod.batch.columns import conform
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
+from maxbrod.layouts.schemas_topic import AVRO, TOPIC, RegisteredSchema, SchemasTopic, read_schemas_topic
+from maxbrod.table import formats
+from maxbrod.table.read.options import TableOptions, parse_options
+from maxbrod.table.read.rows import read_split
+from maxbrod.table.read.splits import open_table, plan_splits
 from maxbrod.table.sql_errors import plain_errors
 from maxbrod.table.values.avro import compile_avro
-from maxbrod.table.values.confluent import HEAD_BYTES, UndecodedValue, decode_confluent, decode_plain
+from maxbrod.table.values.confluent import HEAD_BYTES, UndecodedValue, Writers, decode_confluent, decode_plain
 from maxbrod.table.values.nodes import Encoded, encoded
-from maxbrod.table.values.protobuf import compile_protobuf, read_descriptors
+from maxbrod.table.values.protobuf import compile_files, compile_protobuf, message_places, read_descriptors
 from maxbrod.table.views import Decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
-    from maxbrod.layouts.schemas_topic import SchemasTopic
     from maxbrod.table.formats import Format
+    from maxbrod.table.values.nodes import Program
+
 
 SAMPLE_ROWS: Final = 1000
 _PLACE: Final = ("topic", "partition", "offset")
@@ -46,6 +53,11 @@ _INT64_DIGITS: Final = 19
 _VARIANT_WORDS: Final = re.compile(
     r"`(?:[^`]|``)*`|OBJECT<|DECIMAL\((?P<precision>\d+),\s*(?P<scale>\d+)\)|\b(?:VOID|VARIANT|DOUBLE)\b(?!\s*:)"
 )
+
+PROTOBUF: Final = "PROTOBUF"
+JSON: Final = "JSON"
+_REACHED_BY: Final = ("path", "layout")
+_MAIN: Final = "maxbrod_main.proto"
 
 
 def decoded_column(
@@ -80,12 +92,12 @@ def decoded_column(
 def _confluent(
     column: str, topic: str, sample: Callable[[str], DataFrame], schemas: SchemasTopic, *, permissive: bool
 ) -> Decoded:
-    newest = registry.newest_schema(schemas, topic, column)
-    if newest.schema_type == registry.JSON:
+    newest = newest_schema(schemas, topic, column)
+    if newest.schema_type == JSON:
         body = spark_functions.expr(f"substring({column}, {HEAD_BYTES + 1})")
         kind = _inferred(sample(column).select(body.alias(column)), column)
         return _by_spark(column, kind, partial(_json, kind=kind), permissive=permissive, skip=HEAD_BYTES)
-    writers = registry.writers_of(schemas, newest)
+    writers = writers_of(schemas, newest)
     return _by_worker(column, writers.reader.type, partial(decode_confluent, writers), permissive=permissive)
 
 
@@ -227,3 +239,100 @@ def _text(file: str) -> str:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the schema cannot be read: {error}", operation="decode", object_name=file) from error
+
+
+def archived_schemas(options: Mapping[str, str]) -> SchemasTopic:
+    """All schemas, whatever part of the archive a query reads. UsageError: the topic is not archived."""
+    place = {name: value for name, value in options.items() if name in _REACHED_BY or name.startswith("storage.")}
+    wanted = parse_options({**place, "topics": TOPIC, "columns": "offset,timestampMs,key,value"})
+    try:
+        return read_schemas_topic(_records(wanted))
+    except UsageError as error:
+        raise UsageError(
+            f"schemas are read from the archived topic {TOPIC}: {error.message}",
+            operation="decode",
+            hint=f"back it up with --topic {TOPIC}, or give the schema by avro:FILE or protobuf:FILE#MESSAGE",
+        ) from error
+
+
+def _records(options: TableOptions) -> Iterator[pa.RecordBatch]:
+    archive = open_table(options)
+    for split in plan_splits(archive, options):
+        for found in read_split(archive.storage, split, options.scopes, options.columns, committed=True):
+            yield conform(found.rename_columns(["offset", "timestamp_ms", "key", "value"]))
+
+
+def newest_schema(schemas: SchemasTopic, topic: str, part: str) -> RegisteredSchema:
+    """The last version of the subject for the keys or values of a topic; a deleted one only if there is no other."""
+    subject = f"{topic}-{part}"
+    versions = [version for version in schemas.versions.values() if version.subject == subject]
+    if not versions:
+        raise UsageError(
+            f"the archived schemas have no subject {subject!r}",
+            operation="decode",
+            hint="other naming strategies are not supported: give the schema by avro:FILE or protobuf:FILE#MESSAGE",
+        )
+    return max(versions, key=lambda each: (not each.deleted, each.version))
+
+
+def writers_of(schemas: SchemasTopic, newest: RegisteredSchema) -> Writers:
+    """Programs of all schemas that may have written values of the topic: those of the newest one's type."""
+    if newest.schema_type == PROTOBUF:
+        return _protobuf_writers(schemas, newest)
+    if newest.schema_type != AVRO:
+        raise UnsupportedFormatError(f"schemas of type {newest.schema_type} are not supported", operation="decode")
+    programs = {}
+    for number, each in schemas.by_id(newest.context).items():
+        # A schema of another subject may be unsupported, and probably no value of this topic needs it.
+        program = _avro(schemas, each, needed=each.subject == newest.subject)
+        if program is not None:
+            programs[number] = {0: program}
+    return Writers(programs=programs, reader=compile_avro(newest.schema, _texts(schemas, newest)).root)
+
+
+def _avro(schemas: SchemasTopic, schema: RegisteredSchema, *, needed: bool) -> Program | None:
+    if schema.schema_type != AVRO:
+        return None
+    try:
+        return compile_avro(schema.schema, _texts(schemas, schema))
+    except UnsupportedFormatError as error:
+        if needed:
+            error.object_name = f"{schema.subject} version {schema.version}"
+            raise
+        return None
+
+
+def _texts(schemas: SchemasTopic, schema: RegisteredSchema) -> list[str]:
+    """The texts of the schemas that it refers to, each after those that it needs itself."""
+    return [each.schema for _, each in _referred(schemas, schema, ())]
+
+
+def _referred(
+    schemas: SchemasTopic, schema: RegisteredSchema, above: tuple[tuple[str, int], ...]
+) -> list[tuple[str, RegisteredSchema]]:
+    found: list[tuple[str, RegisteredSchema]] = []
+    for reference in schema.references:
+        place = reference.subject, reference.version
+        if place not in schemas.versions or place in above:
+            raise UnsupportedFormatError(
+                f"the schema refers to version {reference.version} of {reference.subject!r}, which is not archived",
+                operation="decode",
+                object_name=f"{schema.subject} version {schema.version}",
+            )
+        other = schemas.versions[place]
+        found += [*_referred(schemas, other, (*above, place)), (reference.name, other)]
+    return found
+
+
+def _protobuf_writers(schemas: SchemasTopic, newest: RegisteredSchema) -> Writers:
+    """Programs of the newest schema's own subject only, because compiling each takes long."""
+    programs: dict[int, dict[int, Program]] = {}
+    for version in schemas.versions.values():
+        if version.subject != newest.subject or version.schema_type != PROTOBUF or version.id in programs:
+            continue
+        files = {name: other.schema for name, other in _referred(schemas, version, ())}
+        compiled = compile_files({**files, _MAIN: version.schema}, main=_MAIN)
+        programs[version.id] = {
+            place: compile_protobuf(compiled, name) for place, name in message_places(compiled, _MAIN).items()
+        }
+    return Writers(programs=programs, reader=programs[newest.id][0].root, indexed=True)

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.transactions import committed_batches
-from maxbrod.layouts.decoding import decode_portions
-from maxbrod.layouts.reading import read_logs, read_records
+from maxbrod.layouts.reader import read_logs, read_records
+from maxbrod.layouts.visible_records import decode_portions
 from maxbrod.table.read.columns import are_in_rows, convert, needed
-from maxbrod.table.read.counting import known_records
+from maxbrod.table.read.counts import known_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 from maxbrod.batch.columns import number_column, project
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
-from maxbrod.layouts.decoding import Skipped, decode_committed
 from maxbrod.layouts.foreign import UNCOMMITTED, described
 from maxbrod.layouts.kafka import reader as native
 from maxbrod.layouts.registry import layout_of
+from maxbrod.layouts.visible_records import Skipped, decode_committed
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
