@@ -1,4 +1,4 @@
-"""What backups into any layout share: the request, a Kafka client and a Spark session that stay open between runs."""
+"""The base of backups into any layout: the request, a Kafka client and workers that stay open between runs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _ELSEWHERE: Final = "back it up to another place: this layout cannot distinguish
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Progress:
-    """What a run has published so far, and what is left."""
+    """The offsets that a run has published so far, and those that are left."""
 
     left: Mapping[TopicPartition, Window]
     ends: Mapping[TopicPartition, int]
@@ -229,7 +229,7 @@ class ForeignBackup(BackupBase):
         )
 
     def _read_up_to(self, where: TopicPartition, plan: PartitionBackup) -> int:
-        """How far the log is archived, with markers at its end: this process has read them, and there was no record."""
+        """Return how far the log is archived, with markers at its end: this process read them, without a record."""
         position, end = self._read.get(where, (-1, -1))
         return min(max(end, plan.start), plan.end) if plan.start == position else plan.start
 
@@ -237,7 +237,7 @@ class ForeignBackup(BackupBase):
         """Called when a run has planned, with how far each partition is archived."""
 
     def _begun(self, state: PartitionState) -> int | None:
-        """Where a partition without records begins; None if it has not begun, or if it is another topic now."""
+        """Return where a partition without records begins; None if it has not begun, or if it is another topic now."""
         known = self.target.topic_ids.get(state.topic) == state.topic_id
         return self.target.starts.get(state.where) if known else None
 

@@ -102,7 +102,7 @@ class KnownGenerations:
         )
 
     def changes(self, archive: Archive, *, run_id: str, everything: bool) -> GenerationChanges:
-        """What the next commit changes; a switch only with the commit of the run's own row."""
+        """Return the changes of the next commit; a switch only with the commit of the run's own row."""
         if not self.pending:
             return GenerationChanges()
         by_number: dict[int, list[Segment | Gap]] = {}
@@ -227,7 +227,7 @@ def drop_and_begin(
 def choose_shares(
     known: KnownGenerations, views: Mapping[str, TopicView], policy: GenerationPolicy, *, now: int
 ) -> list[GenerationShare]:
-    """What this run reads, the oldest generations first."""
+    """Return the shares that this run reads, the oldest generations first."""
     building = [
         (topic.building, views[each])
         for each, topic in known.topics.items()
@@ -246,7 +246,7 @@ def choose_shares(
 
 
 def held_by(shares: Iterable[GenerationShare], known: KnownGenerations) -> dict[PartitionId, ArchivedRange]:
-    """What generations hold of the partitions that are read on."""
+    """Return what generations hold of the partitions that are read on."""
     found: dict[PartitionId, ArchivedRange] = {}
     for share in shares:
         plan = share.plan
@@ -388,7 +388,7 @@ def _boundaries(archive: Archive, topic_id: str) -> list[tuple[int, int, int]]:
 
 
 def _below(live: pa.Table, targets: Mapping[int, int]) -> pa.Array:
-    """Which rows the new generation replaces."""
+    """Return the rows that the new generation replaces."""
     partitions, ends = live["partition"].to_pylist(), live["end_offset"].to_numpy()
     limits = np.array([targets.get(partition, 0) for partition in partitions], np.int64)
     return pa.array(ends <= limits)

@@ -74,7 +74,7 @@ class _Seen:
 
 
 class Observations:
-    """What earlier observations of this process have shown, so that the next one asks for less and builds less."""
+    """Earlier observations of this process, so that the next one asks for less and builds less."""
 
     def __init__(self) -> None:
         self.bounds = LogBoundsReader()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one writer backs up in one run."""
+    """The partitions that one writer backs up in one run."""
 
     claim: int
     """Commits are refused once the catalog's fence is above it."""

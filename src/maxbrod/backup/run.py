@@ -58,13 +58,11 @@ if TYPE_CHECKING:
     from maxbrod.backup.part import Part
     from maxbrod.backup.plan.roll_limits import RollSchedule
     from maxbrod.backup.report import BackupReport
-    from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.config import Config
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.work.session import Session
 
     Plans = Mapping[PartitionId, PartitionBackup]
-    Held = Mapping[PartitionId, ArchivedRange]
 
 _ROUNDS_MAX: Final = 3
 """A topic that is recreated, or truncated, while it is read is planned again in the same run, this often at most."""

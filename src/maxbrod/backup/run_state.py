@@ -160,7 +160,7 @@ class BackupRun:
         return is_partial(self.notices)
 
     def reaches(self) -> dict[PartitionId, Reach]:
-        """How far the run has come with every partition that it chose."""
+        """Return how far the run has come with every partition that it chose."""
         grave = {
             (notice.topic, notice.partition) for notice in self.notices if notice.exit_code and notice.topic is not None
         }

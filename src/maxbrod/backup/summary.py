@@ -107,7 +107,7 @@ def print_notice(notice: Notice, console: Console) -> None:
 
 def verdict(report: BackupReport) -> Text:
     if report.complete and report.nothing_selected:
-        return Text.assemble((report.verdict, "bold yellow"), ": no topic is there of those that were asked for")
+        return Text.assemble((report.verdict, "bold yellow"), ": no matching topic exists")
     if report.complete:
         text = ": every offset up to the end of this run is archived or explained"
         return Text.assemble((report.verdict, "bold green"), text)

@@ -275,7 +275,7 @@ class SoundSlices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceProblem:
-    """What is wrong with a slice. `number` is its index in the list that was given."""
+    """A damaged slice, or one over a limit. `number` is its index in the list that was given."""
 
     number: int
     offset: int

@@ -127,7 +127,7 @@ def _different(part: ConvertPart, mine: Verified, its: Verified) -> Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
-    """What every task needs besides its items. Holds secrets."""
+    """The settings that all tasks share. Contains secrets."""
 
     run_id: str
     urls: tuple[str, str]

@@ -1,4 +1,4 @@
-"""Which rows of data a policy takes away, and why each of the others stays. Pure and vectorised.
+"""The rows of data that a policy takes away, and why each of the others stays. Pure and vectorised.
 
 Segments go whole, and oldest first: a rule by age or size takes rows from the start of a partition's log, as Kafka's
 retention does. The newest row of a partition stays, so that a backup can continue after it. A compacted topic loses
@@ -103,7 +103,7 @@ class SegmentPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """What the newest snapshot knows of a topic. None: unknown."""
+    """A topic as the newest snapshot knows it. None: unknown."""
 
     cleanup_policy: str | None = None
     retention_ms: int | None = None
@@ -219,7 +219,7 @@ def weigh_segments(
     selected: Collection[str] | None = None,
     holders: NDArray[np.int64] | None = None,
 ) -> SizedRows:
-    """What limits by size need to know of these rows. The arguments are those of `plan_segments`."""
+    """Return what limits by size need to know of these rows. The arguments are those of `plan_segments`."""
     return _Weighed.of(live, replaced, policy, topics, selected, holders).sized()
 
 
@@ -412,7 +412,7 @@ class FreedObjects:
         self._kept.append(found["kept_max"].to_numpy().astype(np.bool_))
 
     def total(self) -> tuple[int, int]:
-        """How many objects lose all their slices, and the size of those slices."""
+        """Return how many objects lose all their slices, and the size of those slices."""
         hashes = np.concatenate([np.empty(0, np.int64), *self._hashes])
         if not len(hashes):
             return 0, 0

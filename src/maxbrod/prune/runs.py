@@ -1,4 +1,4 @@
-"""Which runs a policy keeps: thinning, defined as restic and borg define it. Pure.
+"""The runs that a policy keeps: thinning, defined as restic and borg define it. Pure.
 
 - Rules look at complete runs, newest first, in the order of their commits. Each rule counts for itself.
 - `--keep-daily 7` keeps the newest run of each of the last 7 days that have a run: periods without runs do not count.

@@ -53,7 +53,7 @@ class ObjectToExamine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairContext:
-    """What all tasks of a repair share. Contains secrets."""
+    """The settings that all tasks of a repair share. Contains secrets."""
 
     place: Place
     run_id: str

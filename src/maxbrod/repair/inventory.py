@@ -75,7 +75,7 @@ class Inventory:
 
 @dataclass(slots=True, kw_only=True)
 class LedgerEvidence:
-    """What the ledger says of the rows of a lost catalog."""
+    """The rows of a lost catalog, as the ledger tells them."""
 
     last: int
     """The number of its last document."""
@@ -169,7 +169,7 @@ def take_inventory(storage: Storage, table: Table | None = None) -> Inventory:
 
 
 def _known_slices(segments: Iterable[Segment]) -> dict[str, list[FoundSlice]]:
-    """What rows say of each object; of rows about the same bytes the one that was written last."""
+    """Return what rows say of each object; of rows about the same bytes the one that was written last."""
     found: dict[str, dict[int, FoundSlice]] = defaultdict(dict)
     for row in sorted(segments, key=lambda row: row.written_at):
         found[row.path][row.position] = FoundSlice(

@@ -59,7 +59,7 @@ def rebuild_catalog(repair: RepairWork, *, problem: str) -> RepairReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Contents:
-    """What the objects hold, and the rows that follow from it."""
+    """The slices that objects hold, and the rows that follow from them."""
 
     examined: Sequence[Examined]
     rebuilt: Rebuilt

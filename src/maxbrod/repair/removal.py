@@ -53,7 +53,7 @@ class _Bad:
 
 
 class SliceSums:
-    """What is looked for in the store: the objects of all slices, live or replaced."""
+    """The objects of all slices, live or replaced, which are looked for in the store."""
 
     def __init__(self) -> None:
         self.objects = NeededObjects(narrow=False)
@@ -264,7 +264,7 @@ def _key(row: Segment) -> tuple[str, int]:
 
 
 def _instead(row: Segment, copy: Slice | None, run_id: str) -> list[Segment | Gap]:
-    """What is left of a bad row: the sound batches at its start, and a gap."""
+    """Return what is left of a bad row: the sound batches at its start, and a gap."""
     rows: list[Segment | Gap] = []
     base, at = row.base_offset, now_ms()
     if copy is not None:

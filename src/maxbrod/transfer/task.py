@@ -44,7 +44,7 @@ _PACKED_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
-    """What every task needs besides its items. Contains secrets."""
+    """The settings that all tasks of a transfer share. Contains secrets."""
 
     run_id: str
     layout: str
@@ -164,7 +164,7 @@ class _Records:
         self._pace = pace or Pace(None)
 
     def options(self, common: WriteOptions) -> WriteOptions:
-        """How to write this item: its own limits stand above those of all."""
+        """Return how to write this item: its own limits stand above those of all."""
         return replace(
             common,
             segment_bytes_max=self.item.segment_bytes_max or common.segment_bytes_max,

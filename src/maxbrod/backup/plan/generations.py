@@ -136,7 +136,7 @@ def why_late(building: Generation, view: TopicView, *, now_ms: int) -> str | Non
 
 
 def first_generation(view: TopicView, *, began_at: int, now_ms: int) -> TopicGenerations | None:
-    """What the archive holds, once it is complete, is the first generation. None: it is not, or there is nothing."""
+    """The first generation: what the archive holds, once it is complete. None: it is not, or there is nothing."""
     if not view.compacted or not view.complete:
         return None
     generation = Generation(

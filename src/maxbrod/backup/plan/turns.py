@@ -33,7 +33,7 @@ _AGAIN_MS: Final = 10 * 60 * 1000
 
 
 class Role(StrEnum):
-    """How an instance begins. Its name keeps it, whatever it does later."""
+    """The first role of an instance. Its name keeps it, whatever it does later."""
 
     ACTIVE = "active"
     PASSIVE = "passive"
@@ -101,7 +101,7 @@ def decode_turn(found: Mapping[str, Any]) -> Turn:
 
 
 def first_turn(role: Role, *, now_ms: int) -> Turn:
-    """Of an instance that has never run."""
+    """The turn of an instance that has never run."""
     if role is Role.PASSIVE:
         return Turn(phase=TurnsPhase.WAITING)
     return Turn(phase=TurnsPhase.CLEARING, generation=1, since_ms=now_ms)
@@ -156,7 +156,7 @@ def key_of(instance: str, partition: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What an instance sees when it decides."""
+    """The facts that an instance decides by."""
 
     now_ms: int
     partitions: Collection[int]

@@ -43,7 +43,7 @@ def choose(candidates: Sequence[FoundSlice], settled: Sequence[FoundSlice] = ())
 
 
 def overlapping(one: FoundSlice, ordered: Sequence[FoundSlice]) -> list[FoundSlice]:
-    """Those of some slices, disjoint and by offset, that share an offset with this one."""
+    """Return those of some slices, disjoint and by offset, that share an offset with this one."""
     found = []
     for each in ordered[bisect_right(ordered, one.base, key=lambda each: each.end) :]:
         if each.base >= one.end:
@@ -163,7 +163,7 @@ def _with(each: FoundSlice, aborted: Sequence[tuple[int, int, int]]) -> FoundSli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """What one run recorded of a partition."""
+    """The ends of a partition's log, as one run recorded them."""
 
     end: int
     log_start: int | None
