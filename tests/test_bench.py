@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
-from native_logs import data_batch
 
 from maxbrod.cli.main import run
 from maxbrod.config import KafkaConfig
@@ -22,6 +21,7 @@ from maxbrod_bench.planning import SEGMENT_OFFSETS, plan, plan_slices, write_cat
 from maxbrod_bench.race import BackupGroup, TableGroup, race_laps, time_lap
 from maxbrod_bench.stage import BATCH_BYTES, Stage
 from maxbrod_bench.table import LogDirectory, race_logdir
+from support.native_logs import data_batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

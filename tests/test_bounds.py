@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import cramjam
 import pytest
-from given_records import Given, batch
 
-from catalog.examples import run, segment
 from maxbrod import bounds, strict_json
 from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.catalog.catalog import Catalog
@@ -22,6 +20,8 @@ from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOpt
 from maxbrod.layouts.registry import FOREIGN, layout_of
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.storage.stores import open_storage
+from support.catalog_rows import run, segment
+from support.given_records import Given, batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from native_logs import data_batch
-
-from catalog.examples import gap
 from maxbrod.archive.archive import open_for_writing
 from maxbrod.layouts.kafka.format import SegmentLimits
-from table.archives import write
+from support.catalog_rows import gap
+from support.native_logs import data_batch
+from support.table_archives import write
 
 if TYPE_CHECKING:
     import pytest

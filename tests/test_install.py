@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.main import get_command
 
-from catalog.examples import TOPIC_ID, segment
 from maxbrod import __version__
 from maxbrod.cli.main import app
 from maxbrod.model import PartitionId
 from maxbrod_reference.commands import manual_page
 from support.archives import Place, commit_run
+from support.catalog_rows import TOPIC_ID, segment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 import maxbrod
-from catalog.examples import run as run_row
 from maxbrod.archive.undo import undo_prune
 from maxbrod.archive.upkeep import Clocks, read_clocks
 from maxbrod.catalog.files import DataFiles
@@ -21,8 +20,9 @@ from maxbrod.model import CLOCKS_APART_MS, now_ms
 from maxbrod.prune.plan import SegmentPolicy
 from maxbrod.prune.run import PruneRequest, prune_archive
 from maxbrod.prune.runs import RunPolicy
-from prune.archives import DAY_MS, commit, data, part
+from support.catalog_rows import run as run_row
 from support.clocks import set_clocks
+from support.prunable_archives import DAY_MS, commit, data, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,9 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from archive.examples import part
 from archive.test_carried import cluster, group, offset, topic
-from catalog.examples import segment
 from maxbrod.archive.foreign_target import _with_lost, facts_of
 from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshots import find_moment
@@ -24,6 +22,8 @@ from maxbrod.query.views import make_tables
 from maxbrod.table.archive_sink.plan import AppendRun
 from maxbrod.table.archive_sink.writer import _put_snapshot, look
 from support.archives import Place, commit_run
+from support.catalog_rows import segment
+from support.full_archive import part
 
 if TYPE_CHECKING:
     from pathlib import Path

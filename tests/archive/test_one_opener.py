@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from native_logs import NAME, data_batch
 
 from convert.engine import convert
 from maxbrod.archive.archive import Archive, open_archive
@@ -18,7 +17,8 @@ from maxbrod.query.scope import QueryScope, select
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.splits import find_slices, open_table
 from support.archives import put_snapshot
-from table.archives import query, write
+from support.native_logs import NAME, data_batch
+from support.table_archives import query, write
 
 if TYPE_CHECKING:
     from pathlib import Path

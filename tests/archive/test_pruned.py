@@ -6,7 +6,6 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.archive.pruned import is_pruned, prune_rows, restore_rows
 from maxbrod.catalog.commits import absent_rows
 from maxbrod.catalog.replaced import retire
@@ -15,6 +14,7 @@ from maxbrod.catalog.schema import SCHEMA, SORT_ORDER
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.catalog.validity import check_rows
 from maxbrod.model import GapReason, PartitionId
+from support.catalog_rows import TOPIC_ID, gap, segment
 
 NONE = SCHEMA.empty_table()
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 
-from archive.examples import part
 from archive.test_snapshot_document import SNAPSHOT, _snapshots
 from maxbrod.archive.snapshot_changes import apply_changes, find_changes
 from maxbrod.archive.snapshot_document import Snapshot, decode, document_of, encode
 from maxbrod.errors import CorruptDataError
+from support.full_archive import part
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup import observation
 from maxbrod.backup import run as engine
@@ -21,6 +19,8 @@ from maxbrod.kafka.fetch.log_bounds import LogBoundsReader
 from maxbrod.kafka.fetch.offsets import list_offsets
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.work.executor import Workers
+from support.archive_oracle import read_archive
+from support.ledger import Ledger
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

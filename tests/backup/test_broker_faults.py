@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backup.engine import back_up, back_up_while, config_of, kinds, settles
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from maxbrod.archive.archive import open_archive
 from maxbrod.check.run import check_archive
 from maxbrod.compare.plan.pairs import CompareRequest
@@ -31,7 +29,9 @@ from maxbrod.table.read.options import parse_options
 from replicate.engine import link_config, only, take_in
 from restore.engine import read_all
 from restore.faults import restore
+from support.archive_oracle import read_archive
 from support.clusters import start_cluster
+from support.ledger import Ledger
 from support.sparkless import without_spark as comparing_without_spark
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from unittest.mock import patch
 import pytest
 
 from backup.engine import back_up, config_of
-from backup.oracle import Holding, read_archive
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog import catalog as catalog_module
@@ -26,9 +25,10 @@ from maxbrod.sandbox.topics import create_topic, offsets, recreate_topic, set_to
 from maxbrod.sandbox.traffic import Message, produce
 from maxbrod.table.source import ArchiveSource
 from repair.histories import repaired
+from support.archive_oracle import Holding, read_archive
 from support.failing_stores import Store, full, gone
-from table.archives import query
-from table.streams import Stream
+from support.streams import Stream
+from support.table_archives import query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backup.drivers import driver, s3_section
-from backup.ledger import Ledger
-from backup.oracle import Holding, read_archive
 from maxbrod.archive.archive import open_archive
 from maxbrod.inspect.listing import list_topics
 from maxbrod.sandbox.topics import create_topic
+from support.archive_oracle import Holding, read_archive
+from support.ledger import Ledger
 from support.storages import s3_options
 
 if TYPE_CHECKING:

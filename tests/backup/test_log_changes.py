@@ -8,13 +8,13 @@ import pytest
 from kafka.admin import NewPartitions
 
 from backup.engine import back_up, back_up_while, config_of, kinds
-from backup.ledger import Ledger
-from backup.oracle import Holding, Key, read_archive
 from maxbrod.model import topic_id_text
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.surgery import ROLL_KEY, compact, delete_records, expire
 from maxbrod.sandbox.topics import create_topic, recreate_topic, topic_id
 from maxbrod.sandbox.traffic import numbered
+from support.archive_oracle import Holding, Key, read_archive
+from support.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable

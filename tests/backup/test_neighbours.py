@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from maxbrod.kafka.fetch import ranges, small_ranges
 from maxbrod.kafka.fetch.request import FetchAnswer, read_answer
 from maxbrod.sandbox.topics import create_topic, topic_id
+from support.archive_oracle import read_archive
+from support.ledger import Ledger
 
 if TYPE_CHECKING:
     from pathlib import Path

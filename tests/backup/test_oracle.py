@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backup.engine import back_up, back_up_on, config_of, settles
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from maxbrod.sandbox.topics import create_topic
+from support.archive_oracle import read_archive
 from support.archives import damage
+from support.ledger import Ledger
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,6 @@ from kafka import KafkaProducer
 
 from backup.drivers import driver, s3_section
 from backup.engine import back_up, back_up_on, back_up_while, config_of
-from backup.ledger import NOW_MS, Ledger, as_record
-from backup.oracle import Key, read_archive
 from backup.test_oracle import log_on_disk
 from maxbrod.backup import run as engine
 from maxbrod.backup.plan.items import Task
@@ -20,6 +18,8 @@ from maxbrod.model import topic_id_text
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, topic_id
 from maxbrod.sandbox.traffic import Message, open_transaction, produce_transaction
+from support.archive_oracle import Key, read_archive
+from support.ledger import NOW_MS, Ledger, as_record
 
 if TYPE_CHECKING:
     from pathlib import Path

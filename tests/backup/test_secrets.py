@@ -9,13 +9,13 @@ import cramjam
 import pytest
 
 from backup.engine import back_up
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.sandbox.spec import SASL_SSL
 from maxbrod.sandbox.topics import create_topic
+from support.archive_oracle import read_archive
 from support.clusters import start_cluster
+from support.ledger import Ledger
 
 if TYPE_CHECKING:
     from pathlib import Path

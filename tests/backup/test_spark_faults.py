@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backup.engine import back_up_on, config_of
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from backup.spark_program import fateful_run
 from maxbrod.backup import run as engine
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.work.jobs import SparkExecutor
+from support.archive_oracle import read_archive
+from support.ledger import Ledger
 from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:

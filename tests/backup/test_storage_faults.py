@@ -11,8 +11,6 @@ from deltalake.exceptions import TableNotFoundError
 
 from backup.drivers import Driver, driver, s3_section
 from backup.engine import back_up, back_up_while, config_of, kinds
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from backup.plan.examples import item
 from maxbrod.backup.task import _nothing_written
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_REFUSED, RefusedError, StorageFullError
@@ -27,6 +25,8 @@ from maxbrod.sandbox.proxy.faults import (
     TruncateAnswer,
 )
 from maxbrod.sandbox.topics import create_topic
+from support.archive_oracle import read_archive
+from support.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backup.engine import back_up, config_of, kinds
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import run as engine
 from maxbrod.backup import truncation
 from maxbrod.kafka.fetch.offsets import EpochEnd
 from maxbrod.sandbox.topics import create_topic
+from support.archive_oracle import read_archive
+from support.ledger import Ledger
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import numpy as np
 from numba import config
-from reference import Record, write_batch, write_record
-from test_legacy import message, wrapper
 
 from maxbrod.batch.compression import compress, decompress
 from maxbrod.batch.cuts import Cut
@@ -27,6 +25,8 @@ from maxbrod.batch.replay import replay
 from maxbrod.batch.transactions import from_markers
 from maxbrod.errors import MaxbrodError
 from maxbrod.model import Codec
+from support.old_messages import message, wrapper
+from support.plain_batches import Record, write_batch, write_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from examples import record_lists, to_arrow, to_records
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Record
-from test_legacy import message, wrapper
 
 from maxbrod.batch.cuts import begin_at
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.model import Codec
+from support.old_messages import message, wrapper
+from support.plain_batches import Record
+from support.record_examples import record_lists, to_arrow, to_records
 
 PRODUCER = {"producer_id": 7, "producer_epoch": 3, "leader_epoch": 5, "transactional": True}
 

@@ -11,8 +11,6 @@ import pytest
 from fuzz import reseal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Record
-from replay_cases import Log, appended, logs, packed, replay_all, wanted
 
 from maxbrod.batch.coalesce import Batches, Coalescer, JoinRule
 from maxbrod.batch.cuts import Cut
@@ -22,6 +20,8 @@ from maxbrod.batch.replay import Replayed, replay
 from maxbrod.kafka.produce.appends import stamped
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.model import Codec
+from support.plain_batches import Record
+from support.replay_cases import Log, appended, logs, packed, replay_all, wanted
 
 ROOM = 1 << 20
 EVERY = dict.fromkeys(Codec, 1 << 17)

@@ -7,10 +7,8 @@ import cramjam
 import numpy as np
 import pyarrow as pa
 import pytest
-from examples import record_lists, to_records
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Record, varint, write_batch, write_record
 
 from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.batch.compression import compress
@@ -18,6 +16,8 @@ from maxbrod.batch.decode import decode, decode_in_parts
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, UsageError
 from maxbrod.model import Codec
+from support.plain_batches import Record, varint, write_batch, write_record
+from support.record_examples import record_lists, to_records
 
 ONE = Record(offset=5, timestamp=1_700_000_000_123, key=b"k", value=b"v")
 

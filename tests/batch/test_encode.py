@@ -3,10 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from examples import record_lists, to_arrow, to_records
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Record, read_batches, write_batch
 
 from maxbrod.batch.columns import conform
 from maxbrod.batch.decode import decode
@@ -14,6 +12,8 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.errors import UsageError
 from maxbrod.model import Codec
+from support.plain_batches import Record, read_batches, write_batch
+from support.record_examples import record_lists, to_arrow, to_records
 
 
 @given(records=record_lists())

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from examples import record_lists, to_records
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Record, write_batch, write_record
 
 from maxbrod.batch import compression as unpack_module
 from maxbrod.batch.compression import Arena, compress, unpack
@@ -21,6 +19,8 @@ from maxbrod.batch.decode import Found, decode, scan
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.model import Codec
+from support.plain_batches import Record, write_batch, write_record
+from support.record_examples import record_lists, to_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,13 +6,13 @@ import sys
 
 import numpy as np
 import pytest
-from examples import record_lists
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Record, write_batch
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
+from support.plain_batches import Record, write_batch
+from support.record_examples import record_lists
 
 A = write_batch([Record(offset=10, timestamp=5, key=b"a", value=b"1")])
 B = write_batch(

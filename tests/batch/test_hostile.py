@@ -7,10 +7,7 @@ import gzip
 import numpy as np
 import pyarrow as pa
 import pytest
-from examples import to_arrow
-from reference import Record, write_batch
 from test_groups import peak_bytes
-from test_legacy import message
 from test_transactions import ABORT, COMMIT, data, marker
 
 from maxbrod.batch.columns import RECORD_SCHEMA, conform
@@ -22,6 +19,9 @@ from maxbrod.batch.patch import patch
 from maxbrod.batch.transactions import Transactions, committed_batches, from_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
 from maxbrod.model import Codec
+from support.old_messages import message
+from support.plain_batches import Record, write_batch
+from support.record_examples import to_arrow
 
 ONE = Record(offset=5, timestamp=0, key=b"k", value=b"v")
 

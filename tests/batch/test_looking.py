@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from native_logs import pack
-from reference import Record
 
 from maxbrod.batch.decode import lowest_timestamps
 from maxbrod.batch.headers import walk
 from maxbrod.batch.timestamp_scan import LOOKED_INTO_BYTES, TimestampScan, look_into
 from maxbrod.model import Codec
+from support.native_logs import pack
+from support.plain_batches import Record
 
 NOW = 1_790_000_000_000
 FAR = 2**54

@@ -5,7 +5,6 @@ from __future__ import annotations
 import cramjam
 import numpy as np
 import pytest
-from native_logs import data_batch
 
 from maxbrod.batch.compression import (
     DECOMPRESSED_BYTES_MAX,
@@ -20,6 +19,7 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
+from support.native_logs import data_batch
 
 TEXT = np.frombuffer(b"a quick brown fox and a slow one " * 300, np.uint8)
 NOISE = np.random.default_rng(7).integers(0, 256, 500, np.uint8)

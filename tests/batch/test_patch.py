@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import record_lists
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Record, write_batch
 
 from maxbrod.batch.crc import crc32c, crc32c_change
 from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import PATCHABLE, patch
 from maxbrod.errors import CorruptDataError
+from support.plain_batches import Record, write_batch
+from support.record_examples import record_lists
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 

@@ -13,8 +13,8 @@ PROGRAM = """
 import numpy as np, sys
 sys.path.insert(0, sys.argv[1])
 from numba.core.registry import CPUDispatcher
-from reference import Record, write_batch
-from test_legacy import message, wrapper
+from support.plain_batches import Record, write_batch
+from support.old_messages import message, wrapper
 from maxbrod.batch import hash_kernels, kernels, legacy_kernels
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode

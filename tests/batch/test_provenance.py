@@ -11,8 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Record
-from replay_cases import Log, appended, cuts, logs, packed, replay_all, wanted
 
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
@@ -28,6 +26,8 @@ from maxbrod.batch.provenance import (
 from maxbrod.batch.replay import replay
 from maxbrod.batch.rewrite import _jobs
 from maxbrod.model import Codec, TimestampType
+from support.plain_batches import Record
+from support.replay_cases import Log, appended, cuts, logs, packed, replay_all, wanted
 
 PROVENANCE = Provenance(topic="orders", partition=3, cluster_id="Aq-z", restore_id="r-1")
 

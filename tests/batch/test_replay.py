@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples import timestamps
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Record, write_batch
-from replay_cases import Log, appended, cuts, logs, packed, replay_all, wanted
-from test_legacy import message, wrapper
 
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.headers import HEADER_BYTES, walk
 from maxbrod.batch.patch import patch
 from maxbrod.batch.replay import Oversized, Replayed, replay
 from maxbrod.model import Codec
+from support.old_messages import message, wrapper
+from support.plain_batches import Record, write_batch
+from support.record_examples import timestamps
+from support.replay_cases import Log, appended, cuts, logs, packed, replay_all, wanted
 
 ALL = Cut()
 ROOM = 1 << 20
@@ -226,7 +226,7 @@ def test_a_batch_that_does_not_fit_when_compressed_again_is_split() -> None:
 
 PLAIN_ONLY = """
 import sys; sys.path.insert(0, sys.argv[1])
-from reference import Record, write_batch
+from support.plain_batches import Record, write_batch
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.headers import walk
 from maxbrod.batch.replay import replay

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference import Record, write_batch
-from replay_cases import packed
-from test_legacy import message, wrapper
 
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.headers import walk
 from maxbrod.batch.replay import Replayed, replay
 from maxbrod.errors import CorruptDataError, MaxbrodError, UnsupportedFormatError
 from maxbrod.model import Codec
+from support.old_messages import message, wrapper
+from support.plain_batches import Record, write_batch
+from support.replay_cases import packed
 
 SOUND = packed([Record(offset=0, timestamp=0, key=None, value=b"v")])
 TWO = [Record(offset=5, timestamp=0, key=b"k", value=b"v"), Record(offset=7, timestamp=9, key=b"k", value=b"v")]

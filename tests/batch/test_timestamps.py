@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from examples import record_lists
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import Record, write_batch, write_record
 
 from maxbrod.batch.compression import compress
 from maxbrod.batch.decode import lowest_timestamps
 from maxbrod.batch.headers import walk
 from maxbrod.model import Codec
+from support.plain_batches import Record, write_batch, write_record
+from support.record_examples import record_lists
 
 
 def batch(records: list[Record], codec: Codec, **fields: int) -> bytes:

@@ -4,8 +4,6 @@ import struct
 
 import numpy as np
 import pytest
-from reference import Record, write_batch
-from test_legacy import message
 
 from maxbrod.batch.compression import compress
 from maxbrod.batch.headers import walk
@@ -18,6 +16,8 @@ from maxbrod.batch.transactions import (
 )
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import AbortedTransaction, Codec
+from support.old_messages import message
+from support.plain_batches import Record, write_batch
 
 ABORT, COMMIT = 0, 1
 

@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from catalog.archives import Archive
-from catalog.examples import segment
 from maxbrod.catalog.catalog import open_writable
 from maxbrod.config import StorageConfig
+from support.catalog_rows import segment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.archives import Archive, s3_archive
-from catalog.examples import run, segment
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import decode_rows
@@ -25,6 +24,7 @@ from maxbrod.sandbox.security import CA_FILE, write_certificates
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.remote import RemoteStorage
 from maxbrod.storage.stores import open_storage
+from support.catalog_rows import run, segment
 from support.s3 import loopback_server
 
 if TYPE_CHECKING:

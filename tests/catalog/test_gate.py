@@ -12,7 +12,6 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.examples import gap, many_segments, rows, run, segment
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.surveyed import SurveyedCatalog
 from maxbrod.catalog import catalog as catalog_module
@@ -26,6 +25,7 @@ from maxbrod.model import GapReason
 from maxbrod.storage.stores import open_storage
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.splits import open_table
+from support.catalog_rows import gap, many_segments, rows, run, segment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from catalog.examples import TOPIC_ID, gap, run, segment
 from maxbrod.catalog.generations import (
     Generation,
     GenerationChanges,
@@ -23,6 +22,7 @@ from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.catalog.schema import Kind
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId
+from support.catalog_rows import TOPIC_ID, gap, run, segment
 
 if TYPE_CHECKING:
     from catalog.archives import Archive

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.examples import run, segment
 from catalog.test_writers import hear, start_writer
 from catalog.writers import ROWS_PER_COMMIT
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
+from support.catalog_rows import run, segment
 
 if TYPE_CHECKING:
     from catalog.archives import Archive

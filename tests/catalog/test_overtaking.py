@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from catalog.examples import run, segment
 from maxbrod.catalog import catalog as module
 from maxbrod.catalog import commits
 from maxbrod.catalog.commits import FAN_IN, commit_with_retries
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.errors import FencedError, OvertakenError, RefusedError
+from support.catalog_rows import run, segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

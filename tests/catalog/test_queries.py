@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from catalog.examples import TOPIC_ID, gap, many_segments, run, segment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER
 from maxbrod.catalog.tiling import TILING_COLUMNS, find_tiling_faults
 from maxbrod.model import PartitionId
+from support.catalog_rows import TOPIC_ID, gap, many_segments, run, segment
 
 if TYPE_CHECKING:
     from catalog.archives import Archive

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.examples import TOPIC_ID, gap, run, segment
 from maxbrod.catalog.replaced import after_replacing, as_it_was, count_revisions, retire
 from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows
 from maxbrod.catalog.schema import SORT_ORDER
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId
+from support.catalog_rows import TOPIC_ID, gap, run, segment
 
 if TYPE_CHECKING:
     from catalog.archives import Archive

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.examples import INT64_MAX, gap, rows, run, segment
 from maxbrod.catalog.rows import Gap, Row, Segment, decode_rows, encode_rows
 from maxbrod.catalog.schema import SCHEMA, Kind, fields_of
 from maxbrod.catalog.validity import check_rows
 from maxbrod.errors import RefusedError, UnsupportedFormatError
 from maxbrod.model import GapReason
+from support.catalog_rows import INT64_MAX, gap, rows, run, segment
 
 
 @given(st.lists(rows(), max_size=5))

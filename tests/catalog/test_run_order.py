@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.examples import run, segment
 from maxbrod.archive.snapshots import find_run
 from maxbrod.archive.surveyed import SurveyedCatalog
 from maxbrod.catalog.rows import Run
 from maxbrod.errors import UsageError
+from support.catalog_rows import run, segment
 
 if TYPE_CHECKING:
     from catalog.archives import Archive

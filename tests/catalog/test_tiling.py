@@ -11,11 +11,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.examples import INT64_MAX, TOPIC_ID, gap, many_segments, run, segment
 from maxbrod.catalog.rows import Row, encode_rows
 from maxbrod.catalog.schema import SCHEMA
 from maxbrod.catalog.tiling import Overlap, Tiling, UncoveredRange, find_tiling_faults
 from maxbrod.model import PartitionId
+from support.catalog_rows import INT64_MAX, TOPIC_ID, gap, many_segments, run, segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from catalog.examples import run, segment
 from maxbrod.catalog.commits import FAN_IN
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.log import entry_name, log_path
@@ -20,6 +19,7 @@ from maxbrod.catalog.schema import TABLE_PROPERTIES
 from maxbrod.catalog.validity import RowFault, find_fault
 from maxbrod.errors import RefusedError, UnavailableError
 from maxbrod.model import now_ms
+from support.catalog_rows import run, segment
 
 if TYPE_CHECKING:
     from catalog.archives import Archive

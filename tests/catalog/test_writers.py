@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.archives import Archive, s3_archive
-from catalog.examples import run, segment
 from catalog.writers import ROWS_PER_COMMIT
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
@@ -22,6 +21,7 @@ from maxbrod.errors import FencedError, RefusedError
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.proxy.faults import AnswerError, HttpMatch, Latency, LoseAnswer
 from maxbrod.sandbox.proxy.server import FaultProxy
+from support.catalog_rows import run, segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

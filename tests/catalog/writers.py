@@ -9,10 +9,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from catalog.archives import Archive
-from catalog.examples import run, segment
 from maxbrod.catalog import catalog as catalog_module
 from maxbrod.catalog.files import DataFiles
 from maxbrod.errors import MaxbrodError, RefusedError
+from support.catalog_rows import run, segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,11 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from archive.examples import fill
-from catalog.examples import gap, segment
 from maxbrod.cli.main import run
 from maxbrod.model import GapReason
 from support.archives import Place, commit_run
+from support.catalog_rows import gap, segment
+from support.full_archive import fill
 
 if TYPE_CHECKING:
     import pytest

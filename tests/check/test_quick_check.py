@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import cramjam
 import pytest
 
-from archive.examples import EMPTY_ID, NAMES, fill, part
-from catalog.examples import TOPIC_ID, gap, many_segments, segment
 from maxbrod.archive import snapshot_document, snapshots
 from maxbrod.catalog.queries import Queries
 from maxbrod.check import run as quick_check
@@ -17,6 +15,8 @@ from maxbrod.check.run import check_archive
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.model import GapReason
 from support.archives import Place, commit_run, put_snapshot
+from support.catalog_rows import TOPIC_ID, gap, many_segments, segment
+from support.full_archive import EMPTY_ID, NAMES, fill, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from maxbrod.archive.holds import add_hold
 from maxbrod.archive.undo import undo_prune
 from maxbrod.check.run import check_archive
 from maxbrod.cli.main import run
-from prune.archives import data, gaps, points, segments, years
+from support.prunable_archives import data, gaps, points, segments, years
 
 if TYPE_CHECKING:
     import pytest

@@ -9,11 +9,11 @@ import pytest
 from jsonschema import Draft202012Validator
 from typer.main import get_command
 
-from catalog.examples import TOPIC_ID, segment
 from maxbrod.cli.main import app, run
 from maxbrod.model import PartitionId
 from maxbrod_reference.documents import DOCUMENTS, error_schema, schema_of
 from support.archives import Place, commit_run
+from support.catalog_rows import TOPIC_ID, segment
 from support.documents import faults
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.examples import segment
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_USAGE
 from maxbrod.storage import remote
 from support.archives import Place, commit_run
+from support.catalog_rows import segment
 
 if TYPE_CHECKING:
     from pathlib import Path

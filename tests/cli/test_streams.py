@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from archive.examples import fill
 from maxbrod.cli.streams import _Messages, _Output, refuse_lost_output
 from maxbrod.errors import OutputError
+from support.full_archive import fill
 
 if TYPE_CHECKING:
     from support.archives import Place

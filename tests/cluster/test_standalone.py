@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.s3 import S3Server
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from support.archive_oracle import read_archive
+from support.ledger import Ledger
 from support.spark_cluster import folders_of_tests, spark_cluster
 
 if TYPE_CHECKING:

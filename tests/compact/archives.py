@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from native_logs import data_batch
 
 from maxbrod.archive.archive import Archive, open_archive, open_for_writing
 from maxbrod.batch.headers import walk
@@ -26,6 +25,7 @@ from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import GapReason
 from maxbrod.storage.stores import directory_of
 from maxbrod.storage.urls import parse_url
+from support.native_logs import data_batch
 from support.sparkless import stay_without_spark
 
 if TYPE_CHECKING:

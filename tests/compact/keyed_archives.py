@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from native_logs import pack
-from reference import Record
 
 from compact.archives import TOPIC, Making, compact, id_of
 from maxbrod.archive.archive import open_archive
@@ -34,6 +32,8 @@ from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.reader import read_records
 from maxbrod.model import AbortedTransaction, Codec, GapReason, PartitionId
 from maxbrod.work.windows import spread
+from support.native_logs import pack
+from support.plain_batches import Record
 from support.sparkless import no_session
 
 if TYPE_CHECKING:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_logs import marker
 
-from catalog.examples import gap, segment
 from compact.archives import TOPIC, compact, file_of, in_memory, segments
 from compact.keyed_archives import (
     CUT_MS,
@@ -34,6 +32,8 @@ from maxbrod.compact.by_key import plan, run, task
 from maxbrod.compact.by_key.plan import plan_partition, policy_of
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
 from maxbrod.model import AbortedTransaction, Codec, GapReason
+from support.catalog_rows import gap, segment
+from support.native_logs import marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

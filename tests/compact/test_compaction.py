@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_logs import batches as drawn_batches
-from native_logs import data_batch, marker
 
-from catalog.examples import segment
 from compact.archives import (
     START_MS,
     TOPIC,
@@ -38,6 +35,9 @@ from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import AbortedTransaction, Codec, PartitionId
 from maxbrod.storage.local import LocalStorage
+from support.catalog_rows import segment
+from support.native_logs import batches as drawn_batches
+from support.native_logs import data_batch, marker
 from support.sparkless import run_here, stay_without_spark
 
 if TYPE_CHECKING:

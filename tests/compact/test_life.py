@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import data_batch
 
 from compact.archives import LATER_MS, Making, compact, in_memory, look, segments, without_spark
 from maxbrod.archive.archive import open_archive
@@ -20,6 +19,7 @@ from maxbrod.inspect import garbage
 from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.model import now_ms
 from support.clocks import set_clocks
+from support.native_logs import data_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

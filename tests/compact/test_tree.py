@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from kbak.archives import write as write_kbak
 from parquet.archives import WHERE, local, read, rows, write
-from reference import Record
 
 from compact.archives import compact, without_spark
 from maxbrod.cli.main import run as command
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UsageError
 from maxbrod.layouts.parquet.layout import LAYOUT
+from support.plain_batches import Record
 
 if TYPE_CHECKING:
     from pathlib import Path

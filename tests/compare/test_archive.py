@@ -9,8 +9,6 @@ import pytest
 
 import maxbrod
 from backup.engine import back_up, config_of
-from backup.ledger import NOW_MS as LEDGER_NOW_MS
-from backup.ledger import Ledger
 from maxbrod.archive.archive import open_archive
 from maxbrod.errors import UsageError
 from maxbrod.inspect.topic import show_topic
@@ -21,6 +19,8 @@ from maxbrod.table.read.counts import count_records
 from maxbrod.table.read.options import parse_options
 from restore.engine import Command
 from support.archives import damage
+from support.ledger import NOW_MS as LEDGER_NOW_MS
+from support.ledger import Ledger
 from support.sparkless import without_spark
 from support.sparkless import without_spark as restoring_without_spark
 

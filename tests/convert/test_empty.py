@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from given_records import Given, batch
 
 from convert.engine import convert
 from maxbrod.archive.archive import open_archive
@@ -19,6 +18,7 @@ from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOpt
 from maxbrod.layouts.registry import FOREIGN, NATIVE, layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import open_storage
+from support.given_records import Given, batch
 
 if TYPE_CHECKING:
     from pathlib import Path

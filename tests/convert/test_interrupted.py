@@ -10,8 +10,6 @@ from unittest.mock import patch
 import pytest
 
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from backup.test_runs import KEEP
 from convert.engine import back_up_as, convert
 from maxbrod.archive.archive import open_archive
@@ -21,7 +19,9 @@ from maxbrod.backup.variants import target_request
 from maxbrod.convert.targets import NativeTarget
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_INCOMPLETE, StorageFullError
 from maxbrod.sandbox.topics import create_topic, recreate_topic
+from support.archive_oracle import read_archive
 from support.archives import damage
+from support.ledger import Ledger
 from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ from unittest.mock import patch
 import pytest
 
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from backup.test_runs import KEEP, transact
 from convert.engine import back_up_as, convert
 from maxbrod.archive.archive import open_archive
@@ -25,13 +23,15 @@ from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic
 from maxbrod.sandbox.traffic import Message
 from restore.engine import put
+from support.archive_oracle import read_archive
+from support.ledger import Ledger
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backup.plain import Record
     from maxbrod.sandbox.cluster import Cluster
+    from support.plain_log import Record
 
 LAYOUTS = FOREIGN
 

@@ -19,7 +19,6 @@ from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaPartition
 
 from backup.engine import config_of
-from backup.oracle import read_archive
 from convert import acknowledged
 from convert.engine import convert
 from maxbrod.archive.archive import open_archive
@@ -49,6 +48,7 @@ from maxbrod.sandbox.topics import create_topic, offsets, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.storage.stores import open_storage
 from restore.engine import Command, read_all, stand
+from support.archive_oracle import read_archive
 from support.clusters import start_cluster
 from support.sparkless import without_spark
 from support.sparkless import without_spark as compare_here

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backup.engine import config_of
-from backup.ledger import NOW_MS, Ledger
 from backup.test_runs import KEEP, transact
 from convert.engine import back_up_as, convert
 from maxbrod.archive.archive import open_archive
@@ -21,8 +20,9 @@ from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from restore.engine import put, stand
 from restore.faults import renamed, restore
-from restore.oracle import log_of
 from restore.test_repartition import assert_shared_out
+from support.ledger import NOW_MS, Ledger
+from support.restore_oracle import log_of
 
 if TYPE_CHECKING:
     from pathlib import Path

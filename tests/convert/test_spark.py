@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from backup.test_runs import KEEP
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import TargetRequest
@@ -17,6 +15,8 @@ from maxbrod.config import SparkConfig, StorageConfig
 from maxbrod.convert.run import Convert, ConvertRequest
 from maxbrod.errors import EXIT_CORRUPT
 from maxbrod.sandbox.topics import create_topic
+from support.archive_oracle import read_archive
+from support.ledger import Ledger
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import data_batch, pack
-from reference import Record
 
 from backup.engine import back_up, config_of
 from maxbrod.archive.archive import open_archive
@@ -18,8 +16,10 @@ from maxbrod.errors import RefusedError, UsageError
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.transform.plan import Changes, Transform
-from table.archives import write
-from transform.stages import records_in
+from support.native_logs import data_batch, pack
+from support.plain_batches import Record
+from support.stages import records_in
+from support.table_archives import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,16 +8,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from given_records import Given, batch
 
-from archive.examples import OLD_ID, fill
-from catalog.examples import TOPIC_ID, segment
 from maxbrod.cli.main import run
 from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import open_storage
 from support.archives import Place, commit_run
+from support.catalog_rows import TOPIC_ID, segment
+from support.full_archive import OLD_ID, fill
+from support.given_records import Given, batch
 
 if TYPE_CHECKING:
     from pathlib import Path

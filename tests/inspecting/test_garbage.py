@@ -12,8 +12,6 @@ from unittest.mock import Mock
 import pytest
 from deltalake import DeltaTable
 
-from archive.examples import fill
-from catalog.examples import gap, run, segment
 from maxbrod.archive.archive import Archive, open_for_writing, open_native
 from maxbrod.catalog.catalog import LATE_MS, Catalog
 from maxbrod.check.run import check_archive
@@ -21,7 +19,9 @@ from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, Storage
 from maxbrod.inspect import garbage
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.model import AbortedTransaction, GapReason
+from support.catalog_rows import gap, run, segment
 from support.clocks import set_clocks
+from support.full_archive import fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from archive.examples import EMPTY_ID, OLD_ID, cluster, fill, part
-from catalog.examples import TOPIC_ID, many_segments, segment
 from maxbrod.archive.runs import list_runs, show_run
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.errors import UsageError
@@ -14,6 +12,8 @@ from maxbrod.inspect.listing import list_topics
 from maxbrod.inspect.topic import show_topic
 from maxbrod.kafka.state.cluster_state import TopicState
 from support.archives import Place, commit_run
+from support.catalog_rows import TOPIC_ID, many_segments, segment
+from support.full_archive import EMPTY_ID, OLD_ID, cluster, fill, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archive.examples import OLD_ID, fill, part
-from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.errors import UsageError
 from maxbrod.inspect.extents import DATA, HOLE, Span, measure_partitions
 from maxbrod.inspect.topic import EVERY, show_topic
 from maxbrod.model import AbortedTransaction, GapReason
+from support.catalog_rows import TOPIC_ID, gap, segment
+from support.full_archive import OLD_ID, fill, part
 
 if TYPE_CHECKING:
     from maxbrod.catalog.rows import Gap, Segment

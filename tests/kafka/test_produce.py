@@ -24,7 +24,7 @@ from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic, set_topic_config
 from maxbrod.sandbox.traffic import Message, numbered
 from maxbrod.sandbox.traffic import produce as produce_messages
-from oracle.conversion import RECORDS, at_offsets, to_arrow
+from support.java_records import RECORDS, at_offsets, to_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,7 +30,7 @@ from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import SASL_PLAINTEXT, SASL_SSL
 from maxbrod.sandbox.topics import create_topic
 from support.clusters import start_cluster
-from table.kafka_writes import released, rows, write
+from support.kafka_writes import released, rows, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from native_logs import ABORT, COMMIT, NAME, archive, data_batch, logs, marker, new_storage
-
 from maxbrod.batch.headers import walk
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.layouts.kafka.format import SegmentLimits, Slice
 from maxbrod.layouts.kafka.slices import cut_slice
+from support.native_logs import ABORT, COMMIT, NAME, archive, data_batch, logs, marker, new_storage
 
 
 def sent(offset: int, producer_id: int) -> bytes:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_logs import NAME, Batch, archive, batches, data_batch, marker, new_storage
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.contents import CONTROL_TYPE, read_contents
 from maxbrod.layouts.kafka.format import is_framed, parse_segment_path, run_of_pack
+from support.native_logs import NAME, Batch, archive, batches, data_batch, marker, new_storage
 
 
 @settings(max_examples=50)

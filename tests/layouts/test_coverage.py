@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from given_records import Given, batch, fresh_storage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage,
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import GapReason, TopicPartition
+from support.given_records import Given, batch, fresh_storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native_logs import archive, data_batch, new_storage, pack
-from reference import Record
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts import reader
 from maxbrod.layouts.kafka import reader as native
-from maxbrod.layouts.kafka.frames import FRAME_BYTES, Digest, FrameDecoder, FrameEncoder, encode_frame
+from maxbrod.layouts.kafka.frames import FRAME_BYTES, FrameDecoder, FrameEncoder, SliceDigest, encode_frame
 from maxbrod.layouts.kafka.reader import read_log, read_logs
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import Codec
+from support.native_logs import archive, data_batch, new_storage, pack
+from support.plain_batches import Record
 
 if TYPE_CHECKING:
     from maxbrod.layouts.kafka.format import Slice
@@ -180,7 +180,9 @@ def test_reading_ahead_never_changes_what_is_read_or_refused(mode: str, request_
     with ThreadPoolExecutor(1) as ahead:
         pieces = list(read_logs(storage, row, request_bytes=request_bytes, ahead=ahead))
         assert b"".join(data.tobytes() for data, _ in pieces) == log
-        assert list(read_logs(storage, replace(row, bytes=0, raw_bytes=0, digest=str(Digest())), ahead=ahead)) == []
+        assert (
+            list(read_logs(storage, replace(row, bytes=0, raw_bytes=0, digest=str(SliceDigest())), ahead=ahead)) == []
+        )
         exchange(storage, row.path, whole[:-1])
         with pytest.raises(CorruptDataError, match=row.path):
             list(read_logs(storage, row, request_bytes=request_bytes, ahead=ahead))
@@ -342,7 +344,7 @@ def test_frames_that_hold_more_than_was_written_are_not_unpacked() -> None:
     """A slice of a few hundred bytes could be made to unpack for hours."""
     frames = b"".join(encode_frame(np.zeros(FRAME_BYTES, np.uint8), 3).tobytes() for _ in range(3))
     storage, row, _ = stored("zstd")
-    digest = Digest()
+    digest = SliceDigest()
     digest.add(np.frombuffer(frames, np.uint8))
     exchange(storage, row.path, frames)
     hostile = replace(row, position=0, bytes=len(frames), digest=str(digest), raw_bytes=2 * FRAME_BYTES)

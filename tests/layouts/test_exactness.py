@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_logs import Batch, archive, batches, data_batch, new_storage, pack
-from reference import Record
 
 from maxbrod.batch.timestamp_scan import TimestampScan
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import Codec
+from support.native_logs import Batch, archive, batches, data_batch, new_storage, pack
+from support.plain_batches import Record
 
 
 def records_at(offset: int, *times: int) -> list[Record]:

@@ -22,7 +22,7 @@ PROGRAM = """
 import sys, tempfile
 sys.path[:0] = sys.argv[2:]
 from numba.core.registry import CPUDispatcher
-from given_records import Given, batch
+from support.given_records import Given, batch
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.layouts.prepare import prepare_layout
 from maxbrod.layouts.registry import layout_of

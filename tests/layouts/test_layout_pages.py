@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from given_records import Given, batch, fresh_storage
-
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
+from support.given_records import Given, batch, fresh_storage
 
 PAGES = Path(__file__).parents[2] / "docs" / "layouts"
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import cramjam
 import numpy as np
 import pytest
-from native_logs import archive, data_batch, logs, marker, new_storage
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import MaxbrodError, StorageFullError
@@ -27,6 +26,7 @@ from maxbrod.model import Codec
 from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.storage.local import Draft
 from maxbrod.storage.stores import open_storage
+from support.native_logs import archive, data_batch, logs, marker, new_storage
 
 if TYPE_CHECKING:
     from maxbrod.layouts.kafka.writer import PartitionWriter
@@ -120,7 +120,7 @@ def test_an_object_that_cannot_be_committed_fails_the_block(monkeypatch: pytest.
 KILLED = """
 import os, signal, sys
 import numpy as np
-from native_logs import data_batch
+from support.native_logs import data_batch
 from maxbrod.batch.headers import walk
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.kafka.writer import ArchiveWriter

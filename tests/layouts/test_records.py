@@ -7,7 +7,6 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from given_records import Given, batch, fresh_storage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.layouts.reader import read_records
 from maxbrod.model import Codec
+from support.given_records import Given, batch, fresh_storage
 
 NAME: dict[str, Any] = {"topic": "orders", "topic_id": "0123456789abcdefghijkl", "partition": 0}
 

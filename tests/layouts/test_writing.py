@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_logs import Batch, archive, batches, data_batch, logs, new_storage, pack
-from reference import Record, write_batch
 
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
@@ -18,6 +16,8 @@ from maxbrod.layouts.kafka.reader import read_log, read_logs
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
+from support.native_logs import Batch, archive, batches, data_batch, logs, new_storage, pack
+from support.plain_batches import Record, write_batch
 
 LIMITS = st.builds(
     SegmentLimits,

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import data_batch
 
 from backup.drivers import s3_section
 from compact.archives import without_spark
@@ -34,6 +33,7 @@ from maxbrod.storage.stores import directory_of
 from maxbrod.storage.urls import parse_url
 from repair.histories import History, sparkless
 from support.failing_stores import Store, full, gone
+from support.native_logs import data_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

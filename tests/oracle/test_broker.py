@@ -22,8 +22,8 @@ from maxbrod.sandbox.tools import CONSOLE_CONSUMER, DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, open_transaction, produce, produce_transaction
 from oracle import wire
-from oracle.conversion import RECORDS, at_offsets, to_arrow, to_java
 from support.java_oracle import CODECS, JavaOracle, JavaRecord
+from support.java_records import RECORDS, at_offsets, to_arrow, to_java
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
 from maxbrod.batch.transactions import from_markers
 from maxbrod.model import AbortedTransaction, Codec
-from oracle.conversion import RECORDS, at_offsets, to_arrow, to_java
 from support.java_oracle import CODECS, CREATE_TIME, LOG_APPEND_TIME, JavaOracle, JavaRecord
+from support.java_records import RECORDS, at_offsets, to_arrow, to_java
 
 OFFSETS = [0, 1 << 33, (1 << 62) + 7]
 

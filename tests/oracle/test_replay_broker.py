@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from reference import Record, write_batch
-from replay_cases import Log, packed
-from test_legacy import message, wrapper
 
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.encode import encode
@@ -20,9 +17,12 @@ from maxbrod.batch.replay import Replayed, replay
 from maxbrod.model import AbortedTransaction, Codec
 from maxbrod.sandbox.topics import create_topic
 from oracle import wire
-from oracle.conversion import RECORDS
 from oracle.test_broker import ANY_TIME
 from support.java_oracle import JavaOracle, JavaRecord
+from support.java_records import RECORDS
+from support.old_messages import message, wrapper
+from support.plain_batches import Record, write_batch
+from support.replay_cases import Log, packed
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster

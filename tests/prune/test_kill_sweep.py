@@ -19,9 +19,9 @@ from maxbrod.errors import UsageError
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.prune.runs import RunPolicy
 from maxbrod.storage.local import LocalStorage
-from prune.archives import assert_tiles, everything, points, segments, years
 from prune.test_native import prune
 from support.clocks import set_clocks
+from support.prunable_archives import assert_tiles, everything, points, segments, years
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catalog.examples import run
 from maxbrod.archive.holds import add_hold, release_hold
 from maxbrod.archive.knowledge import NOTHING, Carried, LostTopic, encode_carried
 from maxbrod.archive.runs import list_runs
@@ -26,7 +25,9 @@ from maxbrod.model import GapReason, now_ms
 from maxbrod.prune.plan import SegmentPolicy
 from maxbrod.prune.run import PruneRequest, prune_archive
 from maxbrod.prune.runs import RunPolicy
-from prune.archives import (
+from support.archives import Place, commit_run
+from support.catalog_rows import run
+from support.prunable_archives import (
     DAY_MS,
     IDS,
     assert_tiles,
@@ -42,7 +43,6 @@ from prune.archives import (
     topic_state,
     years,
 )
-from support.archives import Place, commit_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

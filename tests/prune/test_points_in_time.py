@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catalog.examples import gap, run
 from maxbrod.archive.runs import list_runs
 from maxbrod.archive.undo import undo_prune
 from maxbrod.catalog.rows import Gap, Run, encode_rows
@@ -28,9 +27,10 @@ from maxbrod.restore.plan.obstacles import ObstacleKind, refusal
 from maxbrod.restore.plan.plan import RestorePlan, plan_restore
 from maxbrod.restore.plan.request import OffsetRange, RestoreRequest
 from maxbrod.restore.report import report_of
-from prune.archives import DAY_MS, commit, data, gaps, hole, part, segments, years
-from restore.cold.directories import put_target
-from restore.plan.examples import target
+from support.catalog_rows import gap, run
+from support.log_directories import put_target
+from support.prunable_archives import DAY_MS, commit, data, gaps, hole, part, segments, years
+from support.restore_plans import target
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import data_batch
 
 from maxbrod.config import Config
 from maxbrod.errors import UsageError
@@ -13,7 +12,8 @@ from maxbrod.query import run as engine
 from maxbrod.query.counts import parse_count
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
-from table.archives import write
+from support.native_logs import data_batch
+from support.table_archives import write
 from table.test_query import make
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import SecretStr
 
-from archive.examples import fill
 from maxbrod.archive.archive import open_archive
 from maxbrod.config import S3Config, StorageConfig
 from maxbrod.errors import UsageError
 from maxbrod.query.output import step_of
 from maxbrod.query.scope import QueryScope, select
 from maxbrod.table.read.options import parse_options
+from support.full_archive import fill
 
 if TYPE_CHECKING:
     from support.archives import Place

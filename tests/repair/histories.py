@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from native_logs import data_batch, marker
 
 from maxbrod.archive.archive import Archive, open_archive, open_for_writing
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
@@ -22,6 +21,7 @@ from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.repair.run import repair_archive
+from support.native_logs import data_batch, marker
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

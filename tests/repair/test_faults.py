@@ -116,7 +116,7 @@ def test_a_backup_that_still_runs_on_the_old_catalog_is_refused(history: History
 
 
 def _anything() -> Any:
-    from catalog.examples import segment  # noqa: PLC0415
+    from support.catalog_rows import segment  # noqa: PLC0415
 
     return [segment(0, 10)]
 
@@ -129,7 +129,7 @@ def test_a_commit_between_reading_and_publishing_makes_the_repair_refuse(
     aside = "maxbrod.repair.rebuilt_catalog.keep_aside"
 
     def beaten(*_: object) -> int:
-        from catalog.examples import run  # noqa: PLC0415
+        from support.catalog_rows import run  # noqa: PLC0415
 
         running.commit([run("faster")])
         return 0

@@ -11,7 +11,7 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.replicate.egress import beat
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.sandbox.topics import offsets
-from restore.oracle import assert_restored, log_of
+from support.restore_oracle import assert_restored, log_of
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

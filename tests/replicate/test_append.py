@@ -33,7 +33,7 @@ from replicate.engine import SUFFIX, archive, carry, link_config, only, take_in
 from replicate.processes import ingress_program, produce_small_batches, tell, told, wait_until_stopped
 from replicate.test_operating import LinkCommand
 from restore.engine import configs_of, put, stand
-from restore.oracle import log_of
+from support.restore_oracle import log_of
 from support.sparkless import stay_without_spark
 
 if TYPE_CHECKING:

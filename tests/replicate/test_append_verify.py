@@ -19,7 +19,7 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, carry, link_config, take_in
 from replicate.test_append import mark_of
-from restore.oracle import log_of
+from support.restore_oracle import log_of
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only, take_in
 from replicate.processes import ingress_program, produce_small_batches, tell, told, wait_until_stopped
-from restore.oracle import log_of
+from support.restore_oracle import log_of
 
 if TYPE_CHECKING:
     import subprocess

@@ -22,7 +22,7 @@ from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, wait_for_in_sync
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, link_config, only, take_in
-from restore.oracle import log_of
+from support.restore_oracle import log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

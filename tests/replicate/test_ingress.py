@@ -23,7 +23,7 @@ from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, recreate
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
 from restore.engine import configs_of, joined, put, stand
-from restore.oracle import log_of
+from support.restore_oracle import log_of
 
 if TYPE_CHECKING:
     from pathlib import Path

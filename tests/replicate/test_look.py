@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from catalog.examples import TOPIC_ID, segment
 from maxbrod.config import Config
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.state.cluster_state import TopicState
@@ -23,8 +22,9 @@ from maxbrod.replicate.view import LinkView, MirroredPartition
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only
-from restore.oracle import log_of
 from support.archives import Place, commit_run
+from support.catalog_rows import TOPIC_ID, segment
+from support.restore_oracle import log_of
 
 if TYPE_CHECKING:
     from pathlib import Path

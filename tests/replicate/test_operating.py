@@ -54,7 +54,7 @@ from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, recreate
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
 from restore.engine import Command, configs_of, put, read_all, stand
-from restore.oracle import log_of
+from support.restore_oracle import log_of
 from support.sparkless import run_here
 from support.sparkless import without_spark as comparing_without_spark
 

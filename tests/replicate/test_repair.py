@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from catalog.examples import TOPIC_ID
 from maxbrod.compare.plan.parts import RECORD, Difference
 from maxbrod.compare.report import CompareReport, PartitionComparison
 from maxbrod.kafka.produce.refusals import misplaced
@@ -24,6 +23,7 @@ from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
 from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only
 from restore.engine import Command, put
+from support.catalog_rows import TOPIC_ID
 from support.sparkless import without_spark as comparing_without_spark
 
 if TYPE_CHECKING:

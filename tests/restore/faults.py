@@ -11,7 +11,6 @@ from unittest.mock import patch
 from kafka.protocol.api_key import ApiKey
 
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.wire.connection import Connection
@@ -21,15 +20,16 @@ from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, parse_rena
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered
 from restore.program import requests_in
+from support.ledger import Ledger
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from backup.plain import Record
     from maxbrod.config import Config
     from maxbrod.restore.report import PartitionReport, RestoreReport
     from maxbrod.sandbox.cluster import Cluster
+    from support.plain_log import Record
 
 KEEP = {"retention.ms": "-1"}
 

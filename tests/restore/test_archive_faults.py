@@ -18,14 +18,14 @@ from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.sandbox.topics import offsets
 from restore.engine import Command, configs_of
 from restore.faults import CrashError, archive, failure_of, renamed, restore, when_acknowledged
-from restore.oracle import assert_restored, log_of
+from support.restore_oracle import assert_restored, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from backup.plain import Record
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
+    from support.plain_log import Record
 
 
 def cut(path: Path) -> None:

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered
 from restore.engine import put, stand
 from restore.faults import KEEP, archive, lost_answers, renamed, restore, when_acknowledged
-from restore.oracle import assert_restored
+from support.ledger import Ledger
+from support.restore_oracle import assert_restored
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backup.plain import Record
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
+    from support.plain_log import Record
 
 PATIENCE_S = 120.0
 """For what must end well, however slow the machine is."""

@@ -9,7 +9,6 @@ from unittest.mock import patch
 import pytest
 
 from backup.engine import back_up, config_of
-from backup.ledger import NOW_MS, Ledger
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.state.capture import capture
@@ -22,15 +21,16 @@ from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, produce
 from restore.faults import KEEP, CrashError, renamed, restore
-from restore.oracle import log_of
+from support.ledger import NOW_MS, Ledger
+from support.restore_oracle import log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from backup.plain import Record
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
+    from support.plain_log import Record
 
 
 def dated(count: int) -> list[Message]:

@@ -14,12 +14,12 @@ import pytest
 
 from backup.drivers import Driver
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, offsets, set_topic_config
 from maxbrod.sandbox.traffic import numbered
 from restore.engine import configs_of, put, stand
-from restore.oracle import assert_restored
+from support.ledger import Ledger
+from support.restore_oracle import assert_restored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

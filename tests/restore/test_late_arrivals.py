@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
 from restore.faults import KEEP, CrashError, Wire, archive, renamed, restore
-from restore.oracle import assert_restored
+from support.ledger import Ledger
+from support.restore_oracle import assert_restored
 
 if TYPE_CHECKING:
     from pathlib import Path

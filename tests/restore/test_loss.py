@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from native_logs import data_batch
 
 from convert.engine import convert
 from maxbrod.archive.archive import open_archive
@@ -16,7 +15,8 @@ from maxbrod.restore.loss import _added, listed_losses
 from maxbrod.restore.plan.mapping import build_map, encode_map
 from maxbrod.restore.task import Restored
 from maxbrod.storage.local import LocalStorage
-from restore.cold.directories import TOPIC_ID, put_source
+from support.log_directories import TOPIC_ID, put_source
+from support.native_logs import data_batch
 
 if TYPE_CHECKING:
     from pathlib import Path

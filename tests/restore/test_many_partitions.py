@@ -8,7 +8,6 @@ from unittest.mock import MagicMock, patch
 import pytest
 
 from backup.engine import back_up, config_of
-from backup.ledger import NOW_MS
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.restore import run as engine
@@ -18,6 +17,7 @@ from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce
 from restore.engine import read_all
+from support.ledger import NOW_MS
 from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:

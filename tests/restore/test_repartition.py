@@ -16,8 +16,6 @@ import pytest
 from kafka.partitioner.default import murmur2
 
 from backup.engine import back_up, config_of
-from backup.ledger import NOW_MS, Ledger
-from backup.plain import Record
 from maxbrod.batch import rewrite
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.appends import Batch, Feed
@@ -31,8 +29,10 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from restore.engine import Command, put, stand
 from restore.faults import KEEP, CrashError, restore
-from restore.oracle import log_of
 from restore.test_exactly_once import dated
+from support.ledger import NOW_MS, Ledger
+from support.plain_log import Record
+from support.restore_oracle import log_of
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from catalog.examples import TOPIC_ID, segment
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.repartition import items as shared
 from maxbrod.restore.repartition.items import TASKS_MAX, group_marks, shared_items
-from restore.plan.examples import group, plan, topic
+from support.catalog_rows import TOPIC_ID, segment
+from support.restore_plans import group, plan, topic
 
 if TYPE_CHECKING:
     from maxbrod.restore.plan.plan import TopicPlan

@@ -14,7 +14,7 @@ from maxbrod.batch.encode import encode
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.format import Slice
-from maxbrod.layouts.kafka.frames import Digest
+from maxbrod.layouts.kafka.frames import SliceDigest
 from maxbrod.model import Codec
 from maxbrod.restore.repartition.extents import SourceExtent
 from maxbrod.restore.repartition.items import SharedSource
@@ -46,7 +46,7 @@ def put_slices(storage: Storage, partition: int, edges: Sequence[int], batch: in
         rows = [(offset, b"k") for offset in range(first, end) if offset % 9]
         parts = [piece(partition, rows[start : start + batch]).records for start in range(0, len(rows), batch)]
         log = np.concatenate([encode(part, codec=Codec.LZ4) for part in parts])
-        path, digest = f"segments/{partition}/{len(edges)}-{batch}-{number}.log", Digest()
+        path, digest = f"segments/{partition}/{len(edges)}-{batch}-{number}.log", SliceDigest()
         storage.put(path, log.tobytes())
         digest.add(log)
         yield Slice(

@@ -13,14 +13,14 @@ from maxbrod.restore import run as engine
 from maxbrod.work.jobs import SparkExecutor
 from restore.fateful_job import fateful_run
 from restore.faults import archive, renamed
-from restore.oracle import assert_restored
+from support.restore_oracle import assert_restored
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backup.plain import Record
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
+    from support.plain_log import Record
 
 pytestmark = pytest.mark.full
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from catalog.examples import gap
 from maxbrod.cli.output import out
 from maxbrod.errors import CorruptDataError, StorageFullError
 from maxbrod.groups.moves import GroupPosition
@@ -15,7 +14,8 @@ from maxbrod.model import GapReason
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.report import PartitionReport, report_of
 from maxbrod.restore.summary import decide, print_failures, print_groups, print_plan
-from restore.plan.examples import plan
+from support.catalog_rows import gap
+from support.restore_plans import plan
 
 
 def position(source: int | None, offset: int, **changes: Any) -> GroupPosition:

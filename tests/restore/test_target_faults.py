@@ -20,15 +20,15 @@ from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.storage.stores import open_storage
 from restore.faults import CrashError, Wire, archive, failure_of, renamed, restore, when_acknowledged
-from restore.oracle import assert_restored, log_of
+from support.restore_oracle import assert_restored, log_of
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from backup.plain import Record
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.sandbox.cluster import Cluster
+    from support.plain_log import Record
 
 MODES = pytest.mark.parametrize("mode", ["exact", "append"])
 

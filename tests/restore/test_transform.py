@@ -14,23 +14,23 @@ import pytest
 from kafka.partitioner.default import murmur2
 
 from backup.engine import back_up
-from backup.ledger import NOW_MS
 from maxbrod.archive.archive import open_archive
 from maxbrod.check.run import check_archive
 from maxbrod.restore import run as engine
 from maxbrod.sandbox.topics import offsets
 from restore.engine import Command, put, stand
 from restore.faults import archive, renamed
-from restore.oracle import assert_restored, log_of
 from restore.transform_program import with_expressions
 from support.archives import damage
+from support.ledger import NOW_MS
+from support.restore_oracle import assert_restored, log_of
 
 if TYPE_CHECKING:
-    from backup.plain import Record
     from maxbrod.config import Config
     from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.report import RestoreReport
     from maxbrod.sandbox.cluster import Cluster
+    from support.plain_log import Record
 
 pytestmark = pytest.mark.full
 

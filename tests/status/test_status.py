@@ -8,8 +8,6 @@ import shutil
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from archive.examples import fill
-from catalog.examples import segment
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.proofs import KEPT, Proof, ProofKind, last_proof, read_proofs, record_proof
 from maxbrod.catalog.catalog import Catalog
@@ -17,6 +15,8 @@ from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_USAGE
 from maxbrod.status.run import gather
 from support.archives import Place, commit_run
+from support.catalog_rows import segment
+from support.full_archive import fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -88,8 +88,8 @@ def damage(path: Path) -> None:
 
 def commit_run(archive: Archive, run_id: str, rows: Iterable[Row], **details: Any) -> None:
     """A run as a backup leaves it: objects as large as their slices, a snapshot, one commit."""
-    from catalog.examples import run
     from maxbrod.catalog.rows import Segment
+    from support.catalog_rows import run
 
     rows = list(rows)
     ends: dict[str, int] = {}

@@ -16,7 +16,7 @@ from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.table.source import ArchiveSource
-from table.archives import query
+from support.table_archives import query
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import UnsupportedFormatError
-from maxbrod.table.values.avro import compile_avro
+from maxbrod.layouts.avro.program import compile_avro
 from maxbrod.table.values.nodes import decode, encoded
 
 ORDER = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import ABORT, COMMIT, NAME, data_batch, marker
 
 import maxbrod
 from maxbrod.config import Config
@@ -14,7 +13,8 @@ from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.table.read.counts import Count, count_records, count_whole
 from maxbrod.table.read.options import parse_options
-from table.archives import Reads, query, write
+from support.native_logs import ABORT, COMMIT, NAME, data_batch, marker
+from support.table_archives import Reads, query, write
 
 if TYPE_CHECKING:
     from pathlib import Path

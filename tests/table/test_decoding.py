@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from native_logs import pack
-from reference import Record
 
 from backup.engine import back_up, config_of
 from convert.engine import convert
@@ -24,7 +22,9 @@ from maxbrod.sandbox.traffic import Message, produce
 from maxbrod.table.decoders import as_ddl
 from maxbrod.table.formats import parse_formats
 from maxbrod.table.values.protobuf import compile_files
-from table.archives import write
+from support.native_logs import pack
+from support.plain_batches import Record
+from support.table_archives import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import data_batch
 
 from maxbrod.config import Config
 from maxbrod.errors import UsageError
@@ -14,7 +13,8 @@ from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.table import views
 from maxbrod.table.views import HeldTables, RecordView
-from table.archives import write
+from support.native_logs import data_batch
+from support.table_archives import write
 from table.test_planned import READ, plan
 from table.test_query import make, rows
 

@@ -17,7 +17,7 @@ from maxbrod.table.kafka_sink import task as kafka_sink_rows
 from maxbrod.table.kafka_sink import writer as kafka_sink_commit
 from maxbrod.table.kafka_sink.state import BatchDecisions, DecisionOutcome
 from maxbrod.table.kafka_sink.task import _LAST_USED
-from table.kafka_writes import KEEP, Query, ends, failing, released, rows, values, write, writer_of
+from support.kafka_writes import KEEP, Query, ends, failing, released, rows, values, write, writer_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from maxbrod.sandbox.proxy.faults import KafkaMatch, Stall
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.table.kafka_sink import task as kafka_sink_rows
 from support.clusters import proxied_broker
+from support.kafka_writes import KEEP, Query, ends, rows, values
 from table import kafka_stream
-from table.kafka_writes import KEEP, Query, ends, rows, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from maxbrod.storage.stores import open_storage
 from maxbrod.table.kafka_sink.state import BatchDecision, BatchDecisions, DecisionOutcome, Filled
 from maxbrod.table.sink_options import NewTopics, parse_kafka_sink_options, sink_name
 from maxbrod.table.source import ArchiveSource
-from table.kafka_writes import COLUMNS
+from support.kafka_writes import COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import SASL_PLAINTEXT
 from maxbrod.sandbox.topics import create_topic
-from table.kafka_writes import KEEP, Query, released, rows, values, write
+from support.kafka_writes import KEEP, Query, released, rows, values, write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,16 +6,16 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import NAME
 
 import maxbrod
-from backup.ledger import _columns, odd_records
 from maxbrod.batch.encode import encode
 from maxbrod.model import Codec
 from maxbrod.sandbox.topics import create_topic
 from support.java_oracle import JavaOracle, JavaRecord
-from table.archives import write as write_archive
-from table.kafka_writes import KEEP, consumed, ends, values
+from support.kafka_writes import KEEP, consumed, ends, values
+from support.ledger import _columns, odd_records
+from support.native_logs import NAME
+from support.table_archives import write as write_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

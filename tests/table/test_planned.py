@@ -10,7 +10,7 @@ from maxbrod.config import Config
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.table import views
-from table.archives import HOLDING
+from support.table_archives import HOLDING
 from table.test_query import make, rows
 
 if TYPE_CHECKING:

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import NAME, data_batch, pack
-from reference import Record
 
 import maxbrod
-from archive.examples import fill
 from maxbrod.config import Config
 from maxbrod.errors import UsageError
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.query.run import Query
 from maxbrod.query.scope import QueryScope
 from maxbrod.table.scans import named_in
-from table.archives import HOLDING, write
+from support.full_archive import fill
+from support.native_logs import NAME, data_batch, pack
+from support.plain_batches import Record
+from support.table_archives import HOLDING, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,16 +6,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import ABORT, COMMIT, NAME, data_batch, marker, pack
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
-from reference import Record
 
 from maxbrod.batch.timestamp_scan import TimestampScan
 from maxbrod.errors import BatchLimitError, CorruptDataError, MaxbrodError, UsageError
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.model import Codec
 from maxbrod.table.source import ArchiveSource
-from table.archives import Reads, query, write
+from support.native_logs import ABORT, COMMIT, NAME, data_batch, marker, pack
+from support.plain_batches import Record
+from support.table_archives import Reads, query, write
 
 if TYPE_CHECKING:
     from pathlib import Path

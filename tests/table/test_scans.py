@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import data_batch
 from pyspark.sql.datasource import DataSourceReader
 
 import maxbrod
@@ -24,8 +23,9 @@ from maxbrod.table.read.columns import USUAL, spark_schema
 from maxbrod.table.read.scope import Scope
 from maxbrod.table.scans import asks_the_clock
 from maxbrod.table.source import ArchiveReader
-from table.archives import HOLDING, write
-from table.archives import query as read_here
+from support.native_logs import data_batch
+from support.table_archives import HOLDING, write
+from support.table_archives import query as read_here
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_logs import data_batch
 
-from catalog.examples import TOPIC_ID, segment
 from maxbrod.archive.archive import open_archive, open_for_writing
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.catalog import Catalog
@@ -24,8 +22,10 @@ from maxbrod.inspect.listing import list_topics
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.table.archive_sink import task as archive_task
 from maxbrod.table.source import ArchiveSource
+from support import table_archives as archives
 from support.archives import Place, commit_run
-from table import archives
+from support.catalog_rows import TOPIC_ID, segment
+from support.native_logs import data_batch
 from table.sinks import (
     ALL,
     COLUMNS,

@@ -12,13 +12,13 @@ import pytest
 
 import maxbrod
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
 from backup.test_runs import KEEP, transact
 from maxbrod.archive.archive import open_archive
 from maxbrod.check.deep import deep_check
 from maxbrod.config import SparkConfig
 from maxbrod.sandbox.topics import create_topic
 from restore.engine import Command
+from support.ledger import Ledger
 from support.sparkless import without_spark as comparing_without_spark
 from support.sparkless import without_spark as restoring_without_spark
 from table.sinks import assert_sound, table, values

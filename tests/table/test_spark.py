@@ -6,14 +6,10 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from native_logs import data_batch
 from pyspark.sql.types import StructType
 
 import maxbrod
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
-from backup.oracle import read_archive
-from backup.plain import Record
 from backup.test_runs import KEEP, key_of, transact
 from convert.engine import convert
 from maxbrod.layouts.kafka.format import SegmentLimits
@@ -22,7 +18,11 @@ from maxbrod.sandbox.events import FIRST_TIMESTAMP_MS
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.table import registration
 from maxbrod_bench.stage import write_load
-from table.archives import write
+from support.archive_oracle import read_archive
+from support.ledger import Ledger
+from support.native_logs import data_batch
+from support.plain_log import Record
+from support.table_archives import write
 
 if TYPE_CHECKING:
     from pathlib import Path

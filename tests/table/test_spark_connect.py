@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from native_logs import data_batch
 
-from backup.ledger import Ledger
-from backup.oracle import read_archive
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.sandbox.topics import create_topic
+from support.archive_oracle import read_archive
+from support.ledger import Ledger
+from support.native_logs import data_batch
 from support.spark_cluster import folders_of_tests
-from table.archives import write
+from support.table_archives import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

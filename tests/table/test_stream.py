@@ -6,7 +6,6 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import NAME, data_batch
 
 from convert.engine import convert
 from maxbrod.archive.archive import open_for_writing
@@ -14,8 +13,9 @@ from maxbrod.backup.truncation import cut_back
 from maxbrod.errors import LogTruncatedError, MaxbrodError, RefusedError, UsageError
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.registry import FOREIGN
-from table.archives import PLACE, compact, query, write
-from table.streams import Stream
+from support.native_logs import NAME, data_batch
+from support.streams import Stream
+from support.table_archives import PLACE, compact, query, write
 
 if TYPE_CHECKING:
     from pathlib import Path

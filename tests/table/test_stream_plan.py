@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.archive.archive import Archive
 from maxbrod.archive.surveyed import SurveyedCatalog
 from maxbrod.catalog.rows import Gap, Segment
@@ -25,6 +24,7 @@ from maxbrod.table.read.scope import Scope
 from maxbrod.table.stream.follower import plan_batch
 from maxbrod.table.stream.plan import Limits, StreamView, advance, view_of
 from maxbrod.table.stream.positions import StreamPosition, decode_position, encode_position, without
+from support.catalog_rows import TOPIC_ID, gap, segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

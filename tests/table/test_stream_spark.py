@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from native_logs import data_batch
 
 from backup.engine import back_up, config_of
-from backup.ledger import Ledger
 from backup.test_runs import KEEP
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.sandbox.topics import create_topic
+from support.ledger import Ledger
+from support.native_logs import data_batch
+from support.table_archives import compact, write
 from table import drivers
-from table.archives import compact, write
 from table.test_spark import records
 
 if TYPE_CHECKING:

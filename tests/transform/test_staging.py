@@ -7,8 +7,6 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import Phase, given, settings
-from native_logs import ABORT, batches, data_batch, marker, pack
-from reference import Record
 
 from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.catalog.tiling import find_tiling_faults
@@ -20,9 +18,11 @@ from maxbrod.restore.transforming import changes_in, remove_staged
 from maxbrod.storage.stores import open_storage
 from maxbrod.transform.frame import run_transform_job
 from maxbrod.transform.plan import Changes
+from support.native_logs import ABORT, batches, data_batch, marker, pack
+from support.plain_batches import Record
+from support.stages import asked, records_in, stage, staging_of
 from support.storages import s3_options
-from table.archives import write
-from transform.stages import asked, records_in, stage, staging_of
+from support.table_archives import write
 
 if TYPE_CHECKING:
     from pathlib import Path

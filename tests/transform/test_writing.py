@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from native_logs import data_batch
 
 from maxbrod.transform.plan import PREFIX
 from maxbrod.transform.writer import write_task
-from transform.stages import rows_of, task_of
+from support.native_logs import data_batch
+from support.stages import rows_of, task_of
 
 if TYPE_CHECKING:
     from pathlib import Path

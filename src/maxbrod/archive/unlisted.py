@@ -21,7 +21,7 @@ from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFor
 from maxbrod.layouts.kafka.contents import read_contents
 from maxbrod.layouts.kafka.described_batches import describe
 from maxbrod.layouts.kafka.format import parse_segment_path
-from maxbrod.layouts.kafka.frames import Digest
+from maxbrod.layouts.kafka.frames import SliceDigest
 from maxbrod.layouts.kafka.reader import log_bytes_max, read_object
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import MENDABLE, PartitionId, now_ms
@@ -181,7 +181,7 @@ def _extents(storage: Storage, info: ObjectInfo, coverage: _Coverage) -> Iterato
     seen: _Extent | None = None
     room = log_bytes_max(info.size)
     try:
-        for data, headers in read_object(storage, info.path, 0, info.size, raw_bytes_max=room, digest=Digest()):
+        for data, headers in read_object(storage, info.path, 0, info.size, raw_bytes_max=room, digest=SliceDigest()):
             facts = describe(data, headers, exact=False).facts
             base = int(facts.first_offset[0]) if seen is None else seen.base
             seen = _Extent(name.topic, place, base, int(facts.last_offset[-1]) + 1, int(headers["leader_epoch"][-1]))

@@ -32,7 +32,7 @@ from maxbrod.layouts.kafka.format import (
     is_framed,
     segment_path,
 )
-from maxbrod.layouts.kafka.frames import FRAME_BYTES, Digest, FrameEncoder, Unpacker, encode_frame
+from maxbrod.layouts.kafka.frames import FRAME_BYTES, FrameEncoder, SliceDigest, Unpacker, encode_frame
 from maxbrod.layouts.kafka.objects import OpenObject
 from maxbrod.layouts.kafka.reader import HINT, read_log, read_logs
 from maxbrod.layouts.kafka.writer import SAMPLE_BYTES, SAMPLE_LEVEL
@@ -328,7 +328,7 @@ class _Part:
     def __init__(self, path: str, writer: Writer, compression: Compression, *, framed: bool) -> None:
         self._path, self._writer, self._framed = path, writer, framed
         self._position = writer.size
-        self._digest = Digest()
+        self._digest = SliceDigest()
         self._frames = FrameEncoder(compression.level) if framed else None
         self._unpacker = Unpacker() if compression.mode is CompressionMode.ZSTD else None
         self.raw_bytes = 0

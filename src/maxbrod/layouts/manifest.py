@@ -40,13 +40,15 @@ Codec = TypeVar("Codec", bound=IntEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backup:
+class BackupRef:
+    """The id of a backup, and where it is."""
+
     backup_id: str
     folder: str
     """Below the storage's root; empty if the storage is the backup's own folder."""
 
     @classmethod
-    def surveyed(cls, survey: Survey) -> Backup | None:
+    def surveyed(cls, survey: Survey) -> BackupRef | None:
         """The backup that a survey has found; None if it has found none."""
         if "folder" not in survey.details:
             return None
@@ -73,7 +75,7 @@ def parse_name(segment: re.Pattern[str], name: str) -> tuple[TopicPartition, int
 
 
 def list_segments(
-    storage: Storage, backup: Backup, segment: re.Pattern[str]
+    storage: Storage, backup: BackupRef, segment: re.Pattern[str]
 ) -> Iterator[tuple[TopicPartition, int, str, int]]:
     """Partition, number, path and size of every object that is named like a segment."""
     for info in storage.list(backup.path("topics")):
@@ -103,9 +105,9 @@ class BackupKind:
     """Judges the first bytes of a manifest. If they are inconclusive (None), the names of objects decide."""
     backup_id: Callable[[Fields], str]
     """The id that a manifest states. CorruptDataError, UnsupportedFormatError: the manifest cannot be used."""
-    by_manifest: Callable[[Storage, Backup, Fields], Survey]
+    by_manifest: Callable[[Storage, BackupRef, Fields], Survey]
     """CorruptDataError: only the segments themselves show what the backup has."""
-    by_headers: Callable[[Storage, Backup, list[Fault]], list[ForeignSegment]]
+    by_headers: Callable[[Storage, BackupRef, list[Fault]], list[ForeignSegment]]
     """Every readable segment, without overlaps; the others become faults."""
 
     def detect(self, storage: Storage) -> bool:
@@ -142,7 +144,7 @@ class BackupKind:
             details={**backup.details, "rebuilt": True},
         )
 
-    def _find(self, storage: Storage, backup_id: str | None) -> Backup | None:
+    def _find(self, storage: Storage, backup_id: str | None) -> BackupRef | None:
         """The requested backup, with the id that its place suggests; None if there is none.
 
         UsageError: there are several.
@@ -150,9 +152,9 @@ class BackupKind:
         if backup_id is not None and (not backup_id or "/" in backup_id or backup_id in {".", ".."}):
             raise UsageError(f"{backup_id!r} cannot be the id of a backup", hint="it is the name of one folder")
         if self._is_backup(storage, ""):
-            return Backup(backup_id=backup_id or storage.url.rsplit("/", 1)[-1], folder="")
+            return BackupRef(backup_id=backup_id or storage.url.rsplit("/", 1)[-1], folder="")
         if backup_id is not None:
-            return Backup(backup_id=backup_id, folder=backup_id) if self._is_backup(storage, backup_id) else None
+            return BackupRef(backup_id=backup_id, folder=backup_id) if self._is_backup(storage, backup_id) else None
         found = [folder for folder in self._folders(storage) if self._is_backup(storage, folder)]
         if len(found) > 1:
             raise UsageError(
@@ -160,7 +162,7 @@ class BackupKind:
                 object_name=storage.url,
                 hint="let the URL of the archive end in the folder of one (or convert with --from-option backup_id=ID)",
             )
-        return Backup(backup_id=found[0], folder=found[0]) if found else None
+        return BackupRef(backup_id=found[0], folder=found[0]) if found else None
 
     def _is_backup(self, storage: Storage, folder: str) -> bool:
         head = _manifest_head(storage, folder)
@@ -186,7 +188,7 @@ class BackupKind:
                 yield folder
 
 
-def _refuse_other(backup: Backup, backup_id: str | None) -> None:
+def _refuse_other(backup: BackupRef, backup_id: str | None) -> None:
     """UsageError: the URL points into one backup's folder, and another one is requested."""
     if backup_id not in {None, backup.backup_id, backup.folder}:
         raise UsageError(
@@ -254,9 +256,9 @@ def other_size(segment: ForeignSegment, size: int) -> Fault:
     return Fault(path=segment.path, message=message, offset=segment.base_offset)
 
 
-def manifest_to_prune(storage: Storage, survey: Survey) -> tuple[Backup, dict[str, Any]] | None:
+def manifest_to_prune(storage: Storage, survey: Survey) -> tuple[BackupRef, dict[str, Any]] | None:
     """Return the backup and the values of its manifest; None if there is no backup. RefusedError: it is damaged."""
-    backup = Backup.surveyed(survey)
+    backup = BackupRef.surveyed(survey)
     if backup is None:
         return None
     refuse_rebuilt(storage, backup, survey)
@@ -266,11 +268,11 @@ def manifest_to_prune(storage: Storage, survey: Survey) -> tuple[Backup, dict[st
     return backup, dict(manifest.values)
 
 
-def backup_for(survey: Survey, options: WriteOptions) -> Backup:
+def backup_for(survey: Survey, options: WriteOptions) -> BackupRef:
     """The backup to write to: the one that was surveyed, or a new one of the requested id."""
     _check_options(options)
     requested = options.extra.get("backup_id")
-    found = Backup.surveyed(survey)
+    found = BackupRef.surveyed(survey)
     if found is not None:
         if requested is not None and requested != found.backup_id:
             raise UsageError(
@@ -281,12 +283,12 @@ def backup_for(survey: Survey, options: WriteOptions) -> Backup:
     backup_id = DEFAULT_BACKUP_ID if requested is None else requested
     if not is_plain_name(backup_id):
         raise UsageError(f"{backup_id!r} cannot be the id of a backup", hint="use letters, digits, '.', '_' and '-'")
-    return Backup(backup_id=backup_id, folder=backup_id)
+    return BackupRef(backup_id=backup_id, folder=backup_id)
 
 
-def refuse_unknown(storage: Storage, backup: Backup, survey: Survey) -> None:
+def refuse_unknown(storage: Storage, backup: BackupRef, survey: Survey) -> None:
     """RefusedError: a new backup would overwrite one that the survey did not see, or could not make sense of."""
-    if Backup.surveyed(survey) is None and _manifest_head(storage, backup.folder) is not None:
+    if BackupRef.surveyed(survey) is None and _manifest_head(storage, backup.folder) is not None:
         raise RefusedError(
             f"there is a backup {backup.backup_id!r} already",
             object_name=storage.name_of(backup.path(MANIFEST)),
@@ -294,7 +296,7 @@ def refuse_unknown(storage: Storage, backup: Backup, survey: Survey) -> None:
         )
 
 
-def refuse_rebuilt(storage: Storage, backup: Backup, survey: Survey) -> None:
+def refuse_rebuilt(storage: Storage, backup: BackupRef, survey: Survey) -> None:
     """RefusedError: the survey had to do without the manifest, so a new one would lose what it said."""
     if survey.details.get("rebuilt"):
         raise RefusedError(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Extent:
+class SegmentExtent:
     """The first and the last record of a segment, its number of records, and the bounds of their timestamps."""
 
     rows: int = 0
@@ -66,7 +66,7 @@ class BackupWriter:
         self._next_offset = survey.positions.get(where, 0)
         self._markers = 0
         """Transaction markers that were left out since the last segment was written."""
-        self._extent = Extent()
+        self._extent = SegmentExtent()
         self._written: list[ForeignSegment] = []
 
     def write(self, records: Iterable[pa.RecordBatch]) -> list[ForeignSegment]:

@@ -15,9 +15,9 @@ from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
 from maxbrod.batch.transactions import transaction_events
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.contents import read_contents
-from maxbrod.layouts.kafka.described_batches import DescribedBatches, Tally, describe
-from maxbrod.layouts.kafka.format import SegmentLimits, SegmentName, Slice, is_framed, parse_segment_path, run_of_pack
-from maxbrod.layouts.kafka.frames import Digest
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, SliceTally, describe
+from maxbrod.layouts.kafka.format import LogName, SegmentLimits, Slice, is_framed, parse_segment_path, run_of_pack
+from maxbrod.layouts.kafka.frames import SliceDigest
 from maxbrod.layouts.kafka.reader import REQUEST_BYTES, log_bytes_max, read_logs, read_object
 from maxbrod.layouts.kafka.slices import salvage_slice
 from maxbrod.layouts.kafka.writer import PartitionName, at_holes
@@ -187,7 +187,7 @@ class _Window:
         self._start, self._data = 0, np.empty(0, np.uint8)
 
     def digest(self, position: int, size: int) -> str:
-        digest, end = Digest(), position + size
+        digest, end = SliceDigest(), position + size
         while position < end:
             if not self._start <= position < self._start + self._data.size:
                 part = self._storage.get_range(self._path, position, min(REQUEST_BYTES, self._size - position))
@@ -221,7 +221,7 @@ def _read_on(storage: Storage, item: ObjectToExamine, author: _Author, position:
     author.position = position
     try:
         for data, headers in read_object(
-            storage, item.path, position, item.size, raw_bytes_max=item.size, digest=Digest()
+            storage, item.path, position, item.size, raw_bytes_max=item.size, digest=SliceDigest()
         ):
             author.add(data, headers)
     except _DAMAGES as error:
@@ -253,7 +253,7 @@ def _next_batch(storage: Storage, item: ObjectToExamine, author: _Author) -> tup
 class _Author:
     """Makes slices of the batches of a plain segment, as the writer did."""
 
-    def __init__(self, item: ObjectToExamine, name: SegmentName, limits: SegmentLimits) -> None:
+    def __init__(self, item: ObjectToExamine, name: LogName, limits: SegmentLimits) -> None:
         self._item, self._name, self._limits = item, name, limits
         self.slices: list[FoundSlice] = []
         self.lost: list[LostRange] = []
@@ -333,8 +333,8 @@ class TransactionScan:
 @dataclass(slots=True)
 class _OpenSlice:
     position: int
-    tally: Tally = field(default_factory=Tally)
-    digest: Digest = field(default_factory=Digest)
+    tally: SliceTally = field(default_factory=SliceTally)
+    digest: SliceDigest = field(default_factory=SliceDigest)
     scan: TransactionScan = field(default_factory=TransactionScan)
 
     def add(self, batches: DescribedBatches) -> None:
@@ -343,7 +343,7 @@ class _OpenSlice:
         self.scan.add(batches.data, batches.headers)
 
 
-def _found(item: ObjectToExamine, name: SegmentName, found: Slice, tally: Tally, scan: TransactionScan) -> FoundSlice:
+def _found(item: ObjectToExamine, name: LogName, found: Slice, tally: SliceTally, scan: TransactionScan) -> FoundSlice:
     return FoundSlice(
         topic=name.topic,
         topic_id=name.topic_id,
@@ -356,9 +356,9 @@ def _found(item: ObjectToExamine, name: SegmentName, found: Slice, tally: Tally,
     )
 
 
-def _whole_frames(storage: Storage, item: ObjectToExamine, name: SegmentName) -> Examined:
+def _whole_frames(storage: Storage, item: ObjectToExamine, name: LogName) -> Examined:
     """A segment in frames without a table of contents: one slice, because a slice is whole frames."""
-    opened, digest = _OpenSlice(position=0), Digest()
+    opened, digest = _OpenSlice(position=0), SliceDigest()
     room = log_bytes_max(item.size)
     try:
         for data, headers in read_object(storage, item.path, 0, item.size, raw_bytes_max=room, digest=digest):

@@ -21,13 +21,13 @@ from pyspark.sql import types as spark
 from maxbrod import strict_json
 from maxbrod.batch.columns import conform
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
+from maxbrod.layouts.avro.program import compile_avro
 from maxbrod.layouts.schemas_topic import AVRO, TOPIC, RegisteredSchema, SchemasTopic, read_schemas_topic
 from maxbrod.table import formats
 from maxbrod.table.read.options import TableOptions, parse_options
 from maxbrod.table.read.rows import read_split
 from maxbrod.table.read.splits import open_table, plan_splits
 from maxbrod.table.sql_errors import plain_errors
-from maxbrod.table.values.avro import compile_avro
 from maxbrod.table.values.confluent import HEAD_BYTES, UndecodedValue, Writers, decode_confluent, decode_plain
 from maxbrod.table.values.nodes import Encoded, encoded
 from maxbrod.table.values.protobuf import compile_files, compile_protobuf, message_places, read_descriptors
@@ -36,8 +36,8 @@ from maxbrod.table.views import Decoded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from maxbrod.layouts.nodes import Program
     from maxbrod.table.formats import Format
-    from maxbrod.table.values.nodes import Program
 
 
 SAMPLE_ROWS: Final = 1000

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pyarrow as pa
 import pytest
-from given_records import Given, batch, contents, fresh_storage, given_of, in_batches, some_records
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import varint
 
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.avro.container import read_header
@@ -22,6 +20,8 @@ from maxbrod.layouts.avro.layout import LAYOUT
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Layout, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
+from support.given_records import Given, batch, contents, fresh_storage, given_of, in_batches, some_records
+from support.plain_batches import varint
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

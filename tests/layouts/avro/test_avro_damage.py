@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import cramjam
 import pytest
-from given_records import Given, batch, fresh_storage, given_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,9 +19,10 @@ from maxbrod.layouts.avro import container
 from maxbrod.layouts.avro.container import encode_block, encode_header, encode_long
 from maxbrod.layouts.avro.format import CODECS, MARK, SCHEMA
 from maxbrod.layouts.avro.layout import LAYOUT
-from maxbrod.layouts.avro.program import compile_schema
+from maxbrod.layouts.avro.program import compile_records
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
 from maxbrod.model import TopicPartition
+from support.given_records import Given, batch, fresh_storage, given_of
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -248,7 +248,7 @@ def test_any_schema_is_read_or_refused(data: st.DataObject) -> None:
         else:
             holder["other"] = holder.pop(key)
     with suppress(UnsupportedFormatError):
-        compile_schema(schema)
+        compile_records(schema)
 
 
 @settings(max_examples=200)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
-from given_records import Given, fresh_storage, given_of
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.avro.instances import Coordination, Event, decode_coordination, encode_coordination
 from maxbrod.layouts.avro.layout import LAYOUT
-from maxbrod.layouts.avro.program import compile_schema
+from maxbrod.layouts.avro.program import compile_records
 from maxbrod.layouts.avro.reader import text_of
 from maxbrod.model import TopicPartition
+from support.given_records import Given, fresh_storage, given_of
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -241,7 +241,7 @@ def doubled(depth: int) -> dict[str, Any]:
 )
 def test_schemas_that_cannot_be_walked_are_refused(schema: Any) -> None:
     with pytest.raises(UnsupportedFormatError):
-        compile_schema(schema)
+        compile_records(schema)
 
 
 def test_types_that_nest_without_end_are_refused() -> None:
@@ -249,7 +249,7 @@ def test_types_that_nest_without_end_are_refused() -> None:
     for _ in range(5000):
         kind = {"type": "array", "items": kind}
     with pytest.raises(UnsupportedFormatError):
-        compile_schema(schema_of({**DOCUMENT, "more": kind}))
+        compile_records(schema_of({**DOCUMENT, "more": kind}))
 
 
 MESSAGE = Coordination(

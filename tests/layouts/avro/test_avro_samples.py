@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 import pytest
-from given_records import Given, bytes_of, given_of, sample
 
 from maxbrod.layouts.avro.layout import LAYOUT
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import open_storage
+from support.given_records import Given, bytes_of, given_of, sample
 
 NAMES = [
     "all-cases",

@@ -17,9 +17,8 @@ from maxbrod.storage.stores import open_storage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reference import Record
-
     from maxbrod.storage.interface import Storage
+    from support.plain_batches import Record
 
 OTHER = TopicPartition(topic="orders", partition=1)
 

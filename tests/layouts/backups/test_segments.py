@@ -10,7 +10,6 @@ import kbak.plain
 import kbs.plain
 import pyarrow as pa
 import pytest
-from examples import record_lists, to_arrow
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,13 +18,13 @@ from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.model import TopicPartition
+from support.record_examples import record_lists, to_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reference import Record
-
     from maxbrod.storage.interface import Storage
+    from support.plain_batches import Record
 
 PAGES: Final = Path(__file__).parents[3] / "docs" / "layouts"
 CODECS = ["none", "zstd", "lz4"]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from examples import to_arrow, to_records
-from reference import Record
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.foreign import ClusterFacts, Fault, ForeignSegment, Layout, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
+from support.plain_batches import Record
+from support.record_examples import to_arrow, to_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from given_records import Given
+from support.given_records import Given
 
 
 def blob(data: bytes | None) -> bytes:

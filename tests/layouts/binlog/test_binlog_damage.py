@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from binlog_plain import partition_index, record, segment
-from given_records import Given, fresh_storage, given_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError
 from maxbrod.layouts.binlog.layout import LAYOUT, prune
 from maxbrod.layouts.binlog.repair import repair
+from support.given_records import Given, fresh_storage, given_of
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

@@ -8,13 +8,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from given_records import Given, batch, bytes_of, given_of, sample
 
 from maxbrod.layouts.binlog.layout import LAYOUT
 from maxbrod.layouts.binlog.repair import repair
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import open_storage
+from support.given_records import Given, batch, bytes_of, given_of, sample
 
 if TYPE_CHECKING:
     from pathlib import Path

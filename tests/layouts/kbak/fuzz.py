@@ -17,12 +17,12 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "batch"), str(Path(__file__).par
 from kbs import archives as kbs_archives  # noqa: E402
 from kbs import plain as kbs_plain  # noqa: E402
 from numba import config  # noqa: E402
-from reference import Record, varint  # noqa: E402
 
 from kbak import archives as kbak_archives  # noqa: E402 - the path comes first
 from kbak import plain as kbak_plain  # noqa: E402
 from maxbrod.errors import MaxbrodError  # noqa: E402
 from maxbrod.storage.local import LocalStorage  # noqa: E402
+from support.plain_batches import Record, varint  # noqa: E402
 
 
 def records(rng: random.Random) -> list[Record]:

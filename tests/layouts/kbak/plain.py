@@ -7,7 +7,8 @@ import zlib
 
 import cramjam
 import lz4.block
-from reference import Record
+
+from support.plain_batches import Record
 
 
 def write_record(record: Record) -> bytes:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reference import Record
+
+from support.plain_batches import Record
 
 _ROOT = Path(__file__).parents[3]
 SAMPLES = Path(os.environ.get("MAXBROD_SAMPLES") or _ROOT.parent / "shared" / "samples") / "oso"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import cramjam
 import pytest
 from backups.tools import KBAK
-from reference import Record
 
 from kbak import archives, plain
 from kbak.archives import some
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError
+from support.plain_batches import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

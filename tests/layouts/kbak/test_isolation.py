@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from examples import to_arrow, to_records
-from given_records import sample
-from reference import Record
 
 from kbak.archives import FACTS, NOTHING, WHERE, some
 from maxbrod.archive.surveyed import rows_of
@@ -21,6 +18,9 @@ from maxbrod.layouts.kbak.layout import LAYOUT
 from maxbrod.layouts.reader import read_foreign
 from maxbrod.layouts.visible_records import Skipped
 from maxbrod.storage.stores import open_storage
+from support.given_records import sample
+from support.plain_batches import Record
+from support.record_examples import to_arrow, to_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from examples import to_arrow, to_records
 
 from kbak.archives import FACTS, WHERE, some
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.layouts.registry import detect_layout, layout_of
+from support.record_examples import to_arrow, to_records
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

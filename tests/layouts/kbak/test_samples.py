@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from examples import to_arrow
 
 from kbak import archives, plain
 from kbak.archives import NOTHING
@@ -20,11 +19,11 @@ from maxbrod.layouts.kbak.reader import check
 from maxbrod.layouts.registry import detect_layout, layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage
+from support.record_examples import to_arrow
 
 if TYPE_CHECKING:
-    from reference import Record
-
     from maxbrod.storage.interface import Storage
+    from support.plain_batches import Record
 
 pytestmark = needs_samples
 

@@ -6,8 +6,6 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from examples import to_arrow, to_records
-from reference import Record
 
 from kbak import archives, plain
 from kbak.archives import NOTHING, WHERE, some
@@ -15,6 +13,8 @@ from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.layouts.kbak import reader
 from maxbrod.layouts.kbak.layout import LAYOUT
+from support.plain_batches import Record
+from support.record_examples import to_arrow, to_records
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

@@ -7,7 +7,8 @@ import zlib
 
 import cramjam
 import lz4.frame
-from reference import Record, blob, varint
+
+from support.plain_batches import Record, blob, varint
 
 _POLYNOMIAL = 0xC96C5795D7870F42
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import cramjam
 import lz4.frame
 import pytest
-from reference import Record
 
 from kbs import archives
 from kbs.archives import some
+from support.plain_batches import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from backups.tools import KBS
-from reference import Record, varint
 
 from kbs import archives, plain
 from kbs.archives import some
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts.kbs.layout import LAYOUT
+from support.plain_batches import Record, varint
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

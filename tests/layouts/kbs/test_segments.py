@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from examples import to_records
-
 from kbs import archives, plain
 from kbs.archives import NOTHING, some
 from maxbrod.layouts.kbs import writer
 from maxbrod.layouts.kbs.layout import LAYOUT
 from maxbrod.model import TopicPartition
+from support.record_examples import to_records
 
 if TYPE_CHECKING:
     import pytest

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from native_logs import data_batch
-
 from maxbrod.batch.columns import number_column
 from maxbrod.layouts.logdir.layout import LAYOUT
 from maxbrod.layouts.logdir.reader import read_batches
 from maxbrod.layouts.registry import layout_of
 from maxbrod.storage.stores import open_storage
+from support.native_logs import data_batch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,9 @@ import struct
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from native_logs import pack
-from reference import Record, write_batch
-
 from maxbrod.model import topic_id_text
+from support.native_logs import pack
+from support.plain_batches import Record, write_batch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from logdirs import fatal, offsets, put_log, put_watermark, survey
 from metadata_logs import ORDERS, batch, ints, partition, put_metadata, tags, text, topic
-from native_logs import ABORT, COMMIT, data_batch, marker, pack
-from reference import Record
 
 from maxbrod.model import TopicPartition
+from support.native_logs import ABORT, COMMIT, data_batch, marker, pack
+from support.plain_batches import Record
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logdirs import TOPIC_ID, put_checkpoint, put_log, put_watermark, run, survey
-from native_logs import ABORT, Batch, batches, data_batch, marker, pack
-from reference import Record
 
-from backup.oracle import read_archive
 from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
@@ -26,6 +23,9 @@ from maxbrod.layouts.logdir import scan
 from maxbrod.layouts.logdir.reader import MIDDLE_UNREAD, read_batches
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.stores import open_storage
+from support.archive_oracle import read_archive
+from support.native_logs import ABORT, Batch, batches, data_batch, marker, pack
+from support.plain_batches import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

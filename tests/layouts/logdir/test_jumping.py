@@ -10,9 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logdirs import TOPIC_ID, fatal, offsets, put_log, run, survey
-from native_logs import ABORT, Batch, batches, data_batch, marker
 
-from backup.oracle import read_archive
 from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, decode_rows
@@ -22,6 +20,8 @@ from maxbrod.layouts.logdir import scan
 from maxbrod.layouts.reader import read_logs
 from maxbrod.storage.local import LocalStorage
 from maxbrod.transfer import task as copy_task
+from support.archive_oracle import read_archive
+from support.native_logs import ABORT, Batch, batches, data_batch, marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

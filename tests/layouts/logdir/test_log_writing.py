@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from native_logs import ABORT, COMMIT, data_batch, marker, pack
-from reference import Record
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.logdir.writer import LogWriter, SegmentIndexes, WrittenLog
 from maxbrod.model import AbortedTransaction
+from support.native_logs import ABORT, COMMIT, data_batch, marker, pack
+from support.plain_batches import Record
 
 if TYPE_CHECKING:
     from pathlib import Path

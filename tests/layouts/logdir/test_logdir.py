@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from logdirs import TOPIC_ID, fatal, offsets, put_checkpoint, put_log, put_watermark, raw, run, survey
-from native_logs import ABORT, COMMIT, data_batch, marker
-from reference import Record
-from test_legacy import message, wrapper
 
 from maxbrod.archive.archive import open_archive
 from maxbrod.batch.headers import BatchHeaders
@@ -18,6 +15,9 @@ from maxbrod.layouts.logdir.reader import read_batches
 from maxbrod.layouts.registry import detect_layout, layout_of
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.storage.stores import open_storage
+from support.native_logs import ABORT, COMMIT, data_batch, marker
+from support.old_messages import message, wrapper
+from support.plain_batches import Record
 
 if TYPE_CHECKING:
     from pathlib import Path

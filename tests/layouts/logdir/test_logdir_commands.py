@@ -6,9 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from logdirs import TOPIC_ID, put_log, put_watermark, run, survey
-from native_logs import ABORT, COMMIT, data_batch, marker
 
-from backup.oracle import read_archive
 from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
@@ -19,6 +17,8 @@ from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from maxbrod.layouts.foreign import describe
 from maxbrod.layouts.reader import read_records
 from maxbrod.work.reach import Place
+from support.archive_oracle import read_archive
+from support.native_logs import ABORT, COMMIT, data_batch, marker
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logdirs import fatal, offsets, put_checkpoint, put_log, put_watermark, raw, run, survey
-from native_logs import data_batch
+
+from support.native_logs import data_batch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import pytest
 from metadata_logs import batch, config, partition, put_metadata, topic
 
 from maxbrod.model import topic_id_of
-from restore.cold.directories import LOGS, TARGET_ID, put_source, put_target
 from restore.cold.engine import refused, restore
+from support.log_directories import LOGS, TARGET_ID, put_source, put_target
 
 if TYPE_CHECKING:
     from pathlib import Path

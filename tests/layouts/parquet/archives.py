@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from examples import record_lists, to_arrow
 from hypothesis import strategies as st
 
 from maxbrod.batch.columns import RECORD_SCHEMA, conform
@@ -21,6 +20,7 @@ from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
+from support.record_examples import record_lists, to_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,8 +16,8 @@ from maxbrod.replicate.seed.queue import Message, QueueCounts, pump
 from maxbrod.sandbox.jars import java_command, resolve_jars
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import free_ports
-from replicate.notify.servers import Aws
 from replicate.notify.test_s3_events import body, record
+from support.aws import Aws
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

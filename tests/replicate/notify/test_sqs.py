@@ -12,8 +12,8 @@ from maxbrod.errors import AccessDeniedError, EnvironmentMissingError, Unavailab
 from maxbrod.replicate.seed.queue import QueueCounts, SqsQueue, SqsSettings, pump
 from maxbrod.replicate.seed.s3_events import Change, ObjectEvent
 from maxbrod.storage.stores import open_storage
-from replicate.notify.servers import Aws, aws_server
 from replicate.notify.test_s3_events import body, record
+from support.aws import Aws, aws_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

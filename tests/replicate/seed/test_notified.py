@@ -14,8 +14,8 @@ from maxbrod.replicate.seed.run import TreeIngress
 from maxbrod.sandbox.proxy.faults import AnswerError
 from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.storage.stores import open_storage
-from replicate.notify.servers import Aws, aws_server
 from replicate.seed.trees import REGION, Link, until
+from support.aws import Aws, aws_server
 
 if TYPE_CHECKING:
     import pytest

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from native_logs import data_batch
 
 from convert.engine import convert
 from maxbrod.cli.main import run
@@ -26,8 +25,9 @@ from maxbrod.restore.cold.placement import Placing
 from maxbrod.restore.cold.run import ColdMeter, ColdRestore
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.transfer import task as copy_task
-from restore.cold.directories import LOGS, TARGET_ID, put_empty, put_source, put_target
 from restore.cold.engine import Cold, contents, log_of, refused, restore
+from support.log_directories import LOGS, TARGET_ID, put_empty, put_source, put_target
+from support.native_logs import data_batch
 from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:

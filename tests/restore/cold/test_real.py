@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pytest
-from native_logs import data_batch
 
 from backup.engine import back_up, config_of
 from maxbrod.archive.archive import open_archive
@@ -33,6 +32,7 @@ from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce
 from restore.cold.engine import log_of
 from restore.engine import Command, put, read_all, stand
 from support.clusters import start_cluster
+from support.native_logs import data_batch
 from support.sparkless import without_spark
 from support.sparkless import without_spark as comparing_here
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.examples import segment
 from maxbrod.kafka.state.cluster_state import Acl, ClusterState, Quota, QuotaEntity, ScramUser
 from maxbrod.restore.plan.access import AclPlan, plan_acls, plan_quotas
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.targets import Right
 from maxbrod.restore.state import decode_plan, encode_plan
-from restore.plan.examples import ALL_RIGHTS, cluster, plan, target, topic
+from support.catalog_rows import segment
+from support.restore_plans import ALL_RIGHTS, cluster, plan, target, topic
 
 if TYPE_CHECKING:
     from maxbrod.restore.plan.plan import RestorePlan

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.examples import segment
 from maxbrod.errors import RefusedError
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.resume import refuse_changes
 from maxbrod.restore.plan.sources import UnreadableRange
-from restore.plan.examples import NOW, partition_id, plan, target, topic
+from support.catalog_rows import segment
+from support.restore_plans import NOW, partition_id, plan, target, topic
 
 if TYPE_CHECKING:
     from maxbrod.restore.plan.plan import RestorePlan

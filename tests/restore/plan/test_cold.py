@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.catalog.rows import Row, decode_rows, encode_rows
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.restore.cold.plan import SourceLog, measure_extents, rows_to_write
 from maxbrod.restore.plan.request import Chosen, RestoreRequest
 from maxbrod.restore.plan.sources import Source, measure_sources
+from support.catalog_rows import TOPIC_ID, gap, segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,12 +8,12 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog.examples import gap, segment
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.request import OffsetRange, RestoreRequest
 from maxbrod.restore.repartition import extents
 from maxbrod.restore.repartition.extents import SourceExtent, interleave
-from restore.plan.examples import plan, topic
+from support.catalog_rows import gap, segment
+from support.restore_plans import plan, topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog.examples import TOPIC_ID
 from maxbrod.groups.moves import _missing
 from maxbrod.groups.plan import ExactLog, GroupOffset, Move, MovedLog, RestoredTopic, translate_groups
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.mapping import Share, build_map, find_position
 from maxbrod.restore.repartition.extents import interleave
-from restore.plan.examples import group
+from support.catalog_rows import TOPIC_ID
+from support.restore_plans import group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from catalog.examples import TOPIC_ID
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.sources import Source
 from maxbrod.restore.plan.targets import LogExtent, OffsetsPlan, plan_offsets
+from support.catalog_rows import TOPIC_ID
 
 
 def choose(wanted: str = "auto", extent: tuple[int, int] | None = None, **changes: Any) -> OffsetsPlan:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import cramjam
 import pytest
 
-from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan, TopicPlan, describe
 from maxbrod.restore.plan.request import Chosen, OffsetRange, OffsetsMode, RestoreRequest, parse_rename
 from maxbrod.restore.state import decode_plan, encode_plan
-from restore.plan.examples import NOW, plan, target, topic
+from support.catalog_rows import TOPIC_ID, gap, segment
+from support.restore_plans import NOW, plan, target, topic
 
 if TYPE_CHECKING:
     from maxbrod.catalog.rows import Gap, Segment

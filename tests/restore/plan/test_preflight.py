@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UsageError
 from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.obstacles import Obstacle, in_order, refusal
@@ -21,7 +20,8 @@ from maxbrod.restore.plan.request import (
 )
 from maxbrod.restore.plan.sources import UnreadableRange
 from maxbrod.restore.plan.targets import Right
-from restore.plan.examples import ALL_RIGHTS, EFFECTIVE, NOW, partition_id, plan, target, topic
+from support.catalog_rows import TOPIC_ID, gap, segment
+from support.restore_plans import ALL_RIGHTS, EFFECTIVE, NOW, partition_id, plan, target, topic
 
 FRESH = {"min_timestamp": NOW - 1000, "max_timestamp": NOW}
 ROWS = [segment(0, 10, **FRESH)]

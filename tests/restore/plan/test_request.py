@@ -24,7 +24,7 @@ from maxbrod.restore.plan.request import (
     parse_range,
     parse_rename,
 )
-from restore.plan.examples import group
+from support.restore_plans import group
 
 ORDERS_3 = TopicPartition(topic="orders", partition=3)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from catalog.examples import TOPIC_ID, segment
 from maxbrod.errors import RefusedError, TopicGoneError
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.resume import check_topic
-from restore.plan.examples import plan, target, topic
+from support.catalog_rows import TOPIC_ID, segment
+from support.restore_plans import plan, target, topic
 
 
 def test_a_topic_is_gone_on_with_only_if_it_is_the_same() -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.examples import segment
 from maxbrod.errors import CorruptDataError
 from maxbrod.restore.plan.request import RestoreRequest, parse_rename
 from maxbrod.restore.plan.targets import ConfigChange, TopicConfigs, plan_existing_configs, plan_new_configs
-from restore.plan.examples import EFFECTIVE, plan, target, topic
+from support.catalog_rows import segment
+from support.restore_plans import EFFECTIVE, plan, target, topic
 
 if TYPE_CHECKING:
     from maxbrod.restore.plan.targets import TargetTopic

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from catalog.examples import segment
 from maxbrod.compare.plan.pairs import CompareRequest
 from maxbrod.errors import UsageError
 from maxbrod.restore.cold.plan import check_cold
 from maxbrod.restore.plan.request import RestoreRequest, command_digest
 from maxbrod.restore.state import decode_plan, encode_plan
 from maxbrod.transform.plan import Changes, TransformPlan, add_changes
-from restore.plan.examples import plan
+from support.catalog_rows import segment
+from support.restore_plans import plan
 
 WHERE = RestoreRequest(where="key is not null")
 

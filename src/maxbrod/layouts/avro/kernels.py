@@ -12,31 +12,29 @@ import numpy as np
 from numba import njit
 
 from maxbrod.batch.kernels import copy_bytes, read_varint, varint_bytes, write_varint
-
-OP_END: Final = 0
-OP_LONG: Final = 1  # slot
-OP_BYTES: Final = 2  # slot
-OP_NULL: Final = 3  # slot
-OP_SKIP: Final = 4  # bytes
-OP_UNION: Final = 5  # branches, the target of each
-OP_JUMP: Final = 6  # target
-OP_BLOCKS: Final = 7  # slot, target after the last item
-OP_NEXT: Final = 8  # position of its OP_BLOCKS
-
-PARTITION: Final = 0
-OFFSET: Final = 1
-TIMESTAMP: Final = 2
-TIMESTAMP_TYPE: Final = 3
-
-TOPIC: Final = 0
-KEY: Final = 1
-VALUE: Final = 2
-
-HEADER_MAP: Final = 0
-HEADER_LIST: Final = 1
-
-DEPTH_MAX: Final = 8
-"""The nesting of arrays and maps."""
+from maxbrod.layouts.avro.program import (
+    HEADER_LIST,
+    HEADER_MAP,
+    KEY,
+    OFFSET,
+    OP_BLOCKS,
+    OP_BOOLEAN,
+    OP_BYTES,
+    OP_END,
+    OP_FIXED,
+    OP_FLOAT,
+    OP_JUMP,
+    OP_LONG,
+    OP_NEXT,
+    OP_NULLS,
+    OP_STRUCT,
+    OP_UNION,
+    PARTITION,
+    TIMESTAMP,
+    TIMESTAMP_TYPE,
+    TOPIC,
+    VALUE,
+)
 
 OK: Final = 0
 CUT: Final = 1
@@ -61,6 +59,7 @@ MEANING: Final = {
 @njit(cache=True, nogil=True)
 def decode(
     code,
+    slots,
     data,
     block_end,
     block_count,
@@ -108,7 +107,7 @@ def decode(
                     value, at = read_varint(data, at, end)
                     if at < 0:
                         return CUT, block, row
-                    slot = code[pc + 1]
+                    slot = slots[code[pc + 1]]
                     if slot == OFFSET:
                         offset[row] = value
                     elif slot == TIMESTAMP:
@@ -127,7 +126,7 @@ def decode(
                         return CUT, block, row
                     if size < 0 or size > end - at:
                         return BAD_LENGTH, block, row
-                    slot = code[pc + 1]
+                    slot = slots[code[pc + 1]]
                     if slot == KEY:
                         key_at[row] = at
                         key_length[row] = size
@@ -151,19 +150,8 @@ def decode(
                     pc = code[pc + 2 + branch]
                 elif op == OP_JUMP:
                     pc = code[pc + 1]
-                elif op == OP_NULL:
-                    if code[pc + 1] == KEY:
-                        key_length[row] = -1
-                    elif code[pc + 1] == VALUE:
-                        value_length[row] = -1
-                    pc += 2
-                elif op == OP_SKIP:
-                    if code[pc + 1] > end - at:
-                        return CUT, block, row
-                    at += code[pc + 1]
-                    pc += 2
                 elif op == OP_BLOCKS:
-                    slot = code[pc + 1]
+                    slot = slots[code[pc + 1]]
                     if slot == HEADER_MAP and map_at < 0:
                         map_at = at
                     elif slot == HEADER_LIST and list_at < 0:
@@ -189,13 +177,30 @@ def decode(
                         stack[depth] = count
                         depth += 1
                         pc += 3
-                else:
+                elif op == OP_NEXT:
                     stack[depth - 1] -= 1
                     if stack[depth - 1] > 0:
                         pc = code[pc + 1] + 3
                     else:
                         depth -= 1
                         pc = code[pc + 1]
+                elif op == OP_STRUCT:
+                    pc += 2
+                elif op == OP_NULLS:
+                    # A part without a value is null from the beginning.
+                    pc += 2 + code[pc + 1]
+                else:
+                    size = np.int64(8)
+                    if op == OP_FIXED:
+                        size = code[pc + 2]
+                    elif op == OP_BOOLEAN:
+                        size = np.int64(1)
+                    elif op == OP_FLOAT:
+                        size = np.int64(4)
+                    if size > end - at:
+                        return CUT, block, row
+                    at += size
+                    pc += 3 if op == OP_FIXED else 2
             if offset[row] <= after:
                 return BAD_OFFSET, block, row
             after = offset[row]

@@ -16,7 +16,7 @@ from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.avro import kernels
 from maxbrod.layouts.avro.container import Block, Header, decompress, read_blocks, read_header
 from maxbrod.layouts.avro.format import MARK, parse_name
-from maxbrod.layouts.avro.program import Program, compile_schema
+from maxbrod.layouts.avro.program import DEPTH_MAX, RecordProgram, compile_records
 from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 from maxbrod.layouts.found import Found, Room, Spans, batch_of
 from maxbrod.layouts.tree import check_records
@@ -43,12 +43,12 @@ class Reader:
     header: Header
     schema: pa.Schema
     last: int = -1
-    _program: Program = field(init=False)
+    _program: RecordProgram = field(init=False)
     _blocks: list[tuple[Block, NDArray[np.uint8]]] = field(default_factory=list)
     _bytes: int = 0
 
     def __post_init__(self) -> None:
-        self._program = compile_schema(self.header.schema)
+        self._program = compile_records(self.header.schema)
 
     def add(self, block: Block) -> Iterator[pa.RecordBatch]:
         """Add a block; yields a batch if there are enough blocks."""
@@ -95,13 +95,14 @@ class Reader:
         header_kind = np.empty(len(room.offset), np.int8)
         status, block, rows = kernels.decode(
             self._program.code,
+            self._program.slots,
             data,
             ends,
             counts,
             sealed(np.frombuffer(self.where.topic.encode(), np.uint8)),
             self.where.partition,
             self.last,
-            np.empty(kernels.DEPTH_MAX, np.int64),
+            np.empty(DEPTH_MAX, np.int64),
             *(room.offset, room.timestamp_ms, room.timestamp_type),
             *(*room.key, *room.value),
             *(room.header_at, header_kind, room.header_ends),

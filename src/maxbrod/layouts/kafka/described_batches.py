@@ -24,7 +24,7 @@ _CODECS: Final = max(Codec) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class BatchFacts:
     """The facts as columns, one row per batch."""
 
     first_offset: NDArray[np.int64]
@@ -39,15 +39,19 @@ class Facts:
     codec: NDArray[np.int16]
     """The codec of its records at the source."""
 
-    def take(self, rows: slice) -> Facts:
-        return Facts(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+    def take(self, rows: slice) -> BatchFacts:
+        return BatchFacts(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+    def record_lowest(self, rows: NDArray[np.int64], lowest: NDArray[np.int64], sound: NDArray[np.bool_]) -> None:
+        self.lowest[rows] = np.where(sound, lowest, self.lowest[rows])
+        self.exact[rows] = sound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedBatches:
     data: NDArray[np.uint8]
     headers: BatchHeaders
-    facts: Facts
+    facts: BatchFacts
     owned: bool = False
     """Whether the buffer belongs to this value, not to the caller."""
 
@@ -96,7 +100,11 @@ def describe(
     refuse_unknown_codec(headers)
     if (headers.position[1:] != (headers.position + headers.size)[:-1]).any():
         raise UsageError("batches can be archived only if they are contiguous")
-    return DescribedBatches(data=data, headers=headers, facts=_facts(data, headers, codec, look, exact=exact))
+    facts = header_facts(headers, codec)
+    _find_lowest(data, headers, facts, look, exact=exact)
+    for row in np.flatnonzero(headers["count"] < 0).tolist():
+        _look_inside(data, headers, row, facts)
+    return DescribedBatches(data=data, headers=headers, facts=facts)
 
 
 def refuse_unknown_codec(headers: BatchHeaders) -> None:
@@ -105,11 +113,11 @@ def refuse_unknown_codec(headers: BatchHeaders) -> None:
         headers.codec_at(int(unknown[0]))
 
 
-def header_facts(headers: BatchHeaders, codec: NDArray[np.int16] | None = None) -> Facts:
+def header_facts(headers: BatchHeaders, codec: NDArray[np.int16] | None = None) -> BatchFacts:
     """The facts in the headers alone. The lowest timestamp is that of the first record, unless it is known."""
     # With a single record the highest timestamp is also the lowest; brokers keep the highest correct.
     exact = headers.log_append | (headers["count"] == 1)
-    return Facts(
+    return BatchFacts(
         first_offset=headers["base_offset"].astype(np.int64),
         last_offset=headers.last_offset,
         records=headers["count"].astype(np.int64),
@@ -122,30 +130,15 @@ def header_facts(headers: BatchHeaders, codec: NDArray[np.int16] | None = None) 
     )
 
 
-def _facts(
-    data: NDArray[np.uint8],
-    headers: BatchHeaders,
-    codec: NDArray[np.int16] | None,
-    look: TimestampScan | None,
-    *,
-    exact: bool,
-) -> Facts:
-    facts = header_facts(headers, codec)
-    _find_lowest(data, headers, facts, look, exact=exact)
-    for row in np.flatnonzero(headers["count"] < 0).tolist():
-        _look_inside(data, headers, row, facts)
-    return facts
-
-
 def _find_lowest(
-    data: NDArray[np.uint8], headers: BatchHeaders, facts: Facts, look: TimestampScan | None, *, exact: bool
+    data: NDArray[np.uint8], headers: BatchHeaders, facts: BatchFacts, look: TimestampScan | None, *, exact: bool
 ) -> None:
     unsure = (headers["magic"] == NEWEST_MAGIC) & facts.dated & ~headers.log_append
     if not exact:
         unsure &= ~facts.exact
         rows = np.flatnonzero(unsure & ~headers.delete_horizon)
         if look is not None and rows.size:
-            _record_lowest(facts, rows, *look.lowest_timestamps(data, headers.take(rows)))
+            facts.record_lowest(rows, *look.lowest_timestamps(data, headers.take(rows)))
         # Compaction may store a delete horizon instead of the first timestamp: then only the records contain it.
         unsure &= headers.delete_horizon
     rows = np.flatnonzero(unsure)
@@ -155,15 +148,10 @@ def _find_lowest(
 
     lowest, sound = lowest_timestamps(data, headers.take(rows))
     facts.lowest[rows] = np.minimum(facts.lowest[rows], facts.highest[rows])
-    _record_lowest(facts, rows, lowest, sound)
+    facts.record_lowest(rows, lowest, sound)
 
 
-def _record_lowest(facts: Facts, rows: NDArray[np.int64], lowest: NDArray[np.int64], sound: NDArray[np.bool_]) -> None:
-    facts.lowest[rows] = np.where(sound, lowest, facts.lowest[rows])
-    facts.exact[rows] = sound
-
-
-def _look_inside(data: NDArray[np.uint8], headers: BatchHeaders, row: int, facts: Facts) -> None:
+def _look_inside(data: NDArray[np.uint8], headers: BatchHeaders, row: int, facts: BatchFacts) -> None:
     """The facts of a compressed message of magic 0 or 1. One that cannot be decompressed counts as empty."""
     from maxbrod.batch.decode import decode  # noqa: PLC0415 - compiled: loading it costs seconds
 
@@ -182,7 +170,7 @@ def _look_inside(data: NDArray[np.uint8], headers: BatchHeaders, row: int, facts
         facts.exact[row] = True
 
 
-class Tally:
+class SliceTally:
     """The sums that the catalog records of a slice, batch by batch."""
 
     def __init__(self) -> None:

@@ -89,7 +89,7 @@ def pack_path(*, run_id: str, nonce: str | None = None, framed: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentName:
+class LogName:
     """What the name of a segment says."""
 
     topic: str
@@ -98,12 +98,12 @@ class SegmentName:
     base_offset: int
 
 
-def parse_segment_path(path: str) -> SegmentName | None:
+def parse_segment_path(path: str) -> LogName | None:
     """The inverse of `segment_path`; None if the object is not a segment."""
     found = _SEGMENT.fullmatch(path)
     if found is None:
         return None
-    return SegmentName(
+    return LogName(
         topic=found["topic"],
         topic_id=found["topic_id"],
         partition=int(found["partition"]),

@@ -166,7 +166,7 @@ def _decode_frame(frame: memoryview, content: int, position: int) -> NDArray[np.
     return out
 
 
-class Digest:
+class SliceDigest:
     """The digest of a slice: the CRC-32C of its stored bytes, computed incrementally."""
 
     def __init__(self) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from maxbrod.layouts.kafka.contents import Contents, Entry, encode_contents, has_contents
-from maxbrod.layouts.kafka.described_batches import DescribedBatches, Tally
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, SliceTally
 from maxbrod.layouts.kafka.format import Slice, is_framed, pack_path
-from maxbrod.layouts.kafka.frames import Digest, FrameEncoder
+from maxbrod.layouts.kafka.frames import FrameEncoder, SliceDigest
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ class SliceWriter:
         self.out = out
         self._position = out.writer.size
         self._frames = None if level is None else FrameEncoder(level)
-        self._digest = Digest()
-        self.tally = Tally()
+        self._digest = SliceDigest()
+        self.tally = SliceTally()
 
     def add(self, batches: DescribedBatches) -> None:
         self.tally.add(batches)

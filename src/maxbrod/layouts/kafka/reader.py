@@ -25,7 +25,7 @@ from maxbrod.errors import (
     naming,
 )
 from maxbrod.layouts.kafka.format import is_framed
-from maxbrod.layouts.kafka.frames import ALGORITHM, CONTENT_BYTES_MAX, Digest, FrameDecoder
+from maxbrod.layouts.kafka.frames import ALGORITHM, CONTENT_BYTES_MAX, FrameDecoder, SliceDigest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -49,7 +49,7 @@ HINT: Final = "read it again; if it persists, the object is damaged: back these 
 HINT_MISSING: Final = "restore the object from a copy of the archive, or back these offsets up again"
 
 
-class Stored(Protocol):
+class StoredLog(Protocol):
     """The location and the digest of stored bytes: a `Slice`, or a row of the catalog."""
 
     @property
@@ -66,11 +66,11 @@ class Stored(Protocol):
     def digest(self) -> str: ...
 
 
-def read_log(storage: Storage, stored: Stored) -> NDArray[np.uint8]:
+def read_log(storage: Storage, stored: StoredLog) -> NDArray[np.uint8]:
     """All batches of a slice. CorruptDataError, TruncatedDataError: they are not those that were written."""
     with _about(storage, stored):
         part = storage.get_range(stored.path, stored.position, stored.bytes)
-        log, digest = np.frombuffer(part, np.uint8), Digest()
+        log, digest = np.frombuffer(part, np.uint8), SliceDigest()
         digest.add(log)
         _check_digest(stored, digest)
         if is_framed(stored.path):
@@ -83,7 +83,7 @@ def read_log(storage: Storage, stored: Stored) -> NDArray[np.uint8]:
 
 def read_logs(
     storage: Storage,
-    stored: Stored,
+    stored: StoredLog,
     *,
     request_bytes: int = REQUEST_BYTES,
     check_crc: bool = True,
@@ -96,7 +96,7 @@ def read_logs(
     bytes, in order, before they are checked.
     """
     with _about(storage, stored):
-        digest, size = Digest(), 0
+        digest, size = SliceDigest(), 0
         fetched = _parts(storage, stored, request_bytes, ahead)
         frames = FrameDecoder(stored.raw_bytes) if is_framed(stored.path) else None
         parts = _log(fetched, digest, frames, on_stored)
@@ -120,7 +120,7 @@ def log_bytes_max(size: int) -> int:
 
 
 def read_object(
-    storage: Storage, path: str, start: int, end: int, *, raw_bytes_max: int, digest: Digest
+    storage: Storage, path: str, start: int, end: int, *, raw_bytes_max: int, digest: SliceDigest
 ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
     """The batches from one byte of an object to another, of which nothing else is known, with their headers.
 
@@ -144,7 +144,7 @@ class _Extent:
     digest: str = ""
 
 
-def _parts(storage: Storage, stored: Stored, request_bytes: int, ahead: Executor | None) -> Iterator[memoryview]:
+def _parts(storage: Storage, stored: StoredLog, request_bytes: int, ahead: Executor | None) -> Iterator[memoryview]:
     """The stored bytes of a slice."""
     end = stored.position + stored.bytes
 
@@ -179,7 +179,7 @@ def _available(storage: Storage, path: str, start: int, size: int) -> Part:
 
 def _log(
     parts: Iterable[memoryview],
-    digest: Digest,
+    digest: SliceDigest,
     frames: FrameDecoder | None,
     on_stored: Callable[[NDArray[np.uint8]], None] | None,
 ) -> Iterator[NDArray[np.uint8]]:
@@ -267,7 +267,7 @@ def _announced(cut: NDArray[np.uint8]) -> int:
     return LOG_OVERHEAD_BYTES + int.from_bytes(cut[LOG_OVERHEAD_BYTES - 4 : LOG_OVERHEAD_BYTES].tobytes(), "big")
 
 
-def _check_digest(stored: Stored, digest: Digest) -> None:
+def _check_digest(stored: StoredLog, digest: SliceDigest) -> None:
     if not stored.digest.startswith(f"{ALGORITHM}:"):
         raise UnsupportedFormatError(
             f"the digest {stored.digest!r} has an unknown algorithm",
@@ -278,13 +278,13 @@ def _check_digest(stored: Stored, digest: Digest) -> None:
         raise CorruptDataError(f"the bytes have the digest {digest}, but {stored.digest} was written")
 
 
-def _check_size(stored: Stored, size: int) -> None:
+def _check_size(stored: StoredLog, size: int) -> None:
     if size != stored.raw_bytes:
         raise CorruptDataError(f"the log has {size} bytes, but {stored.raw_bytes} were written")
 
 
 @contextmanager
-def _about(storage: Storage, stored: Stored) -> Iterator[None]:
+def _about(storage: Storage, stored: StoredLog) -> Iterator[None]:
     """Add the object, the offset and a hint to errors."""
     try:
         with naming(storage.name_of(stored.path)):

@@ -17,7 +17,7 @@ from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.errors import BatchLimitError, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.contents import entry_of
-from maxbrod.layouts.kafka.described_batches import DescribedBatches, Tally, describe
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, SliceTally, describe
 from maxbrod.layouts.kafka.format import LEVEL_DEFAULT, Slice, is_framed, segment_path
 from maxbrod.layouts.kafka.objects import OpenObject, SliceWriter
 from maxbrod.layouts.kafka.reader import read_logs
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class SliceProblem:
     """What is wrong with an object, and from which offset."""
 
     object_name: str
@@ -46,7 +46,7 @@ class Problem:
         return f"{self.message} (in {self.object_name}, at offset {self.offset})"
 
 
-def verify_slice(storage: Storage, row: Slice) -> list[Problem]:
+def verify_slice(storage: Storage, row: Slice) -> list[SliceProblem]:
     """All problems of this slice; empty if it is intact."""
     comparison = _Comparison(storage.name_of(row.path), row)
     try:
@@ -65,14 +65,14 @@ class _Comparison:
     def __init__(self, object_name: str, row: Slice) -> None:
         self._object_name = object_name
         self._row = row
-        self._tally = Tally()
+        self._tally = SliceTally()
         self._first_timestamp: int | None = None
         """The lowest according to headers: what a row records if the records were not read."""
-        self.problems: list[Problem] = []
+        self.problems: list[SliceProblem] = []
 
     def complain(self, message: str, offset: int | None = None, *, limit: bool = False) -> None:
         where = self._row.base_offset if offset is None else offset
-        self.problems.append(Problem(object_name=self._object_name, offset=where, message=message, limit=limit))
+        self.problems.append(SliceProblem(object_name=self._object_name, offset=where, message=message, limit=limit))
 
     def add(self, batches: DescribedBatches) -> None:
         self._check_offsets(batches)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.manifest import SEGMENT_BYTES_LIMIT, Backup
+from maxbrod.layouts.manifest import SEGMENT_BYTES_LIMIT, BackupRef
 from maxbrod.storage.urls import check_name
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _SIZE_BYTES: Final = 4
 _LZ4_RATIO_MAX: Final = 255  # bytes that one byte of a block can stand for
 
 
-class SegmentCodec(IntEnum):
+class KbakCodec(IntEnum):
     """The byte in the header decides, not the ending of the name."""
 
     NONE = 0
@@ -62,37 +62,37 @@ class SegmentCodec(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    codec: SegmentCodec
+class KbakHeader:
+    codec: KbakCodec
     records: int
     start_offset: int
     end_offset: int
     """The offset of the last record."""
 
 
-def encode_header(header: Header) -> bytes:
+def encode_header(header: KbakHeader) -> bytes:
     return _HEADER.pack(MAGIC, VERSION, header.codec, 0, header.records, header.start_offset, header.end_offset)
 
 
-def decode_header(data: bytes) -> Header:
+def decode_header(data: bytes) -> KbakHeader:
     """The header of a segment that begins with the magic and has at least HEADER_BYTES."""
     _, version, codec, reserved, records, start_offset, end_offset = _HEADER.unpack(data)
     if version != VERSION or reserved:
         raise UnsupportedFormatError(
             f"this segment has version {version} and flags {reserved}", hint="version 1 without flags is known"
         )
-    if codec not in list(SegmentCodec):
+    if codec not in list(KbakCodec):
         raise UnsupportedFormatError(f"this segment has the codec {codec}", hint="0 none, 1 zstd and 2 lz4 are known")
     if records and not 0 <= start_offset <= end_offset:
         raise CorruptDataError(f"this segment claims to reach from offset {start_offset} to {end_offset}")
-    return Header(codec=SegmentCodec(codec), records=records, start_offset=start_offset, end_offset=end_offset)
+    return KbakHeader(codec=KbakCodec(codec), records=records, start_offset=start_offset, end_offset=end_offset)
 
 
-def segment_name(where: TopicPartition, start_offset: int, codec: SegmentCodec) -> str:
+def segment_name(where: TopicPartition, start_offset: int, codec: KbakCodec) -> str:
     return f"topics/{where.topic}/partition={where.partition}/segment-{start_offset:020d}.bin{codec.ending}"
 
 
-def path_of(backup: Backup, key: str, object_name: str) -> str:
+def path_of(backup: BackupRef, key: str, object_name: str) -> str:
     """The path of the object that a key in the manifest names. Keys begin with the backup's id, not with its folder."""
     prefix = f"{backup.backup_id}/"
     foreign = CorruptDataError(
@@ -106,28 +106,28 @@ def path_of(backup: Backup, key: str, object_name: str) -> str:
         raise foreign from error
 
 
-def compress(codec: SegmentCodec, body: NDArray[np.uint8], level: int | None) -> list[Buffer]:
+def compress(codec: KbakCodec, body: NDArray[np.uint8], level: int | None) -> list[Buffer]:
     """The stored form of a body, in pieces."""
     match codec:
-        case SegmentCodec.NONE:
+        case KbakCodec.NONE:
             return [body]
-        case SegmentCodec.ZSTD:
+        case KbakCodec.ZSTD:
             # One frame, which unlike the tool's own states the size of its content. Arrow's encoder takes two thirds of
             # the time of cramjam's for a body of many megabytes.
             return [pa.Codec("zstd", compression_level=level).compress(pa.py_buffer(body))]
-        case SegmentCodec.LZ4:
+        case KbakCodec.LZ4:
             size = len(body).to_bytes(_SIZE_BYTES, "little")
             return [size, memoryview(cramjam.lz4.compress_block(body, store_size=False))]
 
 
-def open_body(codec: SegmentCodec, stored: pa.NativeFile, size: int) -> pa.NativeFile:
+def open_body(codec: KbakCodec, stored: pa.NativeFile, size: int) -> pa.NativeFile:
     """The records of a body of `size` stored bytes as a stream, which `reading` reads piece by piece."""
     match codec:
-        case SegmentCodec.NONE:
+        case KbakCodec.NONE:
             return stored
-        case SegmentCodec.ZSTD:
+        case KbakCodec.ZSTD:
             return pa.CompressedInputStream(stored, "zstd")
-        case SegmentCodec.LZ4:
+        case KbakCodec.LZ4:
             return pa.BufferReader(pa.py_buffer(decompress_lz4(stored.read(size))))
 
 

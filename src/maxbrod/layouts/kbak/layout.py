@@ -16,7 +16,6 @@ from maxbrod.layouts.coverage import by_partition
 from maxbrod.layouts.documents import Fields, by_topic, read_document, write_document
 from maxbrod.layouts.foreign import (
     ClusterFacts,
-    ForeignGroup,
     ForeignSegment,
     ForeignTopic,
     Layout,
@@ -25,21 +24,13 @@ from maxbrod.layouts.foreign import (
     Survey,
     WriteOptions,
 )
-from maxbrod.layouts.kbak.format import (
-    COMMITTED,
-    GROUPS,
-    NAME,
-    POSITIONS,
-    SEGMENT,
-    UNCOMMITTED_LEVEL,
-    SegmentCodec,
-)
+from maxbrod.layouts.kbak.format import COMMITTED, GROUPS, NAME, POSITIONS, SEGMENT, UNCOMMITTED_LEVEL, KbakCodec
 from maxbrod.layouts.kbak.positions import positions_database
 from maxbrod.layouts.kbak.survey import CONTROL_SKIPPED, KIND, parse_manifest
 from maxbrod.layouts.kbak.survey import survey as survey_backup
 from maxbrod.layouts.manifest import (
     MANIFEST,
-    Backup,
+    BackupRef,
     backup_for,
     codec_of,
     list_segments,
@@ -61,27 +52,25 @@ def publish(
     storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
 ) -> None:
     backup = backup_for(survey, options)
-    codec, _ = codec_of(options, SegmentCodec)
+    codec, _ = codec_of(options, KbakCodec)
     taken_at_ms = facts.taken_at_ms or int(time.time() * 1000)
-    manifest = _current(storage, backup, survey, taken_at_ms)
+    path = backup.path(MANIFEST)
+    refuse_rebuilt(storage, backup, survey)
+    manifest = read_document(storage, path) or Fields(
+        values=_new_manifest(backup, taken_at_ms), object_name=storage.name_of(path)
+    )
     _refuse_other_writer(manifest, backup, survey, written)
     values = dict(manifest.values)
-    merge(values, written, facts, codec.name.lower())
+    _merge(values, written, facts, codec.name.lower())
     if facts.groups or not _exists(storage, backup.path(GROUPS)):
         # Like the tool, keep the last groups that were seen if this run has seen none.
-        write_document(storage, backup.path(GROUPS), _groups_document(facts.groups, taken_at_ms))
+        groups = [{"group_id": group.group_id, "offsets": by_topic(group.offsets)} for group in facts.groups]
+        write_document(storage, backup.path(GROUPS), {"snapshot_time": taken_at_ms, "groups": groups})
     # The commit point: readers see the new segments from here on.
-    write_document(storage, backup.path(MANIFEST), values)
+    write_document(storage, path, values)
     contents = parse_manifest(Fields(values=values, object_name=manifest.object_name), backup)
     database = positions_database(backup.backup_id, contents.positions, facts.cluster_id, taken_at_ms)
     storage.replace(backup.path(POSITIONS), database)
-
-
-def _groups_document(groups: Iterable[ForeignGroup], taken_at_ms: int) -> dict[str, Any]:
-    return {
-        "snapshot_time": taken_at_ms,
-        "groups": [{"group_id": group.group_id, "offsets": by_topic(group.offsets)} for group in groups],
-    }
 
 
 def _exists(storage: Storage, path: str) -> bool:
@@ -92,16 +81,9 @@ def _exists(storage: Storage, path: str) -> bool:
     return True
 
 
-def _current(storage: Storage, backup: Backup, survey: Survey, taken_at_ms: int) -> Fields:
-    path = backup.path(MANIFEST)
-    refuse_rebuilt(storage, backup, survey)
-    found = read_document(storage, path)
-    if found is None:
-        return Fields(values=new_manifest(backup, taken_at_ms), object_name=storage.name_of(path))
-    return found
-
-
-def _refuse_other_writer(manifest: Fields, backup: Backup, survey: Survey, written: Sequence[ForeignSegment]) -> None:
+def _refuse_other_writer(
+    manifest: Fields, backup: BackupRef, survey: Survey, written: Sequence[ForeignSegment]
+) -> None:
     """RefusedError: since the survey, something else than an earlier attempt at this publishing has added segments."""
     contents = parse_manifest(manifest, backup)
     if any(fault.fatal for fault in contents.faults):
@@ -118,7 +100,7 @@ def _refuse_other_writer(manifest: Fields, backup: Backup, survey: Survey, writt
             raise other_writer(where, end, survey.positions.get(where, 0), manifest.object_name)
 
 
-def new_manifest(backup: Backup, created_at_ms: int) -> dict[str, Any]:
+def _new_manifest(backup: BackupRef, created_at_ms: int) -> dict[str, Any]:
     return {
         "backup_id": backup.backup_id,
         "created_at": created_at_ms,
@@ -130,7 +112,7 @@ def new_manifest(backup: Backup, created_at_ms: int) -> dict[str, Any]:
     }
 
 
-def merge(manifest: dict[str, Any], written: Iterable[ForeignSegment], facts: ClusterFacts, codec: str) -> None:
+def _merge(manifest: dict[str, Any], written: Iterable[ForeignSegment], facts: ClusterFacts, codec: str) -> None:
     """Adds segments, and the facts of the cluster, to a manifest that `parse_manifest` has found no fault with."""
     if facts.cluster_id is not None:
         manifest["source_cluster_id"] = facts.cluster_id
@@ -182,14 +164,14 @@ def _merge_topic(entry: dict[str, Any], topic: ForeignTopic) -> None:
 
 def _merge_segment(topic: dict[str, Any], segment: ForeignSegment) -> None:
     partition = _entry(_list(topic, "partitions"), "partition_id", segment.where.partition, _new_partition)
-    entry = segment_entry(segment)
+    entry = _segment_entry(segment)
     segments = _list(partition, "segments")
     segments[:] = [each for each in segments if each.get("key") != entry["key"]]
     segments.append(entry)
     partition["covered_through"] = max(partition.get("covered_through", -1), entry["covered_end_offset"])
 
 
-def segment_entry(segment: ForeignSegment) -> dict[str, Any]:
+def _segment_entry(segment: ForeignSegment) -> dict[str, Any]:
     """The entry of a segment in a manifest of version 0.25."""
     details = segment.details
     entry = {

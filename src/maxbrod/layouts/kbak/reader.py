@@ -29,12 +29,12 @@ from maxbrod.layouts.kbak.format import (
     RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
     SEGMENT,
-    Header,
+    KbakHeader,
     decode_header,
     open_body,
 )
 from maxbrod.layouts.kbak.legacy import read_legacy
-from maxbrod.layouts.manifest import Backup, check_segments, other_size, parse_name
+from maxbrod.layouts.manifest import BackupRef, check_segments, other_size, parse_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,7 +82,7 @@ def _read(storage: Storage, segment: ForeignSegment, schema: pa.Schema) -> Itera
         yield from _records(stored, header, schema, _body_bytes(segment))
 
 
-def open_header(stored: Stored) -> Header:
+def open_header(stored: Stored) -> KbakHeader:
     """The header of a segment, whose checksum is verified here."""
     if stored.size < HEADER_BYTES + FOOTER_BYTES:
         raise TruncatedDataError(f"a segment of {stored.size} bytes is shorter than header and footer")
@@ -96,7 +96,7 @@ def open_header(stored: Stored) -> Header:
     return decode_header(header)
 
 
-def _check_manifest(header: Header, segment: ForeignSegment) -> None:
+def _check_manifest(header: KbakHeader, segment: ForeignSegment) -> None:
     """The object may have been replaced by one of another run, which is sound in itself."""
     if segment.records not in {None, header.records} or header.end_offset + 1 != segment.end_offset:
         raise CorruptDataError(
@@ -111,7 +111,7 @@ def _body_bytes(segment: ForeignSegment) -> int | None:
     return size if isinstance(size, int) and size > 0 else None
 
 
-def _records(stored: Stored, header: Header, schema: pa.Schema, body_bytes: int | None) -> Iterator[pa.RecordBatch]:
+def _records(stored: Stored, header: KbakHeader, schema: pa.Schema, body_bytes: int | None) -> Iterator[pa.RecordBatch]:
     end = stored.size - FOOTER_BYTES
     pieces = _Pieces(open_body(header.codec, stored.stream(HEADER_BYTES, end), end - HEADER_BYTES), body_bytes)
     room, rows, last = Room.of(0), 0, -1
@@ -207,7 +207,7 @@ def _markers(key: pa.Array, value: pa.Array) -> pa.Array:
 
 def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
     """Yield where a backup is not what its manifest says. Quick: names and sizes. Deep: checksums, counts, records."""
-    backup = Backup.surveyed(survey)
+    backup = BackupRef.surveyed(survey)
     if backup is None:
         yield from survey.faults
         return
@@ -220,7 +220,7 @@ def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
             yield Fault(path=path, message="no manifest names this segment", fatal=False)
 
 
-def _check_object(backup: Backup, segment: ForeignSegment, size: int) -> Iterator[Fault]:
+def _check_object(backup: BackupRef, segment: ForeignSegment, size: int) -> Iterator[Fault]:
     if segment.bytes and size != segment.bytes:
         yield other_size(segment, size)
     start = segment.details.get("start_offset", segment.base_offset)

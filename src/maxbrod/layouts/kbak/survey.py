@@ -33,14 +33,7 @@ from maxbrod.layouts.kbak.format import (
     path_of,
 )
 from maxbrod.layouts.kbak.positions import read_positions
-from maxbrod.layouts.manifest import (
-    Backup,
-    BackupKind,
-    in_order,
-    left_out,
-    list_segments,
-    positions_ahead,
-)
+from maxbrod.layouts.manifest import BackupKind, BackupRef, in_order, left_out, list_segments, positions_ahead
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -61,7 +54,7 @@ def survey(storage: Storage, backup_id: str | None = None) -> Survey:
     return _with_isolation(found, None) if found.details.get("rebuilt") else found
 
 
-def parse_manifest(manifest: Fields, backup: Backup) -> Survey:
+def parse_manifest(manifest: Fields, backup: BackupRef) -> Survey:
     """Return the readable parts of a manifest, and a fault for each of the others."""
     reader = _Reader(backup)
     for topic in manifest.objects("topics"):
@@ -87,7 +80,7 @@ def _backup_id(manifest: Fields) -> str:
     return backup_id
 
 
-def _by_manifest(storage: Storage, backup: Backup, manifest: Fields) -> Survey:
+def _by_manifest(storage: Storage, backup: BackupRef, manifest: Fields) -> Survey:
     contents = parse_manifest(manifest, backup)
     faults = [*contents.faults]
     groups = _groups(storage, backup, faults)
@@ -143,7 +136,7 @@ def _text(manifest: Fields, name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _groups(storage: Storage, backup: Backup, faults: list[Fault]) -> tuple[ForeignGroup, ...]:
+def _groups(storage: Storage, backup: BackupRef, faults: list[Fault]) -> tuple[ForeignGroup, ...]:
     path = backup.path(GROUPS)
     try:
         snapshot = read_document(storage, path)
@@ -154,7 +147,7 @@ def _groups(storage: Storage, backup: Backup, faults: list[Fault]) -> tuple[Fore
 
 
 class _Reader:
-    def __init__(self, backup: Backup) -> None:
+    def __init__(self, backup: BackupRef) -> None:
         self._backup = backup
         self.segments: list[ForeignSegment] = []
         self.topics: dict[str, ForeignTopic] = {}
@@ -245,7 +238,7 @@ class _Reader:
         self.faults.append(Fault(path=self._backup.path("manifest.json"), message=f"{fields.place}: {error.message}"))
 
 
-def _parse_segment(where: TopicPartition, fields: Fields, backup: Backup) -> ForeignSegment:
+def _parse_segment(where: TopicPartition, fields: Fields, backup: BackupRef) -> ForeignSegment:
     key = fields.text("key")
     start = fields.integer("start_offset")
     details: dict[str, Any] = {
@@ -287,7 +280,7 @@ def _offsets(topics: Fields) -> Iterator[tuple[TopicPartition, int]]:
                 yield TopicPartition(topic=known_topic(topic, topics.object_name), partition=partition), offset
 
 
-def _by_headers(storage: Storage, backup: Backup, faults: list[Fault]) -> list[ForeignSegment]:
+def _by_headers(storage: Storage, backup: BackupRef, faults: list[Fault]) -> list[ForeignSegment]:
     found: list[ForeignSegment] = []
     positions: dict[TopicPartition, int] = {}
     for where, _, path, size in list_segments(storage, backup, SEGMENT):

@@ -19,14 +19,14 @@ from maxbrod.layouts.kbak.format import (
     HEADER_BYTES,
     MAGIC_END,
     RECORD_BYTES_MAX,
-    Header,
-    SegmentCodec,
+    KbakCodec,
+    KbakHeader,
     compress,
     encode_header,
     segment_name,
 )
 from maxbrod.layouts.manifest import codec_of
-from maxbrod.layouts.manifest_writer import BackupWriter, Extent
+from maxbrod.layouts.manifest_writer import BackupWriter, SegmentExtent
 from maxbrod.layouts.visible_records import Counts, Tallied
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class _Writer(BackupWriter):
         tally: Tallied | None,
     ) -> None:
         super().__init__(storage, where, options, survey)
-        self._codec, self._level = codec_of(options, SegmentCodec)
+        self._codec, self._level = codec_of(options, KbakCodec)
         self._tally = tally
         self._covered_from = survey.positions.get(where)
         self._body = GrowingBytes(HEADER_BYTES + self._bytes_max + (1 << 20))
@@ -118,7 +118,7 @@ class _Writer(BackupWriter):
     def _flush(self) -> None:
         body = self._body.data[HEADER_BYTES : self._body.size]
         extent = self._extent
-        header = Header(
+        header = KbakHeader(
             codec=self._codec, records=extent.rows, start_offset=extent.first_offset, end_offset=extent.last_offset
         )
         pieces = [encode_header(header), *compress(self._codec, body, self._level)]
@@ -130,7 +130,7 @@ class _Writer(BackupWriter):
         self._storage.replace(self._backup.path(name), stored)
         self._written.append(self._described(name, body.size, stored))
         self._covered_from = header.end_offset + 1
-        self._body.size, self._markers, self._extent = HEADER_BYTES, 0, Extent()
+        self._body.size, self._markers, self._extent = HEADER_BYTES, 0, SegmentExtent()
 
     def _described(self, name: str, body_bytes: int, stored: bytes) -> ForeignSegment:
         extent = self._extent

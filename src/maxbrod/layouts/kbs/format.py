@@ -36,7 +36,7 @@ SEGMENT: Final = re.compile(r"topics/([^/]+)/(\d{1,10})/segment-(\d{8,18})\.kbs"
 """Names below the backup's folder. Groups: topic, partition, number (from 0)."""
 
 
-class SegmentCodec(IntEnum):
+class KbsCodec(IntEnum):
     NONE = 0
     LZ4 = 1
     ZSTD = 2
@@ -48,8 +48,8 @@ class SegmentCodec(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    codec: SegmentCodec
+class KbsHeader:
+    codec: KbsCodec
     first_offset: int
     records: int
     checksum: int
@@ -67,11 +67,11 @@ class BatchHeader:
     """CRC-32 of what is stored."""
 
 
-def encode_header(header: Header) -> bytes:
+def encode_header(header: KbsHeader) -> bytes:
     return _HEADER.pack(MAGIC, VERSION, header.codec, 0, header.first_offset, header.records, header.checksum)
 
 
-def decode_header(data: bytes) -> Header:
+def decode_header(data: bytes) -> KbsHeader:
     """The header of a segment of at least HEADER_BYTES."""
     magic, version, codec, flags, first_offset, records, checksum = _HEADER.unpack(data)
     if magic != MAGIC:
@@ -80,11 +80,11 @@ def decode_header(data: bytes) -> Header:
         raise UnsupportedFormatError(
             f"this segment has version {version} and flags {flags}", hint="version 1 without flags is known"
         )
-    if codec not in list(SegmentCodec):
+    if codec not in list(KbsCodec):
         raise UnsupportedFormatError(f"this segment has the codec {codec}", hint="0 none, 1 lz4 and 2 zstd are known")
     if first_offset < 0:
         raise CorruptDataError(f"this segment claims to begin with offset {first_offset}")
-    return Header(codec=SegmentCodec(codec), first_offset=first_offset, records=records, checksum=checksum)
+    return KbsHeader(codec=KbsCodec(codec), first_offset=first_offset, records=records, checksum=checksum)
 
 
 def encode_batch_header(batch: BatchHeader) -> bytes:

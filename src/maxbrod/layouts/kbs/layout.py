@@ -17,29 +17,21 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.layouts.coverage import by_partition
 from maxbrod.layouts.documents import by_topic, read_document, write_document
-from maxbrod.layouts.foreign import (
-    ClusterFacts,
-    ForeignSegment,
-    Layout,
-    Loss,
-    RecordAccess,
-    Survey,
-    WriteOptions,
-)
+from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, Layout, Loss, RecordAccess, Survey, WriteOptions
 from maxbrod.layouts.kbs.format import (
     CHECKPOINT,
     EMPTY_BYTES,
     NAME,
     SEGMENT,
-    Header,
-    SegmentCodec,
+    KbsCodec,
+    KbsHeader,
     encode_footer,
     encode_header,
 )
 from maxbrod.layouts.kbs.survey import EMPTIED, KIND, OURS, parse_checkpoint
 from maxbrod.layouts.manifest import (
     MANIFEST,
-    Backup,
+    BackupRef,
     backup_for,
     codec_of,
     in_order,
@@ -65,7 +57,7 @@ def publish(
     storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
 ) -> None:
     backup = backup_for(survey, options)
-    codec, level = codec_of(options, SegmentCodec)
+    codec, level = codec_of(options, KbsCodec)
     now_ms = int(time.time() * 1000)
     refuse_rebuilt(storage, backup, survey)
     manifest = read_document(storage, backup.path(MANIFEST))
@@ -100,7 +92,7 @@ def _old(storage: Storage, path: str) -> dict[str, Any]:
 
 
 def _held(
-    storage: Storage, backup: Backup, survey: Survey, written: Sequence[ForeignSegment]
+    storage: Storage, backup: BackupRef, survey: Survey, written: Sequence[ForeignSegment]
 ) -> tuple[Sequence[ForeignSegment], Emptied]:
     """What the manifest has besides these segments. An earlier attempt may already have published some of them.
 
@@ -132,7 +124,7 @@ def _held(
 
 def _manifest(
     old: dict[str, Any],
-    backup: Backup,
+    backup: BackupRef,
     segments: Sequence[ForeignSegment],
     facts: ClusterFacts,
     *,
@@ -255,7 +247,9 @@ def _iso(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _checkpoint(old: dict[str, Any], backup: Backup, segments: Iterable[ForeignSegment], now_ms: int) -> dict[str, Any]:
+def _checkpoint(
+    old: dict[str, Any], backup: BackupRef, segments: Iterable[ForeignSegment], now_ms: int
+) -> dict[str, Any]:
     """The position of each partition after its last segment. A partition without segments here keeps its entry."""
     before = old.get("topics") or {}
     topics: dict[str, dict[str, Any]] = {name: dict(held) for name, held in before.items() if held}
@@ -287,7 +281,7 @@ def prune(storage: Storage, survey: Survey, going: Collection[str]) -> None:
 def _empty(first_offset: int) -> bytes:
     from maxbrod.layouts.kbs.crc64 import crc64  # noqa: PLC0415 - loads numba, which a survey must not
 
-    header = encode_header(Header(codec=SegmentCodec.NONE, first_offset=first_offset, records=0, checksum=crc64(b"")))
+    header = encode_header(KbsHeader(codec=KbsCodec.NONE, first_offset=first_offset, records=0, checksum=crc64(b"")))
     return header + encode_footer(0, crc64(header))
 
 

@@ -24,14 +24,14 @@ from maxbrod.layouts.kbs.format import (
     HEADER_BYTES,
     SEGMENT,
     BatchHeader,
-    Header,
+    KbsHeader,
     decode_batch_header,
     decode_footer,
     decode_header,
     encode_header,
 )
 from maxbrod.layouts.kbs.survey import parse_partitions, read_header
-from maxbrod.layouts.manifest import MANIFEST, Backup, check_segments, list_segments, other_size
+from maxbrod.layouts.manifest import MANIFEST, BackupRef, check_segments, list_segments, other_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,13 +56,13 @@ def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | Non
         yield from _records(stored, header, schema, segment.end_offset)
 
 
-def open_header(stored: Stored) -> Header:
+def open_header(stored: Stored) -> KbsHeader:
     if stored.size < HEADER_BYTES + FOOTER_BYTES:
         raise TruncatedDataError(f"a segment of {stored.size} bytes is shorter than header and footer")
     return decode_header(bytes(stored.range(0, HEADER_BYTES)))
 
 
-def _records(stored: Stored, header: Header, schema: pa.Schema, end_offset: int) -> Iterator[pa.RecordBatch]:
+def _records(stored: Stored, header: KbsHeader, schema: pa.Schema, end_offset: int) -> Iterator[pa.RecordBatch]:
     room, rows, checksum, next_offset = Room.of(0), 0, 0, header.first_offset
     for position, batch, data in _batches(stored):
         if zlib.crc32(data[BATCH_HEADER_BYTES:]) != batch.crc:
@@ -108,7 +108,7 @@ def _batches(stored: Stored) -> Iterator[tuple[int, BatchHeader, bytes]]:
         position += BATCH_HEADER_BYTES + batch.stored_bytes
 
 
-def _block(header: Header, batch: BatchHeader, data: bytes, position: int) -> NDArray[np.uint8]:
+def _block(header: KbsHeader, batch: BatchHeader, data: bytes, position: int) -> NDArray[np.uint8]:
     packed = np.frombuffer(data, np.uint8)[BATCH_HEADER_BYTES:]
     try:
         block = decompress(header.codec.kafka, packed, bytes_max=max(batch.block_bytes, 1))
@@ -133,7 +133,7 @@ def _find(block: NDArray[np.uint8], batch: BatchHeader, room: Room, position: in
     return room.found(block, batch.records, kernels.scan_headers)
 
 
-def _check_footer(stored: Stored, header: Header, checksum: int) -> None:
+def _check_footer(stored: Stored, header: KbsHeader, checksum: int) -> None:
     records, whole = decode_footer(bytes(stored.range(stored.size - FOOTER_BYTES, FOOTER_BYTES)))
     if checksum != header.checksum:
         raise CorruptDataError(f"the checksum of the batches is {checksum:016x}, not {header.checksum:016x}")
@@ -148,7 +148,7 @@ def _check_footer(stored: Stored, header: Header, checksum: int) -> None:
 
 def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
     """Yield where a backup is not what its manifest says. Quick: names, sizes, counts. Deep: checksums and records."""
-    backup = Backup.surveyed(survey)
+    backup = BackupRef.surveyed(survey)
     if backup is None:
         yield from survey.faults
         return
@@ -187,7 +187,7 @@ def _check_records(storage: Storage, segment: ForeignSegment) -> Sequence[Fault]
     return ()
 
 
-def _check_counts(storage: Storage, backup: Backup, survey: Survey) -> Iterator[Fault]:
+def _check_counts(storage: Storage, backup: BackupRef, survey: Survey) -> Iterator[Fault]:
     """Compares the manifest's own sums with the segments."""
     path = backup.path(MANIFEST)
     if survey.details.get("rebuilt"):

@@ -24,19 +24,11 @@ from maxbrod.layouts.kbs.format import (
     HEADER_BYTES,
     NAME,
     SEGMENT,
-    Header,
+    KbsHeader,
     decode_header,
     segment_name,
 )
-from maxbrod.layouts.manifest import (
-    MANIFEST,
-    Backup,
-    BackupKind,
-    in_order,
-    left_out,
-    list_segments,
-    positions_ahead,
-)
+from maxbrod.layouts.manifest import MANIFEST, BackupKind, BackupRef, in_order, left_out, list_segments, positions_ahead
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -107,12 +99,12 @@ def _backup_id(manifest: Fields) -> str:
     return manifest.text("backup_id")
 
 
-def _by_manifest(storage: Storage, backup: Backup, manifest: Fields) -> Survey:
+def _by_manifest(storage: Storage, backup: BackupRef, manifest: Fields) -> Survey:
     return _Surveyor(storage, backup, manifest).survey()
 
 
 class _Surveyor:
-    def __init__(self, storage: Storage, backup: Backup, manifest: Fields) -> None:
+    def __init__(self, storage: Storage, backup: BackupRef, manifest: Fields) -> None:
         self._storage, self._backup, self._manifest = storage, backup, manifest
         self._sizes: dict[str, int] | None = None
         """The objects of the backup, listed once and only if they are needed."""
@@ -216,17 +208,17 @@ def _tile(segments: list[ForeignSegment], entry: PartitionEntry) -> bool:
     return rises and (not segments or segments[-1].end_offset == entry.last_offset + 1)
 
 
-def read_header(storage: Storage, path: str, size: int) -> Header:
+def read_header(storage: Storage, path: str, size: int) -> KbsHeader:
     with naming(storage.name_of(path)):
         return decode_header(bytes(storage.get_range(path, 0, min(size, HEADER_BYTES))).ljust(HEADER_BYTES, b"\0"))
 
 
-def _is_emptied(header: Header, size: int) -> bool:
+def _is_emptied(header: KbsHeader, size: int) -> bool:
     """True if `prune` has left nothing but the segment's number."""
     return size == EMPTY_BYTES and not header.records
 
 
-def _described(where: TopicPartition, path: str, index: int, header: Header, end: int, size: int) -> ForeignSegment:
+def _described(where: TopicPartition, path: str, index: int, header: KbsHeader, end: int, size: int) -> ForeignSegment:
     return ForeignSegment(
         where=where,
         path=path,
@@ -238,7 +230,7 @@ def _described(where: TopicPartition, path: str, index: int, header: Header, end
     )
 
 
-def _by_headers(storage: Storage, backup: Backup, faults: list[Fault]) -> list[ForeignSegment]:
+def _by_headers(storage: Storage, backup: BackupRef, faults: list[Fault]) -> list[ForeignSegment]:
     """Return every segment that exists. No manifest counts them; the next one shows where a segment ends."""
     ends: dict[TopicPartition, int] = {}
     found: list[ForeignSegment] = []
@@ -269,7 +261,7 @@ def _end_by_reading(storage: Storage, segment: ForeignSegment) -> int:
 
 
 def _parse_own_segments(
-    manifest: Fields, backup: Backup, entry: PartitionEntry, emptied: int
+    manifest: Fields, backup: BackupRef, entry: PartitionEntry, emptied: int
 ) -> list[ForeignSegment] | None:
     """Return the segments of a partition as `maxbrod` lists them; None if it lists another number of them.
 
@@ -288,7 +280,7 @@ def _parse_emptied(manifest: Fields, entry: PartitionEntry) -> int:
     return partitions.integer(str(entry.where.partition), default=0, most=entry.segments)
 
 
-def _own_segment(fields: Fields, backup: Backup, where: TopicPartition, index: int) -> ForeignSegment:
+def _own_segment(fields: Fields, backup: BackupRef, where: TopicPartition, index: int) -> ForeignSegment:
     first = fields.integer("first_offset")
     return ForeignSegment(
         where=where,

@@ -16,15 +16,15 @@ from maxbrod.layouts.kbs.format import (
     BATCH_BYTES_MAX,
     BLOCK_BYTES_LIMIT,
     BatchHeader,
-    Header,
-    SegmentCodec,
+    KbsCodec,
+    KbsHeader,
     encode_batch_header,
     encode_footer,
     encode_header,
     segment_name,
 )
 from maxbrod.layouts.manifest import codec_of
-from maxbrod.layouts.manifest_writer import BackupWriter, Extent
+from maxbrod.layouts.manifest_writer import BackupWriter, SegmentExtent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,12 +46,12 @@ class _Writer(BackupWriter):
 
     def __init__(self, storage: Storage, where: TopicPartition, options: WriteOptions, survey: Survey) -> None:
         super().__init__(storage, where, options, survey)
-        self._codec, self._level = codec_of(options, SegmentCodec)
+        self._codec, self._level = codec_of(options, KbsCodec)
         counts = survey.details.get("counts", {}).get(where.topic, {})
         self._index = int(counts.get(str(where.partition), 0))
         self._batch_bytes = min(BATCH_BYTES_MAX, self._bytes_max)
         self._block = GrowingBytes(self._batch_bytes + (64 << 10))
-        self._batch = Extent()
+        self._batch = SegmentExtent()
         self._batches: list[bytes] = []
         self._block_bytes = 0
 
@@ -104,7 +104,7 @@ class _Writer(BackupWriter):
         )
         self._batches += [encode_batch_header(header), packed]
         self._block_bytes += self._block.size
-        self._block.size, self._batch = 0, Extent()
+        self._block.size, self._batch = 0, SegmentExtent()
 
     def _flush(self) -> None:
         if self._batch.rows:
@@ -113,7 +113,7 @@ class _Writer(BackupWriter):
         batches = b"".join(self._batches)
         checksum = crc64(batches)
         header = encode_header(
-            Header(codec=self._codec, first_offset=extent.first_offset, records=extent.rows, checksum=checksum)
+            KbsHeader(codec=self._codec, first_offset=extent.first_offset, records=extent.rows, checksum=checksum)
         )
         footer = encode_footer(extent.rows, combine(crc64(header), checksum, len(batches)))
         stored = b"".join((header, batches, footer))
@@ -137,4 +137,4 @@ class _Writer(BackupWriter):
             )
         )
         self._index += 1
-        self._batches, self._block_bytes, self._extent = [], 0, Extent()
+        self._batches, self._block_bytes, self._extent = [], 0, SegmentExtent()

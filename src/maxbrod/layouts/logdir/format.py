@@ -79,7 +79,7 @@ class PartitionFolder:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tree:
+class DirectoryTree:
     folders: dict[TopicPartition, list[PartitionFolder]]
     aside: dict[str, str]
     """Folders that a broker has put aside, and why: delete, future or stray."""
@@ -101,7 +101,7 @@ def is_log(path: str) -> bool:
     return len(parts) >= 2 and _FOLDER.fullmatch(parts[-2]) is not None and _LOG.fullmatch(parts[-1]) is not None
 
 
-def arrange(listed: Iterable[ObjectInfo]) -> Tree:
+def arrange(listed: Iterable[ObjectInfo]) -> DirectoryTree:
     """Every copy of every partition, by folder, of one log directory or of several below one root."""
     folders: dict[str, PartitionFolder] = {}
     aside: dict[str, str] = {}
@@ -125,7 +125,7 @@ def arrange(listed: Iterable[ObjectInfo]) -> Tree:
             copies[copy.where].append(copy)
     roots = {copy.root: loose[copy.root] for found in copies.values() for copy in found}
     metadata = [copy for where in list(copies) if where.topic == CLUSTER_METADATA for copy in copies.pop(where)]
-    return Tree(folders=dict(sorted(copies.items())), aside=aside, roots=roots, metadata=metadata)
+    return DirectoryTree(folders=dict(sorted(copies.items())), aside=aside, roots=roots, metadata=metadata)
 
 
 def _add(copy: PartitionFolder, info: ObjectInfo, name: str) -> None:

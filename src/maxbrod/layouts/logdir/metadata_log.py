@@ -69,7 +69,7 @@ disclosed: some are passwords."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class SnapshotCheckpoint:
     """The state below an offset, as its node has written it. All of it is committed."""
 
     path: str
@@ -92,11 +92,11 @@ def read_metadata(storage: Storage, copies: Sequence[Copy], faults: list[Fault])
     return None
 
 
-def _checkpoints(copy: Copy) -> list[Checkpoint]:
+def _checkpoints(copy: Copy) -> list[SnapshotCheckpoint]:
     """Checkpoints, the newest first. Incomplete ones have other names."""
     named = ((name, _CHECKPOINT.fullmatch(name)) for name in copy.folder.names)
     found = [
-        Checkpoint(path=f"{copy.folder.path}/{name}", end_offset=int(match["end"]), epoch=int(match["epoch"]))
+        SnapshotCheckpoint(path=f"{copy.folder.path}/{name}", end_offset=int(match["end"]), epoch=int(match["epoch"]))
         for name, match in named
         if match is not None
     ]
@@ -109,7 +109,7 @@ def _reach(copy: Copy) -> tuple[int, int]:
     return max([(copy.last_epoch, copy.end), *noted])
 
 
-def _leads_on(copy: Copy, checkpoint: Checkpoint | None) -> bool:
+def _leads_on(copy: Copy, checkpoint: SnapshotCheckpoint | None) -> bool:
     """Whether the log continues where a checkpoint ends, or is complete without one."""
     begins = copy.logs[0].base_offset if copy.logs else None
     if checkpoint is None:
@@ -125,7 +125,7 @@ class _Reader:
         self._reported: set[str] = set()
         self._image = MetadataImage()
 
-    def read(self, checkpoint: Checkpoint | None) -> MetadataImage | None:
+    def read(self, checkpoint: SnapshotCheckpoint | None) -> MetadataImage | None:
         """None if the checkpoint is damaged, which is a fault."""
         start = 0
         if checkpoint is not None:
@@ -145,7 +145,7 @@ class _Reader:
             self._faults.append(Fault(path=self._copy.folder.path, message=message, fatal=False))
         return self._image
 
-    def _load(self, checkpoint: Checkpoint) -> None:
+    def _load(self, checkpoint: SnapshotCheckpoint) -> None:
         """CorruptDataError also if its last record, which marks it as complete, is missing."""
         size, complete = self._storage.head(checkpoint.path).size, False
         for data, headers in batches(self._storage, checkpoint.path, 0, size):

@@ -19,16 +19,16 @@ from maxbrod.layouts.logdir.format import (
     HIGH_WATERMARKS,
     LOG_STARTS,
     METADATA,
+    DirectoryTree,
     LogFile,
     PartitionFolder,
-    Tree,
     read_epochs,
     read_offsets,
     read_topic_id,
 )
 from maxbrod.layouts.logdir.reader import MIDDLE_UNREAD
 from maxbrod.layouts.logdir.scan import ABORTED, COMMITTED, OFFSET_MAX, ScannedLog, begin_within, scan, scan_ends
-from maxbrod.layouts.logdir.transactions import OpenTransaction, Verdict, fold, marker_after, touching
+from maxbrod.layouts.logdir.transactions import Fate, OpenTransaction, fold, marker_after, touching
 from maxbrod.model import AbortedTransaction, TopicPartition
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from maxbrod.storage.interface import Storage
 
-Decide: TypeAlias = "Callable[[OpenTransaction], Verdict]"
-_MARKED: Final = {COMMITTED: Verdict.COMMITTED, ABORTED: Verdict.ABORTED}
+Decide: TypeAlias = "Callable[[OpenTransaction], Fate]"
+_MARKED: Final = {COMMITTED: Fate.COMMITTED, ABORTED: Fate.ABORTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def _epoch_at(copy: Copy, offset: int) -> int:
 class Notes:
     """The checkpoints of brokers: an offset for each partition, by file and log directory."""
 
-    def __init__(self, storage: Storage, tree: Tree, faults: list[Fault]) -> None:
+    def __init__(self, storage: Storage, tree: DirectoryTree, faults: list[Fault]) -> None:
         self._noted = {
             name: {
                 root: read_offsets(storage, f"{root}{name}", faults) if name in names else {}
@@ -171,9 +171,9 @@ class Joined:
     end: int = 0
 
 
-def no_decision(transaction: OpenTransaction) -> Verdict:
+def no_decision(transaction: OpenTransaction) -> Fate:
     del transaction
-    return Verdict.UNKNOWN
+    return Fate.UNKNOWN
 
 
 def join(
@@ -339,16 +339,16 @@ def _aborted(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], decide: D
         marker = marker_after(chosen.logs, each.producer_id, end)
         verdict = decide(each) if marker is None else _MARKED[marker]
         said = "was prepared" if marker is None else "is marked above"
-        if verdict is Verdict.COMMITTED:
+        if verdict is Fate.COMMITTED:
             message = f"{who} {said} to commit, and has no marker in the log; its records from offset {first} on count"
         else:
             aborted.append(AbortedTransaction(producer_id=each.producer_id, first_offset=first, last_offset=OFFSET_MAX))
-            lost = "" if verdict is Verdict.UNKNOWN else ", as it was not committed"
+            lost = "" if verdict is Fate.UNKNOWN else ", as it was not committed"
             message = (
                 f"{who} has no marker in the log; its records from offset {first} on count as aborted, up to offset "
                 f"{end - 1}{lost}"
             )
-        fatal = verdict is Verdict.UNKNOWN
+        fatal = verdict is Fate.UNKNOWN
         joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=first, fatal=fatal))
     return aborted
 

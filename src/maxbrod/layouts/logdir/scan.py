@@ -25,7 +25,7 @@ from maxbrod.batch.headers import (
 )
 from maxbrod.batch.transactions import abort_markers
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
-from maxbrod.layouts.kafka.described_batches import DescribedBatches, Tally, describe, header_facts
+from maxbrod.layouts.kafka.described_batches import DescribedBatches, SliceTally, describe, header_facts
 from maxbrod.layouts.logdir.reader import CHUNK_BYTES, batches, is_plain
 from maxbrod.model import Codec
 from maxbrod.storage.interface import ByteRange, Storage
@@ -61,7 +61,7 @@ _SAMPLES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class LogDamage:
     """The position at which the sound batches end before the file does."""
 
     position: int
@@ -71,7 +71,7 @@ class Damage:
 @dataclass(slots=True, kw_only=True)
 class ScannedLog:
     file: LogFile
-    tally: Tally = field(default_factory=Tally)
+    tally: SliceTally = field(default_factory=SliceTally)
     position: int = 0
     """The position of the first batch that is included."""
     stop: int = 0
@@ -82,7 +82,7 @@ class ScannedLog:
     """Offsets [first, end) between two batches."""
     events: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Producer id and epoch, offset, and what: the beginning of a transaction in this file, or its marker."""
-    damage: Damage | None = None
+    damage: LogDamage | None = None
     checked: bool = True
     """Whether every checksum was verified."""
     middle_read: bool = True
@@ -136,7 +136,7 @@ def scan(
     except (CorruptDataError, UnsupportedFormatError) as error:
         at = position if error.position is None else error.position
         if not _is_zero(storage, file, at):
-            found.damage = Damage(position=at, message=error.message)
+            found.damage = LogDamage(position=at, message=error.message)
     return found
 
 
@@ -153,8 +153,8 @@ def begin_within(storage: Storage, found: ScannedLog, log_start: int) -> None:
     found.log_start = log_start
 
 
-def _tally(data: NDArray[np.uint8], headers: BatchHeaders) -> Tally:
-    tally = Tally()
+def _tally(data: NDArray[np.uint8], headers: BatchHeaders) -> SliceTally:
+    tally = SliceTally()
     if len(headers):
         tally.add(describe(data, headers, exact=False))
     return tally
@@ -203,9 +203,9 @@ def _known(headers: BatchHeaders) -> int:
     return int(np.argmax(np.append(headers.codec > max(Codec), True)))
 
 
-def _oddity(headers: BatchHeaders, row: int, position: int, what: str) -> Damage:
+def _oddity(headers: BatchHeaders, row: int, position: int, what: str) -> LogDamage:
     offset = int(headers["base_offset"][row])
-    return Damage(position=position + int(headers.position[row]), message=f"a batch at offset {offset} {what}")
+    return LogDamage(position=position + int(headers.position[row]), message=f"a batch at offset {offset} {what}")
 
 
 def _rising(found: ScannedLog, piece: DescribedBatches) -> int:

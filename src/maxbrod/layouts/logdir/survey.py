@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.bounds import count_partitions
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, ForeignTopic, Survey
-from maxbrod.layouts.logdir.format import CLUSTER_METADATA, META, Tree, arrange, read_cluster_id, read_directory_id
+from maxbrod.layouts.logdir.format import (
+    CLUSTER_METADATA,
+    META,
+    DirectoryTree,
+    arrange,
+    read_cluster_id,
+    read_directory_id,
+)
 from maxbrod.layouts.logdir.metadata_log import MetadataImage, read_metadata
 from maxbrod.layouts.logdir.partition import Copy, Notes, join, load_copy
 from maxbrod.layouts.logdir.transactions import TOPIC as STATES
-from maxbrod.layouts.logdir.transactions import Decision, OpenTransaction, Verdict, read_decisions
+from maxbrod.layouts.logdir.transactions import Fate, OpenTransaction, ProducerState, read_decisions
 from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
 from maxbrod.model import TopicPartition
 
@@ -102,16 +109,16 @@ class _Coordinators:
     ) -> None:
         self._storage, self._copies, self._topics, self._faults = storage, copies, topics, faults
 
-    def decide(self, where: TopicPartition, transaction: OpenTransaction) -> Verdict:
+    def decide(self, where: TopicPartition, transaction: OpenTransaction) -> Fate:
         found = self._decisions.get(transaction.producer_id)
         if found is None:
-            return Verdict.UNKNOWN
+            return Fate.UNKNOWN
         replicas = self._topics[where.topic].replicas[where.partition : where.partition + 1]
         all_copies = any(replicas) and len(self._copies[where]) >= len(replicas[0])
         return found.verdict(where, transaction.producer_epoch, all_copies=all_copies)
 
     @cached_property
-    def _decisions(self) -> dict[int, Decision]:
+    def _decisions(self) -> dict[int, ProducerState]:
         """Read to the end of the log: records above the watermark count, if an election would choose the copy."""
         partitions = [
             join(self._storage, where, copies, uncommitted_tail=True).segments
@@ -121,7 +128,7 @@ class _Coordinators:
         return read_decisions(self._storage, partitions, self._faults)
 
 
-def _cluster_id(storage: Storage, tree: Tree) -> str | None:
+def _cluster_id(storage: Storage, tree: DirectoryTree) -> str | None:
     found = {root: read_cluster_id(storage, f"{root}{META}") for root, names in tree.roots.items() if META in names}
     ids = {each for each in found.values() if each is not None}
     if len(ids) > 1:
@@ -133,7 +140,7 @@ def _cluster_id(storage: Storage, tree: Tree) -> str | None:
     return next(iter(ids), None)
 
 
-def _directory_ids(storage: Storage, tree: Tree) -> Iterator[UUID]:
+def _directory_ids(storage: Storage, tree: DirectoryTree) -> Iterator[UUID]:
     for root, names in tree.roots.items():
         found = read_directory_id(storage, f"{root}{META}") if META in names else None
         if found is not None:

@@ -80,14 +80,16 @@ class Status(IntEnum):
     PREPARE_ABORT = 3
 
 
-class Verdict(Enum):
+class Fate(Enum):
+    """What becomes of a transaction."""
+
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class ProducerState:
     """The state of the transaction that a producer had in progress."""
 
     producer_id: int
@@ -96,7 +98,7 @@ class Decision:
     partitions: frozenset[TopicPartition]
     client_version: int
 
-    def verdict(self, where: TopicPartition, producer_epoch: int, *, all_copies: bool) -> Verdict:
+    def verdict(self, where: TopicPartition, producer_epoch: int, *, all_copies: bool) -> Fate:
         """The verdict on an open transaction whose batches have this epoch.
 
         The decision must be about this very transaction: the copy may lack its end, and the decision may be about the
@@ -106,17 +108,17 @@ class Decision:
         own_epochs = self.client_version >= _EPOCH_FOR_EACH
         expected_epoch = producer_epoch + 1 if own_epochs and preparing else producer_epoch
         if where not in self.partitions or self.producer_epoch != expected_epoch or not (own_epochs or all_copies):
-            return Verdict.UNKNOWN
+            return Fate.UNKNOWN
         if self.status == Status.PREPARE_COMMIT:
-            return Verdict.COMMITTED
-        return Verdict.ABORTED if preparing or self.status == Status.ONGOING else Verdict.UNKNOWN
+            return Fate.COMMITTED
+        return Fate.ABORTED if preparing or self.status == Status.ONGOING else Fate.UNKNOWN
 
 
 def read_decisions(
     storage: Storage, partitions: Sequence[Sequence[ForeignSegment]], faults: list[Fault]
-) -> dict[int, Decision]:
+) -> dict[int, ProducerState]:
     """Decisions by producer id. `partitions` are the segments of each partition of the topic, in order."""
-    found: dict[int, Decision] = {}
+    found: dict[int, ProducerState] = {}
     for segments in filter(None, partitions):
         batches = (batch for segment in segments for batch in read(storage, segment, COLUMNS))
         records = last_records(batches, committed=True)
@@ -133,7 +135,7 @@ def read_decisions(
     return found
 
 
-def decode_decision(key: bytes, value: bytes | None) -> Decision | None:
+def decode_decision(key: bytes, value: bytes | None) -> ProducerState | None:
     """None for an expired producer, or a record of another kind."""
     if value is None or Fields(key).number("h") != 0:
         return None
@@ -148,7 +150,7 @@ def decode_decision(key: bytes, value: bytes | None) -> Decision | None:
     partitions = frozenset(_partitions(fields))
     fields.number("q"), fields.number("q")
     client_version = fields.tags().get(_CLIENT_VERSION_TAG, b"\0\0")
-    return Decision(
+    return ProducerState(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         status=status,

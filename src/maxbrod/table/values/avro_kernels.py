@@ -11,23 +11,22 @@ import numpy as np
 from numba import njit
 
 from maxbrod.batch.kernels import read_varint
+from maxbrod.layouts.avro.program import (
+    DEPTH_MAX,
+    OP_BLOCKS,
+    OP_BOOLEAN,
+    OP_BYTES,
+    OP_DOUBLE,
+    OP_END,
+    OP_FIXED,
+    OP_FLOAT,
+    OP_JUMP,
+    OP_LONG,
+    OP_NULLS,
+    OP_STRUCT,
+    OP_UNION,
+)
 
-OP_END: Final = 0
-OP_LONG: Final = 1  # node
-OP_BOOLEAN: Final = 2  # node
-OP_FLOAT: Final = 3  # node
-OP_DOUBLE: Final = 4  # node
-OP_BYTES: Final = 5  # node
-OP_FIXED: Final = 6  # node, bytes
-OP_STRUCT: Final = 7  # node
-OP_NULLS: Final = 8  # count, nodes
-OP_UNION: Final = 9  # branches, the target of each
-OP_JUMP: Final = 10  # target
-OP_BLOCKS: Final = 11  # node, the position after the last block
-OP_NEXT: Final = 12  # the position of its OP_BLOCKS
-OP_SKIP: Final = 13  # bytes
-
-DEPTH_MAX: Final = 16
 OK: Final = 0
 CUT: Final = 1
 BAD_LENGTH: Final = 2

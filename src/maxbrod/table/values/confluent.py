@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.errors import UnsupportedFormatError
-from maxbrod.table.values.nodes import DecodedValues, Encoded, Node, Program, Shape, decode, meaning
+from maxbrod.layouts.nodes import Node, Program, Shape
+from maxbrod.table.values.nodes import DecodedValues, Encoded, decode, meaning
 from maxbrod.table.values.protobuf_kernels import read_indexes
 
 if TYPE_CHECKING:

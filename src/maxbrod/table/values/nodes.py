@@ -6,9 +6,8 @@ Then it writes two numbers for each occurrence to one tape: the value or its pos
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,69 +15,14 @@ import pyarrow as pa
 from maxbrod.batch.columns import binary_array, binary_column
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kernels import gather, running_ends
+from maxbrod.layouts.nodes import Node, Program, Shape
 from maxbrod.table.values import avro_kernels, protobuf_kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
 
 _KERNELS: Final = {"avro": avro_kernels, "protobuf": protobuf_kernels}
-
-
-class Shape(Enum):
-    """How the tape stores occurrences of a node."""
-
-    NUMBER = auto()
-    REAL = auto()
-    """Its bits."""
-    BLOB = auto()
-    SYMBOL = auto()
-    """An index into a list of texts."""
-    DECIMAL = auto()
-    """The bytes of a number, big-endian."""
-    STRUCT = auto()
-    LIST = auto()
-    """The number of items."""
-    NULL = auto()
-
-
-@dataclass(slots=True, kw_only=True)
-class Node:
-    number: int
-    shape: Shape
-    type: pa.DataType
-    name: str = ""
-    children: list[Node] = field(default_factory=list)
-    symbols: dict[int, str] = field(default_factory=dict)
-    per_us: int = 1
-    """For a time, how many of its units are a microsecond; negative: how many microseconds are a unit."""
-    default: Any = None
-    """The default of a field, as JSON, for values whose schema does not have the field."""
-
-    def every(self) -> Iterator[Node]:
-        """The node and all below it, in the order of their numbers."""
-        yield self
-        for child in self.children:
-            yield from child.every()
-
-    def beside(self) -> Iterator[Node]:
-        """The node and those below that occur exactly as often: all but items of lists."""
-        yield self
-        if self.shape is Shape.STRUCT:
-            for child in self.children:
-                yield from child.beside()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A schema compiled for its kernel, and the tree of columns that it fills."""
-
-    format: str
-    code: NDArray[np.int64]
-    root: Node
-    nodes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

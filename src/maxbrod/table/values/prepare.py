@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from maxbrod.table.values.avro import compile_avro
+from maxbrod.layouts.avro.program import compile_avro
+from maxbrod.layouts.nodes import Node, Program, Shape
 from maxbrod.table.values.confluent import Writers, decode_confluent
-from maxbrod.table.values.nodes import Node, Program, Shape, decode, encoded
+from maxbrod.table.values.nodes import decode, encoded
 
 
 def prepare() -> None:

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError, UsageError
+from maxbrod.layouts.nodes import Node, Program, Shape
 from maxbrod.table.values import protobuf_kernels as kernels
-from maxbrod.table.values.nodes import Node, Program, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

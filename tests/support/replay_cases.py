@@ -8,10 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from examples import blobs, headers, timestamps, to_records
 from hypothesis import strategies as st
-from reference import Record, write_batch, write_record
-from test_legacy import message, wrapper
 
 from maxbrod.batch.compression import compress
 from maxbrod.batch.cuts import Cut
@@ -19,6 +16,9 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.replay import Replayed, replay
 from maxbrod.model import AbortedTransaction, Codec
+from support.old_messages import message, wrapper
+from support.plain_batches import Record, write_batch, write_record
+from support.record_examples import blobs, headers, timestamps, to_records
 
 ABORTED_PRODUCER = 66
 OLD_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]

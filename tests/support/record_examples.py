@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
-from reference import Record
 
 from maxbrod.batch.columns import RECORD_SCHEMA
+from support.plain_batches import Record
 
 INT64_MAX = (1 << 63) - 1
 

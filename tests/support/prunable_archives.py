@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from catalog.examples import gap, run, segment
 from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
 from maxbrod.model import GapReason, PartitionId, now_ms
 from support.archives import Place, commit_run, put_snapshot
+from support.catalog_rows import gap, run, segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 
-from backup.plain import Batch, Record, read_log, unframe
 from maxbrod.config import StorageConfig
 from maxbrod.storage.stores import open_storage
+from support.plain_log import Batch, Record, read_log, unframe
 from support.storages import delta_table
 
 if TYPE_CHECKING:
-    from backup.ledger import Ledger
     from maxbrod.storage.interface import Storage
+    from support.ledger import Ledger
 
 Key = tuple[str, int]
 """Topic id and partition."""

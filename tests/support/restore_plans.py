@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from catalog.examples import TOPIC_ID
 from maxbrod.catalog.rows import Gap, Segment, encode_rows
 from maxbrod.kafka.state.cluster_state import Broker, ClusterState, CommittedOffset, Group, TopicState
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore
 from maxbrod.restore.plan.request import Chosen, RestoreRequest
 from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
+from support.catalog_rows import TOPIC_ID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from native_logs import NAME, archive, logs
 from pyspark import cloudpickle
 
-from catalog.examples import run
 from maxbrod.archive.archive import open_for_writing
 from maxbrod.catalog.rows import SLICE_FIELDS, Segment, decode_rows, slice_of
 from maxbrod.model import PartitionId
@@ -19,6 +17,8 @@ from maxbrod.table.read.options import SCOPES
 from maxbrod.table.read.scope import Scope, encode_scopes, narrow
 from maxbrod.table.source import ArchiveSource
 from support.archives import put_snapshot
+from support.catalog_rows import run
+from support.native_logs import NAME, archive, logs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from native_logs import NAME
 
 from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
@@ -21,7 +20,8 @@ from maxbrod.transfer.task import TransferItem
 from maxbrod.transform.plan import FLAGS, PREFIX, Transform
 from maxbrod.transform.task import TransformSettings, read_rows
 from maxbrod.work.progress import silent
-from table.archives import write
+from support.native_logs import NAME
+from support.table_archives import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,10 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from examples import record_lists
 from hypothesis import strategies as st
-from reference import Record, write_batch, write_record
-from test_legacy import message, messages, wrapper
 
 from maxbrod.batch.compression import compress
 from maxbrod.batch.headers import walk
@@ -22,6 +19,9 @@ from maxbrod.layouts.kafka.writer import ArchiveWriter, PartitionName
 from maxbrod.model import Codec
 from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
+from support.old_messages import message, messages, wrapper
+from support.plain_batches import Record, write_batch, write_record
+from support.record_examples import record_lists
 
 if TYPE_CHECKING:
     from maxbrod.batch.timestamp_scan import TimestampScan

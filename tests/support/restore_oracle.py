@@ -8,9 +8,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from backup.plain import Record, read_log
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import offsets
+from support.plain_log import Record, read_log
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from native_logs import ABORT, COMMIT, data_batch, marker
+from support.native_logs import ABORT, COMMIT, data_batch, marker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from catalog.examples import TOPIC_ID, gap, segment
 from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, Group, TopicState
 from maxbrod.model import AbortedTransaction, GapReason, PartitionId
 from support.archives import Place, commit_run
+from support.catalog_rows import TOPIC_ID, gap, segment
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
