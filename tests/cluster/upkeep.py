@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import maxbrod
 from compact.archives import Making
@@ -15,7 +14,6 @@ from maxbrod.drill.run import Drill
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.repair.run import repair_archive
 from maxbrod.replicate.egress import beat
-from maxbrod.replicate.ingress import workers
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.verify import verify
 from maxbrod.restore.plan.request import RestoreRequest
@@ -69,7 +67,7 @@ def replicated(session: Any, config: Config) -> list[Any]:
     with KafkaClient(config.kafka) as client:
         beat(config, client)
     # So little would be appended without Spark.
-    with patch.object(workers, "SPARK_FROM_BYTES", 0), Ingress(config, session=session) as ingress:
+    with Ingress(config, session=session) as ingress:
         report = ingress.run()
     compared = verify(config, session=session).report
     assert compared is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.replicate.ingress import workers
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.verify import verify
 from maxbrod.sandbox.topics import create_topic
@@ -15,15 +14,12 @@ from replicate.test_append import committed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from maxbrod.sandbox.cluster import Cluster
 
 
 def test_spark_appends_every_record_once_and_finds_both_sides_equal(
-    spark: Any, cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+    spark: Any, cluster: Cluster, tmp_path: Path, topic: str
 ) -> None:
-    monkeypatch.setattr(workers, "SPARK_FROM_BYTES", 0)
     create_topic(cluster, topic, partitions=3)
     config = link_config(cluster, tmp_path / "archive", topic, offsets="append")
     with Ingress(config, session=spark) as ingress:

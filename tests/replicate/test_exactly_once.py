@@ -12,9 +12,9 @@ from maxbrod.config import KafkaConfig
 from maxbrod.kafka.produce.refusals import misplaced
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
+from maxbrod.replicate.ingress.mode import IngressWorkers
 from maxbrod.replicate.ingress.run import Ingress
-from maxbrod.replicate.ingress.workers import IngressWorkers
-from maxbrod.replicate.lease import Lease
+from maxbrod.replicate.lease import LinkLease
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.promote import promote
 from maxbrod.replicate.shares import Shares
@@ -43,7 +43,7 @@ def test_two_racing_writers_append_every_record_once(
 
     The lease would keep one of them from working, so both do without.
     """
-    monkeypatch.setattr(Lease, "hold", lambda _: True)
+    monkeypatch.setattr(LinkLease, "hold", lambda _: True)
     monkeypatch.setattr(Shares, "keeps", lambda _, partitions: set(partitions))
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, rate_bytes_per_s=50_000)
@@ -217,9 +217,9 @@ def test_an_instance_that_lost_its_lease_never_works_on(cluster: Cluster, tmp_pa
         assert third.run().standby_for is not None
         with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
             link = Link(name=str(patient.replicate.link))
-            lease = Lease(client, link, lambda: (), takeover_s=3600, patience_s=60)
+            lease = LinkLease(client, link, lambda: (), takeover_s=3600, patience_s=60)
             assert lease.hold()
-            assert Lease(client, link, lambda: (), takeover_s=3600, patience_s=60).hold(), "it saw no holder"
+            assert LinkLease(client, link, lambda: (), takeover_s=3600, patience_s=60).hold(), "it saw no holder"
             assert not lease._commit(lease.instance), "its transactional id belongs to another"
 
 

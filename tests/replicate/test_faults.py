@@ -15,7 +15,7 @@ from maxbrod.kafka.produce.lane import Lane
 from maxbrod.kafka.state.cluster_state import Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.connection import Connection
-from maxbrod.replicate.ingress.follow import Interval, follow_archive
+from maxbrod.replicate.ingress.run import IngressInterval, follow_archive
 from maxbrod.replicate.link import State
 from maxbrod.replicate.status import link_status
 from maxbrod.sandbox.process import wait_for
@@ -123,9 +123,9 @@ def test_a_destination_that_throttles_is_written_to_at_its_pace(
 
 
 @contextmanager
-def _following(config: Config) -> Iterator[list[Interval]]:
+def _following(config: Config) -> Iterator[list[IngressInterval]]:
     """An ingress that follows in a thread, and its intervals so far."""
-    stop, seen = threading.Event(), list[Interval]()
+    stop, seen = threading.Event(), list[IngressInterval]()
     options = {"stop": stop, "on_interval": seen.append}
     thread = threading.Thread(target=follow_archive, args=(config,), kwargs=options)
     thread.start()
@@ -136,7 +136,7 @@ def _following(config: Config) -> Iterator[list[Interval]]:
         thread.join()
 
 
-def _is_trouble(interval: Interval) -> bool:
+def _is_trouble(interval: IngressInterval) -> bool:
     """It says what is wrong, and that it is tried again."""
     if interval.error is not None:
         return interval.error.retryable
@@ -145,7 +145,7 @@ def _is_trouble(interval: Interval) -> bool:
     return any(each.state in {State.CATCHING_UP, State.UNKNOWN} and each.why for each in partitions)
 
 
-def _in_step(intervals: list[Interval], count: int) -> bool:
+def _in_step(intervals: list[IngressInterval], count: int) -> bool:
     reports = [each.report for each in intervals if each.report is not None]
     return any(each.states == {State.IN_STEP: count} for each in reports)
 

@@ -13,7 +13,7 @@ from maxbrod.errors import UnavailableError
 from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.replicate import status
-from maxbrod.replicate.ingress import mirroring
+from maxbrod.replicate.ingress import exact_mode
 from maxbrod.replicate.ingress.plan import Extent, Mirror
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.ingress.topics import MirrorTopics
@@ -116,20 +116,19 @@ def test_a_mirror_is_longer_than_its_archive_only_if_the_archive_has_not_grown_s
 
 def test_groups_do_not_look_at_topics_that_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that was looked at is not begun any more: it would start at 0, whatever the source has deleted since."""
-    monkeypatch.setattr(mirroring, "may_write_markers", lambda *_, **__: True)
+    monkeypatch.setattr(exact_mode, "may_write_markers", lambda *_, **__: True)
     carried: list[Any] = []
-    monkeypatch.setattr(mirroring, "carry_groups", lambda *words, **_: carried.append(words[3]))
+    monkeypatch.setattr(exact_mode, "carry_groups", lambda *words, **_: carried.append(words[3]))
     config = Config.model_validate({"archive": "nowhere", "kafka": {"bootstrap": "nowhere:1"}})
-    view: Any = SimpleNamespace(deadline=lambda: None)
-    way = mirroring.Mirroring(config, cast("Any", None), view, Link(name="x"), {})
-    topics = MirrorTopics(cast("Any", None), Link(name="x"), {}, patience_s=1)
+    view: Any = SimpleNamespace(deadline=lambda: None, link=lambda: Link(name="x"))
+    mode = exact_mode.ExactMode(config, cast("Any", None), view, cast("Any", None))
     monkeypatch.setattr(MirrorTopics, "led", lambda _, partitions: list(partitions))
     asked: list[Any] = []
     monkeypatch.setattr(MirrorTopics, "ends", lambda _, partitions: asked.extend(partitions))
     each = _mirrored(end=10)
     each.state = State.CATCHING_UP
     newest: Any = SimpleNamespace(cluster=SimpleNamespace(groups=()))
-    way.carry_groups(newest, topics, [each], [each])
+    mode.carry_groups(newest, [each], [each])
     assert (carried, asked) == ([{}], [])
 
 

@@ -15,7 +15,7 @@ from maxbrod.cli.metrics import exporting
 from maxbrod.errors import UnavailableError
 from maxbrod.model import GapReason
 from maxbrod.replicate.egress import EgressShare
-from maxbrod.replicate.ingress.follow import Interval
+from maxbrod.replicate.ingress.run import IngressInterval
 from maxbrod.replicate.link import State
 from maxbrod.replicate.metrics import BeatMetrics, IngressMetrics, problem_of
 from maxbrod.replicate.options import ReplicateOptions
@@ -43,7 +43,7 @@ def partition(number: int, **changes: object) -> PartitionStatus:
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
-def interval(*partitions: PartitionStatus, **changes: object) -> Interval:
+def interval(*partitions: PartitionStatus, **changes: object) -> IngressInterval:
     known = IngressReport(
         link="eu",
         started_at_ms=1000,
@@ -57,10 +57,10 @@ def interval(*partitions: PartitionStatus, **changes: object) -> Interval:
         leads=True,
         takeovers=1,
     )
-    return Interval(number=1, report=replace(known, **changes), error=None, failures=0)  # type: ignore[arg-type]
+    return IngressInterval(number=1, report=replace(known, **changes), error=None, failures=0)  # type: ignore[arg-type]
 
 
-FAILED = Interval(number=2, report=None, error=UnavailableError("the cluster is away"), failures=1)
+FAILED = IngressInterval(number=2, report=None, error=UnavailableError("the cluster is away"), failures=1)
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:

@@ -27,10 +27,9 @@ from maxbrod.replicate import status as status_module
 from maxbrod.replicate.egress import _wait_for_share
 from maxbrod.replicate.fail_back import fail_back
 from maxbrod.replicate.heartbeat import Heartbeat
-from maxbrod.replicate.ingress import follow as follow_module
-from maxbrod.replicate.ingress.follow import Interval, follow_archive
+from maxbrod.replicate.ingress import run as follow_module
 from maxbrod.replicate.ingress.plan import Extent, Mirror
-from maxbrod.replicate.ingress.run import Ingress
+from maxbrod.replicate.ingress.run import Ingress, IngressInterval, follow_archive
 from maxbrod.replicate.lease import Posted
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.options import ReplicateOptions
@@ -284,7 +283,7 @@ def test_an_ingress_waits_for_an_archive_that_has_not_arrived(tmp_path: Path) ->
     config = Config(kafka=KafkaConfig(bootstrap="127.0.0.1:1"), archive=str(tmp_path / "none"), replicate=options)
     stop, errors = threading.Event(), list[MaxbrodError | None]()
 
-    def note(interval: Interval) -> None:
+    def note(interval: IngressInterval) -> None:
         errors.append(interval.error)
         if interval.number == 2:
             stop.set()
@@ -326,7 +325,7 @@ def test_an_ingress_that_runs_once_takes_over_from_one_that_was_killed(
 ) -> None:
     monkeypatch.setattr(follow_module, "Ingress", _Standing(*seen))
     config = Config(archive=str(tmp_path), replicate=ReplicateOptions(once=True, every=0.001))
-    told = list[Interval]()
+    told = list[IngressInterval]()
     assert follow_archive(config, stop=threading.Event(), on_interval=told.append).exit_code == exit_code
     assert len(told) == 1
 

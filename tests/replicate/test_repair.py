@@ -11,9 +11,9 @@ from maxbrod.compare.report import CompareReport, PartitionComparison
 from maxbrod.kafka.produce.refusals import misplaced
 from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.model import PartitionId, TopicPartition
+from maxbrod.replicate.ingress.mode import IngressWorkers
 from maxbrod.replicate.ingress.plan import Extent, Mirror
 from maxbrod.replicate.ingress.run import Ingress
-from maxbrod.replicate.ingress.workers import IngressWorkers
 from maxbrod.replicate.link import State
 from maxbrod.replicate.repair import Repair, RepairedPartition, RepairReport, plan_repairs
 from maxbrod.replicate.view import MirroredPartition

@@ -154,8 +154,8 @@ def metrics_page() -> str:
     beats = CollectorRegistry()
     native.BeatMetrics(beats)
     trees = import_module("maxbrod.replicate.seed.metrics")
-    written = trees.EgressCollector(SimpleNamespace(written={}, rewinded={}, lags=None))
-    read = trees.IngressCollector(
+    written = trees.TreeEgressCollector(SimpleNamespace(written={}, rewinded={}, lags=None))
+    read = trees.TreeIngressCollector(
         SimpleNamespace(statuses=list, counts=None, listings=0, listing_ns=0, notification_lag_ms=None)
     )
     single = [each for verb in FIGURES for each in RunMetrics(verb, "").registry.collect()]

@@ -65,13 +65,15 @@ def command(
     *,
     before: Iterable[type[Options]] = (),
     after: Iterable[type[Options]] = (),
+    only: Iterable[str] | None = None,
     without: Iterable[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a function that takes a `Call` a command. Flags: those of `before`, of the verb, and of `after`.
 
-    Parameters of the function besides `call` become parameters of the command.
+    `only` names the options of a verb that shares its section with others. Parameters of the function besides `call`
+    become parameters of the command.
     """
-    own = [each for each in declared(model) if each.name not in {*without}]
+    own = [each for each in declared(model) if (only is None or each.name in only) and each.name not in {*without}]
     shared = [[option for each in models for option in declared(each)] for models in (before, (*after, LogOptions))]
     flags = [*shared[0], *own, *shared[1]]
 

@@ -13,8 +13,6 @@ was stopped, and continues after it was taken for lost, can commit nothing.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 import uuid
 from contextlib import suppress
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod import strict_json
 from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UnavailableError
 from maxbrod.model import TopicPartition, now_ms
-from maxbrod.replicate.lease import NOBODY, RENEWALS, Posted
+from maxbrod.replicate.lease import Lease, Posted
 from maxbrod.replicate.members import Life, read_life
 from maxbrod.replicate.sharing import Share
 
@@ -36,18 +34,18 @@ if TYPE_CHECKING:
 FOLDER: Final = "replication/lease"
 SHARES: Final = "replication/shares"
 _READS: Final = 20
-"""How often to read an object that its holder deletes because it has written the next one."""
+"""The number of attempts to read an object that its holder deletes because it has written the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What the object of the lease says."""
+    """The content of the lease's object."""
 
     number: int
     instance: str | None
-    """Who holds it; None: it was given back."""
+    """The holder; None: it was given back."""
     by: str | None = None
-    """Who wrote it."""
+    """The instance that wrote it."""
     generation: int = 0
     fence: int = 0
     shares: str | None = None
@@ -63,10 +61,8 @@ class Note:
 _FREE: Final = Note(number=0, instance=None)
 
 
-class ArchiveLease:
-    """The lease as one instance sees it. Call `hold` before each piece of work."""
-
-    identity = None
+class ArchiveLease(Lease):
+    """The lease of an archive. Its catalog is fenced by a number."""
 
     def __init__(
         self,
@@ -77,41 +73,24 @@ class ArchiveLease:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`raise_fence` raises the fence of the archive's catalog."""
-        self._storage, self._takeover_s, self._raise_fence, self._clock = storage, takeover_s, raise_fence, clock
-        self.instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.generation = 0
-        """While it is held: the generation that it tells."""
-        self.term = 0
-        """How often this instance has taken it: whoever works by it must look again when that changes."""
-        self.takeovers = 0
-        """How often this instance has taken it from one that was lost."""
+        super().__init__(takeover_s=takeover_s, clock=clock)
+        self._storage, self._raise_fence = storage, raise_fence
+        self._found = _FREE
+        """The newest object, as last read."""
         self._note: Note | None = None
         """This instance's newest object, while it holds the lease."""
         self._division: dict[TopicPartition, Share] = {}
-        self._renewed_at = 0.0
-        self._seen = NOBODY
-        self._seen_at = 0.0
-
-    @property
-    def seen(self) -> Posted:
-        """The lease as last read, while another instance holds it."""
-        return self._seen
 
     @property
     def fence(self) -> int:
         return 0 if self._note is None else self._note.fence
 
-    def hold(self) -> bool:
-        """Whether this instance holds the lease now: take it if it is free, renew it if it is due."""
-        if self.renew():
-            return True
-        found = read_note(self._storage)
-        if found.posted != self._seen:
-            self._seen_at = self._clock()
-        self._seen = found.posted
-        lost = self._clock() - self._seen_at >= self._takeover_s
-        if found.instance not in {None, self.instance} and not lost:
-            return False
+    def _look(self) -> Posted:
+        self._found = read_note(self._storage)
+        return self._found.posted
+
+    def _take(self) -> bool:
+        found = self._found
         # Whoever held it and has not given it back may still be at work, even this instance before an error.
         fence = found.fence + (found.instance is not None)
         try:
@@ -127,25 +106,18 @@ class ArchiveLease:
             self._note = None  # it is taken again, behind another fence
             raise
         self.generation, self._division = found.generation, division
-        self.term += 1
-        self.takeovers += found.instance not in {None, self.instance}
         return True
 
-    def renew(self) -> bool:
-        """Whether it is still held: renew it if it is due."""
+    def _is_held(self) -> bool:
+        return self._note is not None
+
+    def _renew(self) -> bool:
         note = self._note
-        if note is None:
-            return False
-        due = self._clock() - self._renewed_at >= self._takeover_s / RENEWALS
-        if due and not self._put(replace(note, number=note.number + 1)):
+        if note is not None and not self._put(replace(note, number=note.number + 1)):
             self._note = None
         return self._note is not None
 
     def publish(self, changes: Mapping[TopicPartition, Share], generation: int, *, fence: bool) -> bool:
-        """Tell every instance who works on what from now on, all of it at once. False: the lease is lost.
-
-        `fence`: an instance was lost. It can commit nothing more from before anybody is told.
-        """
         note = self._note
         if note is None:
             return False
@@ -171,7 +143,6 @@ class ArchiveLease:
         return True
 
     def division(self) -> tuple[Posted, dict[TopicPartition, Share]]:
-        """The lease and the shares as they are at one moment."""
         for _ in range(_READS):
             note = read_note(self._storage)
             with suppress(ObjectNotFoundError):  # the next one has been told meanwhile
@@ -179,7 +150,6 @@ class ArchiveLease:
         raise UnavailableError("the division of the partitions cannot be read", object_name=note.shares)
 
     def release(self) -> None:
-        """Let another instance take it at once."""
         if self._note is not None:
             self._put(replace(self._note, number=self._note.number + 1, instance=None))
             self._note = None
@@ -203,7 +173,7 @@ class ArchiveLease:
 
 
 def read_note(storage: Storage) -> Note:
-    """What the object with the highest number says."""
+    """Return the content of the object with the highest number."""
     for _ in range(_READS):
         numbers = _numbers(storage)
         if not numbers:

@@ -28,24 +28,20 @@ if TYPE_CHECKING:
     from maxbrod.backup.follow import Interval as EgressInterval
     from maxbrod.config import Config
     from maxbrod.replicate.egress import EgressShare
-    from maxbrod.replicate.ingress.follow import Interval
+    from maxbrod.replicate.ingress.run import IngressInterval
 
 app = typer.Typer(no_args_is_help=True, help="Mirror topics to another cluster through an archive.")
 _FAR: Final = (ClusterOptions, *PLACE)
 _LONG: Final = (SparkOptions, QuietOption, JsonOption)
-_MIRROR: Final = ("link", "rename", "prefix", "offsets", "configs", "groups", "accept_gaps")
-_ROLL: Final = ("min_topics", "roll_bytes", "roll_records", "roll_age", "topic_limits")
-_METRICS: Final = ("metrics_port", "metrics_host", "metrics_names", "metrics_file")
-_LOOK: Final = ("every", "once", "takeover", "rate_bytes_per_s", *_ROLL, *_METRICS)
+_LINK: Final = ("topics", "exclude", "link", "rename", "prefix", "offsets")
+_FOLLOW: Final = ("every", "once", "takeover", "metrics_port", "metrics_host", "metrics_names", "metrics_file")
+_ROLL: Final = ("roll_bytes", "roll_records", "roll_age", "topic_limits")
+_CARRY: Final = ("configs", "groups")
 
 
 @app.command()
 @command(
-    "replicate",
-    ReplicateOptions,
-    before=_FAR,
-    after=_LONG,
-    without=[*_MIRROR, "force", "yes", "rate_bytes_per_s", "ranges", "watch"],
+    "replicate", ReplicateOptions, before=_FAR, after=_LONG, only=["topics", "exclude", "min_topics", *_FOLLOW, *_ROLL]
 )
 def egress(call: Call[ReplicateOptions]) -> None:
     """In the source region: archive topics continuously, with a heartbeat of the source's log ends.
@@ -114,7 +110,13 @@ def egress(call: Call[ReplicateOptions]) -> None:
 
 
 @app.command()
-@command("replicate", ReplicateOptions, before=_FAR, after=_LONG, without=[*_ROLL, "force", "yes", "ranges", "watch"])
+@command(
+    "replicate",
+    ReplicateOptions,
+    before=_FAR,
+    after=_LONG,
+    only=[*_LINK, *_CARRY, "accept_gaps", "rate_bytes_per_s", *_FOLLOW],
+)
 def ingress(call: Call[ReplicateOptions]) -> None:
     """In the destination region: follow an archive, and append what it holds to mirrors, exactly once.
 
@@ -135,7 +137,7 @@ def ingress(call: Call[ReplicateOptions]) -> None:
     from maxbrod.cli.metrics import exporting  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-    from maxbrod.replicate.ingress.follow import follow_archive  # noqa: PLC0415
+    from maxbrod.replicate.ingress.run import follow_archive  # noqa: PLC0415
     from maxbrod.replicate.metrics import IngressMetrics, problem_of  # noqa: PLC0415
 
     stop, show = threading.Event(), IngressPrinter(quiet=call.quiet, as_json=call.as_json)
@@ -145,7 +147,7 @@ def ingress(call: Call[ReplicateOptions]) -> None:
         undo.enter_context(stopping_by_signals(stop))
         ended = undo.enter_context(exporting(metrics.registry, call.options, every_s=call.options.every))
 
-        def report(interval: Interval) -> None:
+        def report(interval: IngressInterval) -> None:
             metrics.observe(interval)
             ended(problem_of(interval))
             show(interval)
@@ -156,13 +158,7 @@ def ingress(call: Call[ReplicateOptions]) -> None:
 
 
 @app.command()
-@command(
-    "replicate",
-    ReplicateOptions,
-    before=_FAR,
-    after=(JsonOption,),
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "yes", "ranges"],
-)
+@command("replicate", ReplicateOptions, before=_FAR, after=(JsonOption,), only=[*_LINK, "watch"])
 def status(call: Call[ReplicateOptions]) -> None:
     """At the destination: the state and the lag of every mirrored partition. The source is not asked.
 
@@ -179,7 +175,7 @@ def status(call: Call[ReplicateOptions]) -> None:
     if options.watch is None:
         raise typer.Exit(_show_status(call))
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415 - only to watch
-    from maxbrod.replicate.ingress.follow import may_come, wait_unless  # noqa: PLC0415
+    from maxbrod.replicate.ingress.run import may_come, wait_unless  # noqa: PLC0415
 
     stop = threading.Event()
     code, going_on = EXIT_DONE, True
@@ -203,39 +199,21 @@ def status(call: Call[ReplicateOptions]) -> None:
 
 
 @app.command()
-@command(
-    "replicate",
-    ReplicateOptions,
-    before=_FAR,
-    after=(JsonOption,),
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "yes", "ranges", "watch"],
-)
+@command("replicate", ReplicateOptions, before=_FAR, after=(JsonOption,), only=_LINK)
 def pause(call: Call[ReplicateOptions]) -> None:
     """Pause the selected topics: ingress appends nothing to them until they are resumed."""
     _order(call, "pause", "paused")
 
 
 @app.command()
-@command(
-    "replicate",
-    ReplicateOptions,
-    before=_FAR,
-    after=(JsonOption,),
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "yes", "ranges", "watch"],
-)
+@command("replicate", ReplicateOptions, before=_FAR, after=(JsonOption,), only=_LINK)
 def resume(call: Call[ReplicateOptions]) -> None:
     """Resume paused topics where they stopped."""
     _order(call, "run", "resumed")
 
 
 @app.command()
-@command(
-    "replicate",
-    ReplicateOptions,
-    before=_FAR,
-    after=(JsonOption,),
-    without=[*_LOOK, "accept_gaps", "yes", "ranges", "watch"],
-)
+@command("replicate", ReplicateOptions, before=_FAR, after=(JsonOption,), only=[*_LINK, *_CARRY, "force"])
 def promote(call: Call[ReplicateOptions]) -> None:
     """At the destination: end the link, and make the selected mirrors ordinary topics that producers may write to.
 
@@ -258,13 +236,7 @@ def promote(call: Call[ReplicateOptions]) -> None:
 
 
 @app.command(name="fail-back")
-@command(
-    "replicate",
-    ReplicateOptions,
-    before=_FAR,
-    after=_LONG,
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "yes", "ranges", "watch"],
-)
+@command("replicate", ReplicateOptions, before=_FAR, after=_LONG, only=_LINK)
 def fail_back(call: Call[ReplicateOptions]) -> None:
     """At the old source: let it become the mirror of what was promoted, at the same offsets.
 
@@ -294,13 +266,7 @@ def fail_back(call: Call[ReplicateOptions]) -> None:
 
 
 @app.command()
-@command(
-    "replicate",
-    ReplicateOptions,
-    before=_FAR,
-    after=_LONG,
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "ranges", "watch"],
-)
+@command("replicate", ReplicateOptions, before=_FAR, after=_LONG, only=[*_LINK, "yes"])
 def repair(call: Call[ReplicateOptions]) -> None:
     """At the destination: let faulted mirrors go on that are what the archive has, or mirror them anew.
 
@@ -327,13 +293,7 @@ def repair(call: Call[ReplicateOptions]) -> None:
 
 
 @app.command()
-@command(
-    "replicate",
-    ReplicateOptions,
-    before=_FAR,
-    after=_LONG,
-    without=[*_LOOK, "configs", "groups", "accept_gaps", "force", "yes", "watch"],
-)
+@command("replicate", ReplicateOptions, before=_FAR, after=_LONG, only=[*_LINK, "ranges"])
 def verify(call: Call[ReplicateOptions]) -> None:
     """At the destination: compare mirrors with the archive, every record, while both go on.
 

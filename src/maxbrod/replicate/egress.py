@@ -101,15 +101,15 @@ def follow_source(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressShare:
-    """What one instance has, as it knows before an interval."""
+    """The share of one instance, as it knows it before an interval."""
 
     leads: bool
     leader: str | None
     """The instance that leads, if it is another one."""
     any: bool
-    """Whether it has anything to do; otherwise it stands by."""
+    """True if it has anything to do; otherwise it stands by."""
     takeovers: int
-    """How many instances it has known to be lost, whose partitions were given to others."""
+    """The number of instances that it has known to be lost, whose partitions were given to others."""
 
 
 class _Either(threading.Event):
@@ -149,7 +149,7 @@ class _Sharing:
         self.shares.leave()
 
     def look(self) -> bool:
-        """Whether this instance has anything to do now."""
+        """True if this instance has anything to do now."""
         shares = self.shares
         shares.look()
         if shares.leads:
@@ -223,7 +223,7 @@ def _wait_for_share(sharing: _Sharing, stop: threading.Event, options: Replicate
 
 
 def _idle() -> Interval:
-    """What a command reports that was stopped while it stood by."""
+    """Return the interval of a command that was stopped while it stood by."""
     return Interval(
         number=0,
         started_at_ms=now_ms(),

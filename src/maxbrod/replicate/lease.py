@@ -1,10 +1,10 @@
-"""The lease of a link at its destination: the instance that has it leads, and says which instance works on what.
+"""Leases: the instance that has one leads, and says which instance works on what. And the lease of a link.
 
-The lease is a committed offset of the link's lease group. It and the shares of the instances, which are offsets of the
-same group, are only ever committed in transactions of the link's transactional id. A coordinator gives that id to one
-producer at a time: taking the lease fences the holder before, so that it can neither renew nor divide anything,
-however long it slept. A holder that has not renewed the lease for some time, as measured by the clock of the one that
-waits, has lost it to whoever takes it first.
+The lease of a link is a committed offset of its lease group at the destination. It and the shares of the instances,
+which are offsets of the same group, are only ever committed in transactions of the link's transactional id. A
+coordinator gives that id to one producer at a time: taking the lease fences the holder before, so that it can neither
+renew nor divide anything, however long it slept. A holder that has not renewed the lease for some time, as measured by
+the clock of the one that waits, has lost it to whoever takes it first.
 
 The lease keeps instances from working against each other. It is not what makes ingress exactly once: sequence numbers
 do that, also in the moments after a takeover.
@@ -17,6 +17,7 @@ import os
 import socket
 import time
 import uuid
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -55,25 +56,103 @@ class Posted:
     """The lease as it was last read."""
 
     instance: str | None
-    """Who holds it; None: nobody."""
+    """The holder; None: nobody."""
     count: int
-    """How often it was renewed."""
+    """The number of renewals."""
     generation: int = 0
-    """Of the division into shares. It grows with each change."""
+    """The number of the division into shares. It grows with each change."""
     producer: ProducerIdentity | None = None
     """The producer of markers. Its epoch grows whenever an instance is lost."""
     fence: int = 0
-    """Of an archive's catalog: the claim of those who follow this division."""
+    """The fence of an archive's catalog: the claim of those who follow this division."""
 
 
 NOBODY: Final = Posted(instance=None, count=0)
 
 
-class Lease:
-    """The lease as one instance sees it. Call `hold` before each piece of work."""
+class Lease(ABC):
+    """A lease as one instance sees it. Call `hold` before each piece of work.
 
-    fence = 0
-    """Brokers fence by the epochs of producers."""
+    It decides who may take it and when it is due. Stores differ in how they fence the holder before.
+    """
+
+    def __init__(self, *, takeover_s: float, clock: Callable[[], float]) -> None:
+        self._takeover_s, self._clock = takeover_s, clock
+        self.instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.generation = 0
+        """While it is held: the generation that it tells. Set it after it was taken."""
+        self.term = 0
+        """The number of times that this instance has taken it: whoever works by it looks again when that changes."""
+        self.takeovers = 0
+        """The number of times that this instance has taken it from one that was lost."""
+        self.seen = NOBODY
+        """The lease as last read, while another instance holds it."""
+        self._seen_at = self._renewed_at = 0.0
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """The producer of the lease, while it is held. What it writes is refused once another instance has written."""
+        return None
+
+    @property
+    def fence(self) -> int:
+        """The fence of an archive's catalog, while it is held."""
+        return 0
+
+    def hold(self) -> bool:
+        """True if this instance holds the lease now: take it if it is free, renew it if it is due."""
+        if self.renew():
+            return True
+        seen = self._look()
+        if seen != self.seen:
+            self._seen_at = self._clock()
+        self.seen = seen
+        free = seen.instance in {None, self.instance}
+        if not free and self._clock() - self._seen_at < self._takeover_s:
+            return False
+        if not self._take():
+            return False
+        self.term += 1
+        self.takeovers += not free
+        return True
+
+    def renew(self) -> bool:
+        """True if it is still held: renew it if it is due."""
+        due = self._clock() - self._renewed_at >= self._takeover_s / RENEWALS
+        return self._is_held() and (not due or self._renew())
+
+    @abstractmethod
+    def publish(self, changes: Mapping[TopicPartition, Share], generation: int, *, fence: bool) -> bool:
+        """Tell every instance who works on what from now on, all of it at once. False: the lease is lost.
+
+        `fence`: an instance was lost. Whatever it still does must be refused before anybody is told.
+        """
+
+    @abstractmethod
+    def division(self) -> tuple[Posted, dict[TopicPartition, Share]]:
+        """The lease and the shares as they are at one moment."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let another instance take the lease at once."""
+
+    @abstractmethod
+    def _look(self) -> Posted: ...
+
+    @abstractmethod
+    def _take(self) -> bool:
+        """Fence whoever held it, and take it. False: another instance was faster."""
+
+    @abstractmethod
+    def _is_held(self) -> bool: ...
+
+    @abstractmethod
+    def _renew(self) -> bool:
+        """False: it is lost."""
+
+
+class LinkLease(Lease):
+    """The lease of a link. Brokers fence by the epochs of producers."""
 
     def __init__(
         self,
@@ -86,64 +165,37 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`read` returns the lease's committed offset, and may return others of its group."""
+        super().__init__(takeover_s=takeover_s, clock=clock)
         self._client, self._link, self._read = client, link, read or self._read_lease
-        self._takeover_s, self._patience_s, self._clock = takeover_s, patience_s, clock
-        self.instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.generation = 0
-        """While it is held: the generation that it tells. Set it after it was taken."""
-        self.term = 0
-        """How often this instance has taken it: whoever works by it must look again when that changes."""
-        self.takeovers = 0
-        """How often this instance has taken it from one that was lost."""
+        self._patience_s = patience_s
         self._held: Transaction | None = None
-        self._renewed_at = 0.0
         self._count = 0
-        self._seen = NOBODY
-        self._seen_at = 0.0
-
-    @property
-    def seen(self) -> Posted:
-        """The lease as last read, while another instance holds it."""
-        return self._seen
 
     @property
     def identity(self) -> ProducerIdentity | None:
-        """The producer of the lease, while it is held. What it writes is refused once another instance has written."""
         return None if self._held is None else self._held.identity
 
-    def hold(self) -> bool:
-        """Whether this instance holds the lease now: take it if it is free, renew it if it is due."""
-        if self.renew():
-            return True
-        seen = read_posted(self._read())
-        if (seen.instance, seen.count) != (self._seen.instance, self._seen.count):
-            self._seen_at = self._clock()
-        self._seen = seen
-        if seen.instance not in {None, self.instance} and self._clock() - self._seen_at < self._takeover_s:
-            return False
+    def _look(self) -> Posted:
+        return read_posted(self._read())
+
+    def _take(self) -> bool:
         self._held = begin(self._client, self._link.group_id, timeout_ms=_TIMEOUT_MS)
         # Whoever held it can commit nothing more: what it has committed until then is read now.
-        last = read_posted(self._read())
+        last = self._look()
         self._count, self.generation = last.count, last.generation
-        if not self._commit(self.instance):
-            return False
-        self.term += 1
-        self.takeovers += seen.instance not in {None, self.instance}
-        return True
+        return self._commit(self.instance)
 
-    def renew(self) -> bool:
-        """Whether it is still held: renew it if it is due."""
-        fresh = self._clock() - self._renewed_at < self._takeover_s / RENEWALS
-        return (self._held is not None and fresh) or self._commit(self.instance)
+    def _is_held(self) -> bool:
+        return self._held is not None
+
+    def _renew(self) -> bool:
+        return self._commit(self.instance)
 
     def publish(self, changes: Mapping[TopicPartition, Share], generation: int, *, fence: bool) -> bool:
-        """Tell every instance who works on what from now on, all of it at once. False: the lease is lost.
-
-        `fence`: an instance was lost. Markers get a new epoch, after which brokers refuse those of the old one.
-        """
+        # Markers get a new epoch, after which brokers refuse those of the old one.
         if fence and self._commit(self.instance):
             self._held = begin(self._client, self._link.group_id, timeout_ms=_TIMEOUT_MS)
-            last = read_posted(self._read())
+            last = self._look()
             if (last.instance, last.count) != (self.instance, self._count):
                 self._held = None  # another instance has taken it meanwhile, and may have divided anew
         self.generation = generation
@@ -154,12 +206,10 @@ class Lease:
             raise
 
     def division(self) -> tuple[Posted, dict[TopicPartition, Share]]:
-        """The lease and the shares as they are at one moment."""
         offsets = read_committed(self._client, self._link.lease_id, patience_s=self._patience_s)
         return read_posted(offsets), read_shares(offsets)
 
     def release(self) -> None:
-        """Let another instance take the lease at once."""
         self._commit(None)
         self._held = None
 

@@ -109,7 +109,7 @@ class Link:
         return f"{self.group_id}{_SOURCE_SIGN}{where.topic}-{where.partition}{_SOURCE_SIGN}{source}"
 
     def restore_id(self, topic_id: str) -> str:
-        """What appended records of a source topic name in their headers."""
+        """The id that appended records of a source topic name in their headers."""
         return f"{self.group_id}.{topic_id}"
 
     @property
@@ -130,7 +130,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendPlace:
-    """How far a link has come that appends at the next free offsets."""
+    """The position of a link that appends at the next free offsets."""
 
     topic_id: str
     """The id of the destination topic."""
@@ -148,7 +148,7 @@ class AppendPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What ingress last knew of one destination partition."""
+    """The state of one destination partition as ingress last knew it."""
 
     topic_id: str
     """The id of the source topic."""
@@ -185,7 +185,7 @@ class Mark:
         )
 
     def same_as(self, other: Mark | None) -> bool:
-        """Whether only the time differs."""
+        """True if only the time differs."""
         return other is not None and replace(self, at_ms=other.at_ms, version=other.version) == other
 
 
@@ -213,12 +213,12 @@ def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]
 
 
 def is_position_of(mark: Mark | None, source: str) -> bool:
-    """Whether a mark says how far the link has come with this source topic; those of mirrors name none."""
+    """True if a mark says how far the link has come with this source topic; those of mirrors name none."""
     return mark is not None and mark.source in {None, source}
 
 
 def origin(cluster_id: str, topic: str = "*") -> str:
-    """Where appended records have been, as their headers name it; `*`: a topic whose name is not known.
+    """A place where appended records have been, as their headers name it; `*`: a topic whose name is not known.
 
     A record that comes back to a topic in which it has been is left out, so that it never circles.
     """
@@ -231,7 +231,7 @@ def been_there(cluster_id: str, topic: str) -> tuple[str, ...]:
 
 
 class Order(StrEnum):
-    """What an operator ordered for a topic."""
+    """An order of an operator for a topic."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -277,7 +277,7 @@ def read_orders(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Orde
 
 
 def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
-    """Where the mirrors of a cluster ended, from the orders in its snapshot."""
+    """Return the ends of the promoted mirrors of a cluster, from the orders in its snapshot."""
     controls = (each for each in groups if each.group_id.startswith(GROUP_PREFIX) and _is_control(each))
     orders = (order for group in controls for order in read_orders(group.offsets or ()).items())
     return {where: given.end for where, given in orders if given.order is Order.PROMOTE and given.end is not None}

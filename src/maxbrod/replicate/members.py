@@ -34,7 +34,7 @@ FOLDER: Final = "replication/members"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """What an instance of egress has said: that it lived then, and after which silence others take over."""
+    """A sign of life of an instance of egress: when it lived, and after which silence others take over."""
 
     at_ms: int
     takeover_ms: int
@@ -51,7 +51,7 @@ class Member:
     slot: int
     """At a destination, the partition of the offsets topic that its offset stands at. It means nothing else."""
     count: int
-    """How often it has said that it lives."""
+    """The number of its signs of life."""
     heard: int
     """The generation of the division that it follows. It works on nothing of an earlier one."""
 
@@ -77,7 +77,7 @@ class Members(ABC):
         self._told, self._told_at = heard, now
 
     def leave(self) -> None:
-        """Say that this instance is a member no more."""
+        """End the membership of this instance."""
         self._take_back()
         self._told = None
 
@@ -91,7 +91,7 @@ class Members(ABC):
     def _read(self) -> list[Member]: ...
 
     def watch(self) -> None:
-        """Look who lives."""
+        """Read the member list."""
         now, found = self._clock(), self._read()
         self._seen = {
             each.instance: (each, before[1] if (before := self._seen.get(each.instance)) and before[0] == each else now)
@@ -139,7 +139,7 @@ class ArchiveMembers(Members):
 
 
 def read_lives(storage: Storage) -> dict[str, Life | None]:
-    """What the instances that follow another one have last said, for whoever looks only once."""
+    """Return the last signs of life of the instances that follow another one, for whoever looks only once."""
     return {member.instance: life for member, life in _read_notes(storage)}
 
 

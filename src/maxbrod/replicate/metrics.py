@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from maxbrod.backup.report import BackupReport
     from maxbrod.replicate.egress import EgressShare
-    from maxbrod.replicate.ingress.follow import Interval
+    from maxbrod.replicate.ingress.run import IngressInterval
 
 _DURATIONS_S: Final = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
 
@@ -97,7 +97,7 @@ class IngressMetrics:
         self._topics: tuple[str, ...] = ()
         self._taken_over = 0
 
-    def observe(self, interval: Interval) -> None:
+    def observe(self, interval: IngressInterval) -> None:
         self._failures.set(interval.failures)
         report = interval.report
         self._intervals.labels(_result_of(interval)).inc()
@@ -166,7 +166,7 @@ class BeatMetrics:
             self._beats.labels(result)
 
     def share(self, share: EgressShare) -> None:
-        """What this instance has, before an interval."""
+        """Observe the share of this instance, before an interval."""
         self._standing_by.set(not share.any)
         self._leads.set(share.leads)
         self._takeovers.inc(max(share.takeovers - self._taken_over, 0))
@@ -185,8 +185,8 @@ class BeatMetrics:
             self._last.set(at_ms / 1000)
 
 
-def problem_of(interval: Interval) -> str | None:
-    """Why an interval was not complete; None if it was, or if other instances do the work."""
+def problem_of(interval: IngressInterval) -> str | None:
+    """Return the reason why an interval was not complete; None if it was, or if other instances do the work."""
     if interval.error is not None:
         return str(interval.error)
     if interval.report is None or interval.report.standby_for is not None or interval.exit_code == EXIT_DONE:
@@ -197,7 +197,7 @@ def problem_of(interval: Interval) -> str | None:
     return f"{bad.topic}-{bad.partition}: {bad.state}" + (f": {bad.why}" if bad.why else "")
 
 
-def _result_of(interval: Interval) -> str:
+def _result_of(interval: IngressInterval) -> str:
     if interval.error is not None:
         return "failed"
     if interval.report is not None and interval.report.standby_for is not None:

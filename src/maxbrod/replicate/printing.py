@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maxbrod.model import TopicPartition
-    from maxbrod.replicate.ingress.follow import Interval
+    from maxbrod.replicate.ingress.run import IngressInterval
     from maxbrod.replicate.promote import PromoteReport
     from maxbrod.replicate.repair import RepairReport
     from maxbrod.replicate.report import FailBackReport
@@ -48,7 +48,7 @@ def _print_lacking(lines: Sequence[str], print_one: Callable[[str], None] = prin
 
 def print_ways_back(report: FailBackReport) -> None:
     headings = ("*topic", "partition", "end", "to come", "diverged", "why not")
-    shown = new_table(f"The way back: link {report.link}", *headings)
+    shown = new_table(f"Fail-back: link {report.link}", *headings)
     for partition in report.partitions:
         diverged = "" if partition.diverged is None else f"{partition.diverged[0]:,} to {partition.diverged[1] - 1:,}"
         if partition.diverged_records:
@@ -127,7 +127,7 @@ def _partitions_table(title: str, partitions: Sequence[PartitionStatus]) -> Any:
 
 
 def _are_joined(partitions: Sequence[PartitionStatus]) -> bool:
-    """Whether several source topics have one destination, which then does not tell what a line is about."""
+    """True if several source topics have one destination, which then does not tell what a line is about."""
     return len({(partition.topic, partition.partition) for partition in partitions}) < len(partitions)
 
 
@@ -206,7 +206,7 @@ class IngressPrinter:
         self._told: set[tuple[str, int, str]] = set()
         self._told_once: set[str] = set()
 
-    def __call__(self, interval: Interval) -> None:
+    def __call__(self, interval: IngressInterval) -> None:
         if self._as_json:
             print_json_line(interval.as_dict())
             return

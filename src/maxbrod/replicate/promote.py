@@ -60,7 +60,7 @@ class PromoteReport:
     partitions: tuple[PartitionStatus, ...]
     """`end` is where the mirror ended, `lag_records` what had not arrived."""
     fenced: bool
-    """Whether brokers refuse whatever an ingress may still send."""
+    """True if brokers refuse whatever an ingress may still send."""
     groups: int
     unmatched: tuple[str, ...] = ()
     """Names and patterns that no archived topic matches."""
@@ -73,7 +73,7 @@ class PromoteReport:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why more may be missing than the heartbeat and the logs tell."""
+        """The reason why more may be missing than the heartbeat and the logs tell."""
         troubled = [partition for partition in self.partitions if partition.why]
         found = [
             f"{each.topic}-{each.partition}: {'faulted: ' if each.state is State.PROMOTED else ''}{each.why}"

@@ -38,7 +38,7 @@ _OPERATION: Final = "repair"
 
 
 class Repair(StrEnum):
-    """What becomes of a faulted partition."""
+    """The fate of a faulted partition."""
 
     GO_ON = "go on"
     """Its log has what the archive has: ingress continues at its end."""
@@ -157,7 +157,7 @@ def plan_repairs(
     *,
     foreign: Collection[str],
 ) -> list[RepairedPartition]:
-    """What to do about each faulted partition. `foreign` are topics that begin with records of others. Pure."""
+    """Decide about each faulted partition. `foreign` are topics that begin with records of others. Pure."""
     pairs = (
         {}
         if compared is None
@@ -220,7 +220,7 @@ def _why_not_anew(
     pairs: Mapping[tuple[str, int], PartitionComparison],
     foreign: Collection[str],
 ) -> str | None:
-    """Why the topic must not be deleted: it is not the link's, or the archive does not give back what it has."""
+    """Return why the topic must not be deleted: it is not the link's, or the archive does not give back what it has."""
     if faulted.where.topic in foreign:
         return "the topic begins with records that the link has not written: it may be no mirror at all"
     for partition in partitions:
@@ -244,7 +244,7 @@ def _compare(
     session: Session | None,
     on_progress: OnProgress,
 ) -> CompareReport | None:
-    """As `verify` does, what both sides have; None: nothing."""
+    """Compare what both sides have, as `verify` does; None: nothing."""
     ranges = []
     for partition in partitions:
         if (log := logs.get(partition.where)) is not None:
@@ -258,7 +258,7 @@ def _compare(
 
 
 def _is_own(client: KafkaClient, link: Link, where: TopicPartition, log: LogExtent) -> bool:
-    """Whether the link has written the first records of a log. Markers tell nothing: every transaction leaves some."""
+    """True if the link has written the first records of a log. Markers tell nothing: every transaction leaves some."""
     chunks = read_range(client, where, log.start, log.end, floor=0, read_committed=False) if not log.empty else ()
     for chunk in chunks:
         producers = chunk.headers["producer_id"][~chunk.headers.control]

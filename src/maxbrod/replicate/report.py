@@ -1,4 +1,4 @@
-"""What replication reports: a state and a lag for each partition. Pure."""
+"""The reports of replication: a state and a lag for each partition. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WELL: Final = frozenset({State.IN_STEP, State.CATCHING_UP, State.PAUSED, State.PROMOTED, State.OWN, State.SOURCE_GONE})
 NEVER_ARCHIVED: Final = frozenset(GapReason) - {GapReason.COMPACTED, GapReason.PRUNED}
-"""Why records that the source had may never have been in the archive. Those that were pruned have been there."""
+"""Reasons why records of the source may never have been in the archive. Those that were pruned have been there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class IngressReport:
     heartbeat_ms: int | None = None
     """When egress wrote the newest heartbeat that has arrived; None: there is none."""
     leads: bool = False
-    """Whether this instance leads: it makes topics ready, carries groups, and divides the partitions."""
+    """True if this instance leads: it makes topics ready, carries groups, and divides the partitions."""
     takeovers: int = 0
     """How many instances this one has known to be lost, whose work was taken over."""
     standby_for: str | None = None
@@ -216,7 +216,7 @@ class FailBackReport:
     """False: records before the promotion differ. None: they were not compared,
     because a link that appends does not depend on it."""
     ready: bool
-    """Whether ingress may continue the topics now."""
+    """True if ingress may continue the topics now."""
     differences: tuple[Difference, ...] = ()
     """The first records before the promotion that differ. Their source is the archive."""
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What one instance may work on: it leads and divides the partitions, or follows the one that does.
+"""The share of one instance: it leads and divides the partitions, or follows the one that does.
 
 The leader holds the lease, of a link at its destination or of an archive. It divides the partitions among the instances
 that live, itself included. While it is alone it has all of them, and writes no shares. A thread keeps the lease, or the
@@ -11,11 +11,11 @@ import math
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.replicate.lease import RENEWALS, Lease, Posted
+from maxbrod.replicate.lease import RENEWALS, Lease, LinkLease, Posted
 from maxbrod.replicate.members import LinkMembers, Members
 from maxbrod.replicate.sharing import Share, divide, next_step
 
@@ -31,31 +31,10 @@ _TELL_AGAIN_S: Final = 86_400.0
 """Brokers forget an offset that was committed a week ago."""
 
 
-class AnyLease(Protocol):
-    """What shares need of a lease: see `Lease`, which is one of a link, and `ArchiveLease`."""
-
-    instance: str
-    generation: int
-    term: int
-    takeovers: int
-
-    @property
-    def seen(self) -> Posted: ...
-    @property
-    def identity(self) -> ProducerIdentity | None: ...
-    @property
-    def fence(self) -> int: ...
-    def hold(self) -> bool: ...
-    def renew(self) -> bool: ...
-    def release(self) -> None: ...
-    def publish(self, changes: Mapping[TopicPartition, Share], generation: int, *, fence: bool) -> bool: ...
-    def division(self) -> tuple[Posted, dict[TopicPartition, Share]]: ...
-
-
 def shares_of_link(kafka: KafkaConfig, link: Link, *, takeover_s: float, patience_s: float) -> Shares:
     """The shares of an instance of a link. Its connections close when it leaves."""
     client = KafkaClient(kafka)
-    lease = Lease(client, link, takeover_s=takeover_s, patience_s=patience_s)
+    lease = LinkLease(client, link, takeover_s=takeover_s, patience_s=patience_s)
     members = LinkMembers(client, link, lease.instance, takeover_s=takeover_s, patience_s=patience_s)
     return Shares(lease, members, takeover_s=takeover_s, tell_again_s=_TELL_AGAIN_S, close=client.close)
 
@@ -65,7 +44,7 @@ class Shares:
 
     def __init__(
         self,
-        lease: AnyLease,
+        lease: Lease,
         members: Members,
         *,
         takeover_s: float,
@@ -73,14 +52,14 @@ class Shares:
         tell_again_s: float = math.inf,
         close: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tell_again_s`: what is told is forgotten if it is not told again after this time."""
+        """`tell_again_s`: entries of the division expire unless they are renewed after this time."""
         self._lease, self._members, self._takeover_s, self._clock = lease, members, takeover_s, clock
         self._tell_again_s, self._close = tell_again_s, close
         self.leads = False
         self.generation = 0
-        """Of the division that this instance follows. It differs after each change of its share."""
+        """The number of the division that this instance follows. It differs after each change of its share."""
         self.settled = False
-        """Whether the leader has nothing to divide or to hand over."""
+        """True if the leader has nothing to divide or to hand over."""
         self._shares: dict[TopicPartition, Share] = {}
         self._producer: ProducerIdentity | None = None
         self._fence = 0
@@ -115,12 +94,12 @@ class Shares:
 
     @property
     def instances(self) -> int:
-        """How many live, as far as this one knows. Only the leader knows all of them."""
+        """The number of living instances, as far as this one knows. Only the leader knows all of them."""
         return 1 + len(self._members.living())
 
     @property
     def takeovers(self) -> int:
-        """How often this instance has taken over, or divided, the work of one that was lost."""
+        """The number of lost instances whose work this one has taken over or divided."""
         return self._lost + self._lease.takeovers
 
     @property
@@ -135,16 +114,16 @@ class Shares:
 
     @property
     def whole(self) -> bool:
-        """Whether this instance has everything."""
+        """True if this instance has everything."""
         return self.leads and all(share.owner == self.instance for share in self._shares.values())
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to do for this instance."""
+        """True if there is anything to do for this instance."""
         return self.leads or any(share.owner == self.instance for share in self._shares.values())
 
     def has(self, where: TopicPartition) -> bool:
-        """Whether this instance works on the partition. The leader has what was given to nobody yet."""
+        """True if this instance works on the partition. The leader has what was given to nobody yet."""
         share = self._shares.get(where)
         return self.leads if share is None else share.owner == self.instance
 
@@ -212,7 +191,7 @@ class Shares:
             self._close()
 
     def _lead(self) -> None:
-        """What the leader before this one has divided stays as it is, until it is divided anew."""
+        """Keep the division of the leader before this one, until it is divided anew."""
         _, self._shares = self._lease.division()
         self.generation, self._fence = self._lease.generation, self._lease.fence
         self._told_at, self.settled = self._clock(), False

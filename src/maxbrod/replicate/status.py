@@ -42,7 +42,7 @@ class EgressInstance:
 
     instance: str
     leads: bool
-    """Whether it leads, as far as it lives."""
+    """True if it leads, as far as it lives."""
     partitions: tuple[TopicPartition, ...] | None
     """None: all that are selected there."""
     reported_ms: int | None = None
@@ -126,7 +126,7 @@ def link_status(config: Config) -> LinkStatus:
 
 
 def egress_instances(storage: Storage, at_ms: int) -> tuple[EgressInstance, ...]:
-    """Who archives what. A copy of an archive may lack it, or have one of several objects: then nothing is known."""
+    """Return the instances of egress. A copy of an archive may lack some of their objects: then nothing is known."""
     try:
         note = read_note(storage)
         shares = read_division(storage, note)
@@ -158,7 +158,7 @@ def egress_instances(storage: Storage, at_ms: int) -> tuple[EgressInstance, ...]
 def destination_ends(
     client: KafkaClient, partitions: Sequence[MirroredPartition], *, patience_s: float
 ) -> dict[TopicPartition, int | None]:
-    """Where the logs of mirrors that exist end; None: unknown, because the partition has no leader."""
+    """Return the log ends of mirrors that exist; None: unknown, because the partition has no leader."""
     deadline = Deadline.after(patience_s)
     while True:
         known = existing(client, partitions)
@@ -200,7 +200,7 @@ def tell_foreign(
 
 
 def existing(client: KafkaClient, partitions: Sequence[MirroredPartition]) -> dict[TopicPartition, int | None]:
-    """Those that the destination has, and the brokers that lead them; None: none does now."""
+    """Return the partitions that the destination has, with the brokers that lead them; None: none does now."""
     present = client.metadata(sorted({partition.where.topic for partition in partitions})).topics
     return {
         partition.where: present[partition.where.topic].partitions[partition.where.partition].leader
@@ -225,7 +225,7 @@ def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapp
 
 
 def fault_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> str | None:
-    """Why what the destination has up to `end` cannot be called the source's; None: nothing is known against it."""
+    """Return why the destination's records up to `end` may not be the source's; None: nothing is known against it."""
     if mark is not None and mark.state is State.FAULTED:
         return mark.why
     if mark is not None and mark.append is not None:

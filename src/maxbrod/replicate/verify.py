@@ -46,7 +46,7 @@ class Verification:
     ranges: tuple[OffsetRange, ...]
     """Offsets of the source."""
     uncompared: tuple[OffsetRange, ...] = ()
-    """What was asked for, and the mirror or the archive does not have."""
+    """Ranges that were asked for, and that the mirror or the archive does not have."""
 
     @property
     def exit_code(self) -> int:
@@ -174,7 +174,7 @@ def appended_logs(
     marks: Mapping[PositionKey, Mark],
     ranges: Sequence[OffsetRange],
 ) -> dict[TopicPartition, BroughtLog]:
-    """What to read at the destination for each range of a source partition, by source partition."""
+    """Return the ranges to read at the destination for each range of a source partition, by source partition."""
     wanted = {each.where: (each.first or 0, each.end or 0) for each in ranges}
     chosen = [each for each, _ in partitions if each.source_where in wanted]
     starts = list_offsets(client, dict.fromkeys([each.where for each in chosen], EARLIEST), deadline=view.deadline())

@@ -64,7 +64,7 @@ class MirroredPartition:
     adopted_end: int | None = None
     """The end of a log that others have written and that is known to have the source's records."""
     promoted_end: int | None = None
-    """Where a mirror with exact offsets ended when it was promoted: since then its log grows by what others write."""
+    """The end of a mirror with exact offsets when it was promoted: since then its log grows by what others write."""
     state: State = State.IN_STEP
     why: str | None = None
     bytes: int = 0
@@ -76,9 +76,13 @@ class MirroredPartition:
     def key(self) -> PositionKey:
         return self.mirror.source.name, self.where
 
-    def lacks_pruned(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Only the interval that makes holes of them knows that the destination did not have them before."""
-        pruned = (Lacking(first_offset=first, end_offset=end, reason=GapReason.PRUNED) for first, end in ranges)
+    def lacks(self, portion: Portion) -> None:
+        """Take over what is known about the portion of the archive that the destination lacks."""
+        self.bytes, self.state = portion.bytes, State.CATCHING_UP
+        if portion.lost is not None:
+            self.state, self.why = State.LOST_RANGE, portion.why_lost
+        # Only the interval that makes holes of pruned offsets knows that the destination did not have them before.
+        pruned = (Lacking(first_offset=first, end_offset=end, reason=GapReason.PRUNED) for first, end in portion.pruned)
         self.lacking = tuple(sorted((*self.lacking, *pruned), key=lambda each: each.first_offset))
 
     @property
@@ -198,7 +202,7 @@ class LinkView:
         return marks
 
     def positions(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]:
-        """How far a link that appends has come with each partition. The mark of a mirror is there, too: in the way."""
+        """Return the positions of a link that appends, and the marks of mirrors that are in its way."""
         known, link = self.marks(), self.link()
         found = {
             partition.key: known[partition.where]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendSettings:
-    """What every task needs besides its items. Holds secrets."""
+    """The settings of every task. Holds secrets."""
 
     link: str
     archive_url: str
@@ -52,7 +52,7 @@ class AppendSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendItem:
-    """What to append to one partition: the source offsets from where the link has come to `end`."""
+    """The work on one partition: append the source offsets from the link's position to `end`."""
 
     where: TopicPartition
     topic_id: str
@@ -60,15 +60,15 @@ class AppendItem:
     source_topic: str
     source_id: str
     joined: bool
-    """Whether the link appends other source topics to the same topic."""
+    """True if the link appends other source topics to the same topic."""
     origins: tuple[str, ...]
     """The ids of the clusters that the records come from, the nearest first."""
     start: int
-    """Where a link begins that was never here."""
+    """The source offset that a new link begins with."""
     position: int | None
-    """Where the link was when this was planned; None: it has no mark."""
+    """The position of the link when this was planned; None: it has no mark."""
     begins: bool
-    """Whether an operator says that the link was never here."""
+    """True if an operator says that the link was never here."""
     end: int
     archive_end: int
     batch_bytes_max: int
@@ -109,7 +109,7 @@ class Piece:
     leader_epoch: int
     """That of the last batch; -1: unknown."""
     whole: bool
-    """Whether no transaction of the source is open behind it."""
+    """True if no transaction of the source is open behind it."""
 
 
 class AppendSource:
@@ -199,7 +199,7 @@ class AppendSource:
 
 
 def _may_differ(stored: Slice, mark: Mark) -> bool:
-    """Whether the batch that the mark names may have another leader epoch now."""
+    """True if the batch that the mark names may have another leader epoch now."""
     place = mark.append
     if place is None or place.leader_epoch < 0 or not stored.base_offset <= place.last < stored.end_offset:
         return False

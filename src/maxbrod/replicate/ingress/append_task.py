@@ -90,7 +90,7 @@ class Appender:
         """The last one that was read and is not committed."""
         self._place = AppendPlace(topic_id=item.topic_id, end=0, last=-1, leader_epoch=-1, begin=item.start)
         self._over = False
-        """Whether the source was read to its end, or as far as it can be read."""
+        """True if the source was read to its end, or as far as it can be read."""
         self._failure: MaxbrodError | None = None
 
     def run(self) -> Appended:
@@ -140,7 +140,7 @@ class Appender:
         return mark
 
     def _begin(self) -> Mark:
-        """Where to begin without a mark: the link was never here, or it was so long ago that brokers have forgotten it.
+        """Begin without a mark: the link was never here, or it was so long ago that brokers have forgotten it.
 
         Records that the link has appended name it, so the log tells, unless some of them may have been deleted.
         """
@@ -190,7 +190,7 @@ class Appender:
         return count, target_end
 
     def _batches(self, pieces: Iterator[Piece], transaction: Transaction) -> Iterator[Batch]:
-        """Those of one transaction. An archive that cannot be read ends it: what was read before is appended."""
+        """Yield the batches of one transaction. An unreadable archive ends it: what was read before is appended."""
         sent, began = 0, time.monotonic()
         try:
             for piece in pieces:
@@ -238,7 +238,7 @@ class Appender:
 
 
 def _judged(error: MaxbrodError) -> MaxbrodError:
-    """What another instance has ended, or a timeout, may be tried again: nothing of it is committed."""
+    """Return a retryable error if another instance or a timeout has ended the transaction: nothing is committed."""
     if not is_over(error):
         return error
     return UnavailableError(

@@ -132,7 +132,7 @@ def carry_appended_groups(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Processed:
-    """What groups have processed of one source topic."""
+    """The offsets of one source topic that groups have processed."""
 
     restore_id: str
     """Its records name it."""
@@ -209,7 +209,7 @@ def _walked(
     *,
     patience_s: float,
 ) -> tuple[dict[str, int], set[str]]:
-    """Where each group stands after it has moved from `at` over the records that the link brought and it processed.
+    """Return the offset of each group behind the records from `at` on that the link brought and the group processed.
 
     With the groups that have met no other record. One pass for all groups. A long way is divided among calls: wherever
     a group stands, all below is processed.

@@ -1,4 +1,4 @@
-"""What ingress does next, from what the archive has and where the destination's logs end. Pure.
+"""The plan of an interval of ingress, from the archive's rows and the ends of the destination's logs. Pure.
 
 The destination's logs are the only record of progress: the log end of a partition is the next source offset, because
 records keep their offsets.
@@ -45,9 +45,9 @@ class Mirror:
     name: str
     """The name at the destination."""
     gone: bool = False
-    """Whether the source cluster has deleted the topic."""
+    """True if the source cluster has deleted the topic."""
     joined: bool = False
-    """Whether other source topics have the same destination."""
+    """True if other source topics have the same destination."""
 
     @property
     def compacted(self) -> bool:
@@ -74,7 +74,7 @@ class MirrorConfigs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """What to append to one partition: the offsets from its log end to `end`."""
+    """The part of the archive to append to one partition: the offsets from its log end to `end`."""
 
     end: int
     slices: tuple[Slice, ...]
@@ -172,7 +172,7 @@ def plan_shared_configs(topic: TopicState, overrides: Mapping[str, str], *, repl
 
 
 def why_longer(end: int, archive_end: int) -> str | None:
-    """Why a mirror that ends at `end` cannot be appended to; None: it is not longer than what is archived."""
+    """Refuse a mirror that ends at `end` and is longer than the archive: returns the reason, or None."""
     if end <= archive_end:
         return None
     return (
@@ -182,14 +182,14 @@ def why_longer(end: int, archive_end: int) -> str | None:
 
 
 def why_other_source(mark: Mark, partition: PartitionId, end: int) -> str | None:
-    """Why a mirror that ends at `end` is not one of this source topic; None: it is, or it has no records yet."""
+    """Refuse a mirror of another source topic: returns the reason; None: it is this one's, or has no records yet."""
     if mark.topic_id == partition.topic_id or not end:
         return None
     return "the source topic was deleted and created again, and the destination has the records of the old one"
 
 
 def why_not_append(mark: Mark, each: PartitionId, archive_end: int, log_end: int) -> str | None:
-    """Why a link that appends cannot continue behind its mark; None: it can. `log_end` is the destination's."""
+    """Return why a link that appends cannot continue behind its mark; None: it can. `log_end` is the destination's."""
     if mark.topic_id != each.topic_id:
         return (
             "the source topic was deleted and created again, and the link has appended the records of the old one; "

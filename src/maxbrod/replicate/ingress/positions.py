@@ -64,7 +64,7 @@ class Position:
 
 
 def is_over(error: MaxbrodError) -> bool:
-    """Whether another instance, or a timeout, has ended a transaction. Nothing of it is committed."""
+    """True if another instance, or a timeout, has ended a transaction. Nothing of it is committed."""
     return isinstance(error, ProducerFencedError) or any(code in error.message for code in _OVER)
 
 
@@ -100,16 +100,16 @@ def put_mark(client: KafkaClient, position: Position, mark: Mark, *, patience_s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """What a log tells about a link that has left no mark."""
+    """The records of a link that has left no mark, as a log tells."""
 
     first: int | None
     """The lowest source offset of the records that are there; None: there are none."""
     last: int | None
     """The highest source offset of the records that are there; None: there are none."""
     all_seen: bool
-    """Whether every record that was ever in the log was looked at."""
+    """True if every record that was ever in the log was looked at."""
     compacted: bool
-    """Whether brokers may have removed any of them."""
+    """True if brokers may have removed any of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

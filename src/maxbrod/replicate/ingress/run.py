@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from maxbrod.errors import MaxbrodError, UnavailableError
+from maxbrod.errors import (
+    EXIT_DONE,
+    CorruptDataError,
+    MaxbrodError,
+    NoArchiveError,
+    ObjectNotFoundError,
+    UnavailableError,
+)
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import TopicPartition, now_ms
+from maxbrod.model import now_ms
 from maxbrod.replicate.heartbeat import Heartbeats
-from maxbrod.replicate.ingress.appending import Appending
-from maxbrod.replicate.ingress.mirroring import Mirroring
+from maxbrod.replicate.ingress.append_mode import AppendMode
+from maxbrod.replicate.ingress.exact_mode import ExactMode
+from maxbrod.replicate.ingress.mode import IngressWorkers, Mode
 from maxbrod.replicate.ingress.plan import Mirror, why_other_source
-from maxbrod.replicate.ingress.topics import NO_LEADER, MirrorTopics
-from maxbrod.replicate.ingress.workers import IngressWorkers
+from maxbrod.replicate.ingress.topics import NO_LEADER
+from maxbrod.replicate.lease import RENEWALS
 from maxbrod.replicate.link import Link, Mark, Offsets, PositionKey, State, parse_offsets
 from maxbrod.replicate.report import IngressReport, standing_by, status_of
 from maxbrod.replicate.shares import Shares, shares_of_link
@@ -28,12 +38,13 @@ from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders, 
 from maxbrod.work.progress import OnProgress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from maxbrod.config import Config
     from maxbrod.replicate.lease import Posted
     from maxbrod.work.session import Session
+
 
 _LOG: Final = logging.getLogger(__name__)
 _ENDED: Final = frozenset({State.PROMOTED, State.OWN, State.SOURCE_GONE})
@@ -42,7 +53,10 @@ _QUIET: Final = _ENDED | {State.IN_STEP, State.PAUSED}
 _UNSEEN: Final = frozenset({State.UNKNOWN, State.FAULTED})
 """If the log of such a partition is not known, its end is not 0."""
 _LOOK_AGAIN_MS: Final = 60_000
-"""How often the destination's topics are looked at although the archive has nothing new."""
+"""The interval at which the destination's topics are looked at although the archive has nothing new."""
+
+_POLL_S: Final = 0.2
+_BACKOFF_MAX_S: Final = 60.0
 
 
 class Ingress:
@@ -64,16 +78,13 @@ class Ingress:
         self._undo.callback(self._workers.close)
         self._client = self._undo.enter_context(KafkaClient(kafka, stop=self.stop))
         self._view = LinkView(config, self._client)
-        self._topics: MirrorTopics | None = None
         self._shares: Shares | None = None
         self._generation = (0, 0)
         """The division of the partitions among instances, and the term of the lease, that marks were last read in."""
-        self._way: Mirroring | Appending | None = None
+        self._mode: Mode | None = None
         """None: this instance has not begun to work."""
         self._groups_of: str | None = None
         """The run whose groups were carried last."""
-        self._faults: dict[tuple[TopicPartition, str], str] = {}
-        """Why mirrors are faulted, as long as this process lives and has them."""
         self._beats = Heartbeats()
         self._last: list[MirroredPartition] = []
         self._bytes = 0
@@ -113,32 +124,28 @@ class Ingress:
         if not (shares.leads if self._options.once else shares.any):
             self._forget()  # what it knew may be out of date when it takes over
             return standing_by(link.name, shares.leader, newest.version, started_at_ms, takeovers=shares.takeovers)
-        if self._topics is None:
-            self._begin_working(link)
+        if self._mode is None:
+            offsets = parse_offsets(self._options.offsets)
+            kind = AppendMode if offsets is Offsets.APPEND else ExactMode
+            self._mode = kind(self._config, self._client, self._view, self._workers)
         elif (shares.generation, shares.term) != self._generation:
-            if isinstance(self._way, Mirroring):
-                self._way.marks = self._view.marks()
+            self._mode.forget()
             self._looked = None
-            self._faults.clear()
-        assert self._topics is not None  # noqa: S101 - made above
         self._generation = (shares.generation, shares.term)
         orders = self._view.orders()
         if shares.settled and self._is_quiet(newest, orders):
-            return self._report(newest, link, self._topics, self._last, started_at_ms)
-        return self._work(newest, link, self._topics, orders, shares, started_at_ms)
+            return self._report(newest, link, self._mode, self._last, started_at_ms)
+        return self._work(newest, link, self._mode, orders, shares, started_at_ms)
 
     def _work(
-        self, newest: Newest, link: Link, topics: MirrorTopics, orders: Orders, shares: Shares, started_at_ms: int
+        self, newest: Newest, link: Link, mode: Mode, orders: Orders, shares: Shares, started_at_ms: int
     ) -> IngressReport:
-        way = self._way
-        assert way is not None  # noqa: S101 - it has begun to work
+        topics = mode.topics
         everything = self._view.partitions(newest, orders)
         # The instance that leads makes all topics ready, before it gives partitions of them to others.
         partitions = everything if shares.leads else [each for each in everything if shares.has(each.where)]
-        if isinstance(way, Appending):
-            way.marks = self._view.positions(everything)
-        known = self._keep_expired(partitions, orders, _known(way, partitions))
-        _refuse_others(way, partitions, known)
+        mode.read_marks(everything)
+        _refuse_others(mode, partitions, self._keep_expired(mode, partitions, orders))
         live = [partition for partition in partitions if partition.state not in _UNTOUCHED]
         mirrors: dict[str, Mirror] = {}
         for each in live:
@@ -147,29 +154,20 @@ class Ingress:
                 mirrors[each.mirror.name] = each.mirror
         extents = {each.id: each.extent for each in live}
         adopted = {each.mirror.name for each in live if each.adopted_end is not None}
-        marks = way.marks if isinstance(way, Mirroring) else {}
-        failed = topics.prepare(list(mirrors.values()), extents, marks, adopted, lead=shares.leads)
-        _tell_failures(failed, topics, live, exact=isinstance(way, Mirroring))
-        if isinstance(way, Mirroring):
-            way.mark_begun(topics, partitions)
+        failed = topics.prepare(list(mirrors.values()), extents, mode.mirror_marks, adopted, lead=shares.leads)
+        _tell_failures(failed, mode, live)
+        mode.mark_begun(partitions)
         if shares.leads:
             ready = [each.where for each in live if each.mirror.name not in failed]
             shares.divide(topics.leaders(where for where in ready if where not in topics.refused))
             partitions = [each for each in everything if shares.has(each.where)]
-        if isinstance(way, Mirroring):
-            appended, self._bytes = way.append(newest, topics, partitions, self._workers, shares.identity)
-        else:
-            appended, self._bytes = way.append(newest, topics, partitions, orders, self._workers)
+        appended, self._bytes = mode.append(newest, partitions, orders, shares.identity)
         mine = self._keep_verdicts(partitions, shares)
-        if isinstance(way, Mirroring):
-            way.follow_starts(newest, topics, mine)
-            way.mark(topics, mine)
-        else:
-            way.mark(mine)
+        mode.finish(newest, mine)
         leads = shares.leads and len(mine) == len(partitions)
-        groups = self._carry_groups(newest, topics, everything, shares, way) if leads else 0
+        groups = self._carry_groups(newest, mode, everything, shares) if leads else 0
         self._last, self._looked = partitions, (newest, orders, started_at_ms)
-        return self._report(newest, link, topics, partitions, started_at_ms, appended=appended, groups=groups)
+        return self._report(newest, link, mode, partitions, started_at_ms, appended=appended, groups=groups)
 
     def _keep_verdicts(self, partitions: Sequence[MirroredPartition], shares: Shares) -> list[MirroredPartition]:
         """The partitions that are still this instance's. Of the others it knows nothing, and marks nothing.
@@ -185,28 +183,17 @@ class Ingress:
 
     def _forget(self) -> None:
         """Begin anew when there is something to do: others have worked meanwhile, and may have found no fault."""
-        self._topics = self._groups_of = self._looked = None
-        self._faults.clear()
-
-    def _begin_working(self, link: Link) -> None:
-        shared = parse_offsets(self._options.offsets) is Offsets.APPEND
-        self._topics = MirrorTopics(
-            self._client, link, self._options.configs, patience_s=self._config.patience, shared=shared
-        )
-        if shared:
-            self._way = Appending(self._config, self._client, self._view, link)
-        else:
-            self._way = Mirroring(self._config, self._client, self._view, link, self._faults)
-            self._way.marks = self._view.marks()
+        self._mode = self._groups_of = self._looked = None
 
     def _keep_expired(
-        self, partitions: Iterable[MirroredPartition], orders: Orders, marks: dict[PositionKey, Mark]
+        self, mode: Mode, partitions: Sequence[MirroredPartition], orders: Orders
     ) -> dict[PositionKey, Mark]:
-        """Keep what was ordered after brokers have forgotten the order: the marks, which are renewed, still tell it.
+        """Keep orders that brokers have forgotten: the marks, which are renewed, still contain them.
 
         A topic that was promoted belongs to its producers for ever. When a topic is deleted, its marks go with it.
         Returns the marks that are left.
         """
+        marks = mode.marks_of(partitions)
         kept = forgotten_orders(partitions, orders, marks)
         if not kept:
             return marks
@@ -216,11 +203,11 @@ class Ingress:
                 keep_order(each, marks[each.key])
             else:
                 del marks[each.key]
-                _forget(self._way, each)
+                mode.drop_mark(each)
         return marks
 
     def _is_quiet(self, newest: Newest, orders: Orders) -> bool:
-        """Whether nothing has changed since the last interval, and nothing was left to do."""
+        """True if nothing has changed since the last interval, and nothing was left to do."""
         if self._looked is None or not all(each.state in _QUIET for each in self._last):
             return False
         if (
@@ -237,7 +224,7 @@ class Ingress:
         self,
         newest: Newest,
         link: Link,
-        topics: MirrorTopics,
+        mode: Mode,
         partitions: Sequence[MirroredPartition],
         started_at_ms: int,
         *,
@@ -245,11 +232,7 @@ class Ingress:
         groups: int = 0,
     ) -> IngressReport:
         beats = self._beats.read(newest.archive.storage)
-        if isinstance(self._way, Appending):
-            ends = self._way.positions(partitions)
-        else:
-            logs = topics.extents
-            ends = {partition.key: logs[partition.where].end for partition in partitions if partition.where in logs}
+        ends = mode.ends(partitions)
         return IngressReport(
             link=link.name,
             started_at_ms=started_at_ms,
@@ -270,15 +253,8 @@ class Ingress:
             unmatched=self._view.unmatched,
         )
 
-    def _carry_groups(
-        self,
-        newest: Newest,
-        topics: MirrorTopics,
-        partitions: Iterable[MirroredPartition],
-        shares: Shares,
-        way: Mirroring | Appending,
-    ) -> int:
-        """Once for each snapshot, and again as long as a group waits for records that it has processed."""
+    def _carry_groups(self, newest: Newest, mode: Mode, partitions: Iterable[MirroredPartition], shares: Shares) -> int:
+        """Carry groups once for each snapshot, and again as long as a group waits for records that it has processed."""
         if not self._options.groups or self._groups_of == newest.run_id:
             return 0
         live = [
@@ -289,49 +265,113 @@ class Ingress:
         others = [each for each in live if not shares.has(each.where)]
         carried, settled = 0, False
         try:
-            if isinstance(way, Appending):
-                carried, settled = way.carry_groups(newest, live, others)
-            else:
-                carried, settled = way.carry_groups(newest, topics, live, others), True
+            carried, settled = mode.carry_groups(newest, live, others)
         except UnavailableError as error:
             _LOG.warning("%s; the next interval tries again", error)  # records do not depend on it
         self._groups_of = newest.run_id if settled and all(each.state is State.IN_STEP for each in live) else None
         return carried
 
 
-def _known(way: Mirroring | Appending, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]:
-    if isinstance(way, Appending):
-        return dict(way.marks)
-    return {partition.key: way.marks[partition.where] for partition in partitions if partition.where in way.marks}
-
-
-def _forget(way: Mirroring | Appending | None, each: MirroredPartition) -> None:
-    if isinstance(way, Appending):
-        del way.marks[each.key]
-    elif way is not None:
-        del way.marks[each.where]
-
-
-def _refuse_others(
-    way: Mirroring | Appending, partitions: Iterable[MirroredPartition], marks: Mapping[PositionKey, Mark]
-) -> None:
+def _refuse_others(mode: Mode, partitions: Iterable[MirroredPartition], marks: Mapping[PositionKey, Mark]) -> None:
     """A link that has appended to a topic cannot mirror it, nor the other way round."""
-    wanted = Offsets.APPEND if isinstance(way, Appending) else Offsets.EXACT
     for partition in partitions:
         mark = marks.get(partition.key)
         if mark is not None and partition.state is State.PROMOTED:
             # It stays as it is, but its lag behind another topic means nothing.
             partition.why = partition.why or why_other_source(mark, partition.id, mark.next_offset)
-        elif mark is not None and mark.offsets is not wanted and partition.state not in _ENDED:
+        elif mark is not None and mark.offsets is not mode.offsets and partition.state not in _ENDED:
             partition.state = State.FAULTED
             partition.why = f"this link has written it with --offsets {mark.offsets}; name another --link"
 
 
-def _tell_failures(
-    failed: Mapping[str, MaxbrodError], topics: MirrorTopics, partitions: Iterable[MirroredPartition], *, exact: bool
-) -> None:
+def _tell_failures(failed: Mapping[str, MaxbrodError], mode: Mode, partitions: Iterable[MirroredPartition]) -> None:
+    topics, exact = mode.topics, mode.offsets is Offsets.EXACT
     for partition in partitions:
         if (error := failed.get(partition.mirror.name) or topics.refused.get(partition.where)) is not None:
             partition.state, partition.why = State.CATCHING_UP if error.retryable else State.FAULTED, str(error)
         elif exact and partition.state is State.IN_STEP and partition.where not in topics.extents:
             partition.state, partition.why = State.UNKNOWN, NO_LEADER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressInterval:
+    """One interval: its report, or the error that it failed with."""
+
+    number: int
+    report: IngressReport | None
+    error: MaxbrodError | None
+    failures: int
+    """Failures in a row, including this one."""
+
+    @property
+    def exit_code(self) -> int:
+        if self.error is not None:
+            return self.error.exit_code
+        return EXIT_DONE if self.report is None else self.report.exit_code
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "interval": self.number,
+            "exit_code": self.exit_code,
+            "failures": self.failures,
+            "report": None if self.report is None else self.report.as_dict(),
+            "error": None if self.error is None else self.error.as_dict(),
+        }
+
+
+def follow_archive(
+    config: Config,
+    *,
+    stop: threading.Event,
+    on_interval: Callable[[IngressInterval], None],
+    on_progress: OnProgress = silent,
+    session: Session | None = None,
+) -> IngressInterval:
+    """Run until `stop` is set, and return the last interval. Errors that a retry cannot fix are raised."""
+    last: IngressInterval | None = None
+    options, seen = config.replicate, None
+    with Ingress(config, session=session, on_progress=on_progress, stop=stop) as ingress:
+        while True:
+            began = time.monotonic()
+            report, error = None, None
+            try:
+                report = ingress.run()
+            except MaxbrodError as failure:
+                if not may_come(failure, once=options.once):
+                    raise
+                error = failure
+            stands_by = report is not None and report.standby_for is not None
+            if options.once and stands_by and seen in {None, ingress.leader_seen}:
+                # Whoever leads may have been killed: it is lost after a while, and nobody else may be there to notice.
+                seen = ingress.leader_seen
+                if wait_unless(min(options.every, options.takeover / RENEWALS), stop):
+                    continue
+            failures = 0 if error is None else 1 + (0 if last is None else last.failures)
+            number = 1 if last is None else last.number + 1
+            last = IngressInterval(number=number, report=report, error=error, failures=failures)
+            on_interval(last)
+            if options.once:
+                return last
+            pause_s = options.every - (time.monotonic() - began)
+            if failures > 1:
+                pause_s = max(pause_s, min(options.every * 2 ** min(failures - 1, 10), _BACKOFF_MAX_S))
+            if not wait_unless(pause_s, stop):
+                return last
+
+
+def may_come(failure: MaxbrodError, *, once: bool) -> bool:
+    """While a bucket is copied here, parts of the catalog, or all of it, may be missing or cut off for a while."""
+    if isinstance(failure, NoArchiveError):
+        return not once
+    return failure.retryable or isinstance(failure, (CorruptDataError, ObjectNotFoundError))
+
+
+def wait_unless(seconds: float, stop: threading.Event) -> bool:
+    """False if `stop` was set. It polls: waiting on the event would hold its lock when a signal handler sets it."""
+    until = time.monotonic() + seconds
+    while not stop.is_set():
+        rest_s = until - time.monotonic()
+        if rest_s <= 0:
+            return True
+        time.sleep(min(rest_s, _POLL_S))
+    return False

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _OPERATION: Final = "replicate"
 _LEADER_PATIENCE_S: Final = 10.0
-"""How long to wait for the leaders of topics that are seen for the first time: they may be new."""
+"""The time to wait for the leaders of topics that are seen for the first time: they may be new."""
 NOBODY: Final = -1
 NO_LEADER: Final = "the destination's partition has no leader now"
 
@@ -54,7 +54,7 @@ class MirrorTopics:
         self.ids: dict[str, str] = {}
         """The ids of destination topics, by name."""
         self.extents: dict[TopicPartition, LogExtent] = {}
-        """Where logs began and ended when they were last asked for, or known to end since."""
+        """The extents of logs when they were last asked for, or as they are known to end since."""
         self._configured: dict[str, str] = {}
         """The digest of the configuration that each topic has got from this process."""
         self._ours: set[str] = set()
@@ -154,7 +154,7 @@ class MirrorTopics:
         }
 
     def led(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those that have a leader now. Nobody waits for the others: they must not stop the rest."""
+        """Return the partitions that have a leader now. Nobody waits for the others: they must not stop the rest."""
         wanted = list(partitions)
         leaders = self.leaders(wanted) if wanted else {}
         # A partition that was just added may not be known to every broker: whoever asks it waits a little.
@@ -320,7 +320,7 @@ class MirrorTopics:
         return StartToFill(where=where, topic_id=self.ids[where.topic], base=0, first=start)
 
     def _is_filled(self, where: TopicPartition, end: int) -> bool:
-        """Whether the log ends with our fillers. RefusedError: with another producer's records."""
+        """True if the log ends with our fillers. RefusedError: with another producer's records."""
         tail = read_tail(self._client, where, end, topic_id=topic_id_of(self.ids[where.topic]))
         if tail is None or tail.control or tail.producer_id == self._link.producer_id:
             return False

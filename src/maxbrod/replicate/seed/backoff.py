@@ -1,4 +1,4 @@
-"""How long an ingress waits for a late segment: waits that double and add up to a total exactly. Pure."""
+"""The waits of an ingress for a late segment, which double and add up to a total exactly. Pure."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class TreeEgress(ForeignBackup):
         self._group.commit(self._positions())
 
     def _positions(self) -> dict[TopicPartition, int]:
-        """Where the tree ends, of the region that is written."""
+        """The ends of the tree, in the region that is written."""
         survey = self.target.survey
         return {
             segment.where: survey.positions[segment.where]

@@ -46,7 +46,7 @@ _STATES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How far the work on a segment came, and what ended it before its end, if anything."""
+    """The outcome of work on a segment: its last offset, and the error that ended it early, if any."""
 
     checkpoint: int | None
     error: MaxbrodError | None = None
@@ -62,7 +62,7 @@ class Partition:
     running: Future[Outcome] | None = None
     process: Process | None = None
     waits: bool = False
-    """Whether there was nothing to do when it was last asked."""
+    """True if there was nothing to do when it was last asked."""
     fault: str | None = None
     unreachable: str | None = None
     """Why the tree or the checkpoints could not be read."""
@@ -84,7 +84,7 @@ class Partition:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing can be done now but wait."""
+        """True if nothing can be done now but wait."""
         stuck = self.fault is not None or self.unreachable is not None or bool(self.standby_until_ns)
         begun = self.worker.phase is not Phase.INIT
         return self.running is None and (stuck or (begun and self.waits))

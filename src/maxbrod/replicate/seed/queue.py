@@ -44,7 +44,7 @@ _MISSING: Final = frozenset({"QueueDoesNotExist", "AWS.SimpleQueueService.NonExi
 
 _LOG: Final = logging.getLogger(__name__)
 DELIVERIES_MAX: Final = 3
-"""Of a message that cannot be understood."""
+"""The most deliveries of a message that cannot be understood."""
 Keep: TypeAlias = Callable[[Sequence[ObjectEvent]], None]
 """Makes events durable, or raises. Duplicates are events like others."""
 
@@ -58,14 +58,14 @@ class Message:
     receipt: str
     body: str
     deliveries: int
-    """How often it was delivered, this time included."""
+    """The number of deliveries, this one included."""
 
 
 class Queue(Protocol):
     """Messages that are delivered at least once, in any order."""
 
     has_dead_letters: bool
-    """Whether the queue itself puts aside what is delivered too often."""
+    """True if the queue itself puts aside what is delivered too often."""
 
     def receive(self) -> list[Message]:
         """The next messages; none after a while. Each comes again unless it is acknowledged."""
@@ -142,7 +142,7 @@ class Notifications:
         """`keep` makes events durable, or raises."""
         self.counts = QueueCounts()
         self.lag_ms: int | None = None
-        """How old the newest event was when it was received last."""
+        """The age of the newest event when it was received last."""
         self._queue, self._tree, self._keep = queue, tree, keep
         self._local_region, self._stop = local_region, stop
         self._error: MaxbrodError | None = None
@@ -188,9 +188,9 @@ class SqsSettings:
     """A name, or the URL of the queue."""
     endpoint: str | None = None
     wait_s: int = 20
-    """How long one request waits for messages."""
+    """The time that one request waits for messages."""
     visibility_s: int = 60
-    """How long a received message stays invisible to others. It must be enough to make its events durable."""
+    """The time that a received message stays invisible to others. It must be enough to make its events durable."""
 
 
 class SqsQueue:

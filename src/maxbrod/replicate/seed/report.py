@@ -1,4 +1,4 @@
-"""What an ingress from a tree has done, and the state of each partition."""
+"""The report of an ingress from a tree: its work, and the state of each partition."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class TreeIngress:
 
     @property
     def counts(self) -> QueueCounts | None:
-        """What became of notifications; None: there is no queue."""
+        """The counts of notifications by result; None: there is no queue."""
         return None if self._notifications is None else self._notifications.counts
 
     @property
@@ -280,7 +280,7 @@ class TreeIngress:
         return changed
 
     def _take_back(self, partition: Partition, now_ns: int) -> bool:
-        """Whether this instance works on a partition that another one has taken over: if that one makes no progress."""
+        """True if this instance takes a partition back, because the one that took it over makes no progress."""
         self._guarded(self._checkpoints.refresh, [partition], now_ns)
         partition.due_ns = max(partition.due_ns, now_ns + min(self._settings.poll_ns, _AGAIN_NS))
         found, known = self._checkpoints.offset(partition.source), partition.worker.checkpoint

@@ -38,7 +38,7 @@ class Tree:
         self._prefix = prefix.strip("/")
 
     def listing(self, region: str, topic: str) -> dict[int, Listing]:
-        """What the tree holds of each partition of the topic, by one listing."""
+        """List the topic once, and return the segments of each partition."""
         folder = self._folder(region, topic)
         # Before the objects: what is published in between is listed, and not known to be empty.
         facts = self._facts()
@@ -76,7 +76,7 @@ class Tree:
                 yield batch.slice(row, records_max)
 
     def before(self, segment: Segment) -> Before | None:
-        """What a segment says about the offsets before it; None: nothing, or it is damaged."""
+        """Return what a segment records about the offsets before it; None: nothing, or it is damaged."""
         try:
             info = self._storage.head(segment.path)
             footer = parse_footer(open_parquet(self._storage, segment.path, info.size).keys)
@@ -112,7 +112,7 @@ class Tree:
         return "/".join((self._prefix, *parts) if self._prefix else parts)
 
     def _facts(self) -> Facts:
-        """What the tree's writer recorded. The original records nothing."""
+        """Return what the tree's writer recorded. The original records nothing."""
         try:
             return read_facts(self._storage)
         except (CorruptDataError, UnsupportedFormatError) as error:

@@ -1,4 +1,4 @@
-"""Appends to topics that others may write to: what an interval does in the mode `--offsets append`.
+"""Appends to topics that others may write to: the steps of an interval with `--offsets append`.
 
 The position of each partition is its mark, which is only ever committed in a transaction of the partition's own
 transactional id, together with the records that it vouches for.
@@ -16,16 +16,17 @@ from maxbrod.model import now_ms
 from maxbrod.replicate.ingress.append_source import Appended, AppendItem, AppendSettings
 from maxbrod.replicate.ingress.append_task import run_append_task
 from maxbrod.replicate.ingress.groups import carry_appended_groups
+from maxbrod.replicate.ingress.mode import IngressWorkers, Mode, judge_failure
 from maxbrod.replicate.ingress.plan import Portion, why_not_append
 from maxbrod.replicate.ingress.positions import put_mark, take_position
-from maxbrod.replicate.ingress.topics import MirrorTopics, tell_unled
-from maxbrod.replicate.ingress.workers import IngressWorkers, judge_failure
-from maxbrod.replicate.link import Link, Mark, Order, Ordered, PositionKey, State
+from maxbrod.replicate.ingress.topics import tell_unled
+from maxbrod.replicate.link import Mark, Offsets, Order, Ordered, PositionKey, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from maxbrod.config import Config
+    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders
 
@@ -35,40 +36,49 @@ forget them."""
 _RENEW_ONE_MS: Final = 60_000
 
 
-class Appending:
+class AppendMode(Mode):
     """One link of an ingress that appends."""
 
-    def __init__(self, config: Config, client: KafkaClient, view: LinkView, link: Link) -> None:
-        self._config, self._client, self._view, self._link = config, client, view, link
-        self.marks: dict[PositionKey, Mark] = {}
+    offsets = Offsets.APPEND
+
+    def __init__(self, config: Config, client: KafkaClient, view: LinkView, workers: IngressWorkers) -> None:
+        super().__init__(config, client, view, workers)
+        self._marks: dict[PositionKey, Mark] = {}
+
+    def read_marks(self, partitions: Sequence[MirroredPartition]) -> None:
+        self._marks = self._view.positions(partitions)
+
+    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]:
+        return {each.key: self._marks[each.key] for each in partitions if each.key in self._marks}
+
+    def drop_mark(self, partition: MirroredPartition) -> None:
+        del self._marks[partition.key]
 
     def append(
         self,
         newest: Newest,
-        topics: MirrorTopics,
         partitions: Sequence[MirroredPartition],
         orders: Orders,
-        workers: IngressWorkers,
+        producer: ProducerIdentity | None,  # noqa: ARG002 - each partition has a producer of its own
     ) -> tuple[int, int]:
-        """Append what the destination lacks. Returns the number of records, and of archived bytes."""
-        items = self._plan(newest, topics, partitions, orders)
+        items = self._plan(newest, partitions, orders)
         settings = partial(self._settings, newest)
         # A task that Spark repeats fences its earlier attempt.
-        appended = workers.do(f"append-{self._link.name}", items, settings, run_append_task, alone=False)
+        appended = self._workers.do(f"append-{self._link.name}", items, settings, run_append_task, alone=False)
         size = sum(map(partial(_finished_bytes, {item.key: item for _, item in items}), appended))
         return self._settle(appended, partitions), size
 
     def _plan(
-        self, newest: Newest, topics: MirrorTopics, partitions: Sequence[MirroredPartition], orders: Orders
+        self, newest: Newest, partitions: Sequence[MirroredPartition], orders: Orders
     ) -> list[tuple[int, AppendItem]]:
-        """What to append to each partition, with its size in bytes. States tell why something is not."""
+        """Return the items, each with its size in bytes. States tell why a partition has none."""
         active = [partition for partition in partitions if partition.state is State.IN_STEP]
-        active = tell_unled(active, topics)
-        self._view.grow(active, self.positions(active))
+        active = tell_unled(active, self.topics)
+        self._view.grow(active, self.ends(active))
         logs = list_offsets(self._client, dict.fromkeys([each.where for each in active], LATEST)) if active else {}
         behind: dict[PositionKey, int] = {}
         for each in active:
-            mark = self._mark_of(each, topics)
+            mark = self._mark_of(each)
             why = None
             if mark is not None:
                 why = why_not_append(mark, each.id, each.extent.end, logs[each.where].offset)
@@ -78,24 +88,12 @@ class Appending:
                 each.state, each.why = State.FAULTED, why
             elif (position := each.extent.start if mark is None else mark.next_offset) < each.extent.end:
                 behind[each.key] = position
-        lacking = [each for each in active if each.key in behind]
-        if not lacking:
-            return []
-        wanted = {each.id: (behind[each.key], each.extent.end) for each in lacking}
-        portions = self._view.portions(newest, wanted, accept_gaps=self._config.replicate.accept_gaps)
-        items = []
-        for each in lacking:
-            portion = portions[each.id]
-            each.bytes, each.state = portion.bytes, State.CATCHING_UP
-            each.lacks_pruned(portion.pruned)
-            if portion.lost is not None:
-                each.state, each.why = State.LOST_RANGE, portion.why_lost
-            if portion.end > behind[each.key]:
-                items.append((portion.bytes, self._item(each, portion, topics, orders)))
-        return items
+        return [
+            (portion.bytes, self._item(partition, portion, orders))
+            for partition, portion in self.portions(newest, behind, active)
+        ]
 
     def _settings(self, newest: Newest, tasks: int) -> AppendSettings:
-        rate = self._config.replicate.rate_bytes_per_s
         return AppendSettings(
             link=self._link.name,
             archive_url=newest.archive.url,
@@ -103,7 +101,7 @@ class Appending:
             storage=self._config.storage,
             destination_id=self._view.here(),
             version=newest.version,
-            rate_bytes_per_s=None if rate is None else rate / tasks,
+            rate_bytes_per_s=self.rate(tasks),
             patience_s=self._config.patience,
         )
 
@@ -115,7 +113,7 @@ class Appending:
             each = known[outcome.key]
             records += outcome.records
             if outcome.mark is not None:
-                self.marks[outcome.key] = outcome.mark
+                self._marks[outcome.key] = outcome.mark
             if outcome.failure is not None:
                 each.state, each.why = judge_failure(outcome.failure)
             elif each.state is State.CATCHING_UP and outcome.mark is not None:
@@ -125,26 +123,22 @@ class Appending:
     def carry_groups(
         self, newest: Newest, partitions: Iterable[MirroredPartition], others: Sequence[MirroredPartition]
     ) -> tuple[int, bool]:
-        """Returns how many offsets were committed, and False if a group must wait.
-
-        `others` are the partitions that other instances work on.
-        """
-        positions = self.positions(others)
+        positions = self.ends(others)
         for other in others:
             if positions[other.key] < other.extent.end:
                 other.state = State.CATCHING_UP
-        begun = [(partition, self.marks[partition.key]) for partition in partitions if partition.key in self.marks]
+        begun = [(partition, self._marks[partition.key]) for partition in partitions if partition.key in self._marks]
         options, patience_s = self._config.replicate, self._config.patience
         return carry_appended_groups(
             self._client, self._link, newest.cluster.groups, options.groups, begun, patience_s=patience_s
         )
 
-    def mark(self, partitions: Iterable[MirroredPartition]) -> None:
+    def finish(self, newest: Newest, partitions: Sequence[MirroredPartition]) -> None:  # noqa: ARG002 - logs are others'
         """Commit what has changed since the last mark without a record; and renew marks before they are forgotten."""
         now = now_ms()
         changed, old = [], []
         for partition in partitions:
-            mark = self.marks.get(partition.key)
+            mark = self._marks.get(partition.key)
             if mark is None or mark.append is None:
                 continue
             if (mark.state, mark.why, mark.origins) != (
@@ -156,32 +150,31 @@ class Appending:
             elif now - mark.at_ms > _RENEW_ONE_MS:
                 old.append(partition)
         if not changed and old:
-            changed = [min(old, key=lambda each: self.marks[each.key].at_ms)]
+            changed = [min(old, key=lambda each: self._marks[each.key].at_ms)]
         for each in changed:
             self._put(each)
 
-    def positions(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, int]:
-        """The first source offset that each partition lacks."""
+    def ends(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, int]:
         return {
-            partition.key: self.marks[partition.key].next_offset
-            if partition.key in self.marks
+            partition.key: self._marks[partition.key].next_offset
+            if partition.key in self._marks
             else partition.extent.start
             for partition in partitions
         }
 
-    def _mark_of(self, each: MirroredPartition, topics: MirrorTopics) -> Mark | None:
+    def _mark_of(self, each: MirroredPartition) -> Mark | None:
         """Its mark, unless the destination topic was deleted since."""
-        mark = self.marks.get(each.key)
-        if mark is None or mark.append is None or mark.append.topic_id != topics.ids[each.where.topic]:
+        mark = self._marks.get(each.key)
+        if mark is None or mark.append is None or mark.append.topic_id != self.topics.ids[each.where.topic]:
             return None
         return mark
 
-    def _item(self, each: MirroredPartition, portion: Portion, topics: MirrorTopics, orders: Orders) -> AppendItem:
-        mark = self._mark_of(each, topics)
+    def _item(self, each: MirroredPartition, portion: Portion, orders: Orders) -> AppendItem:
+        mark = self._mark_of(each)
         order = orders.get(replace(each.where, partition=0), Ordered(Order.RUN)).order
         return AppendItem(
             where=each.where,
-            topic_id=topics.ids[each.where.topic],
+            topic_id=self.topics.ids[each.where.topic],
             source_topic=each.mirror.source.name,
             source_id=each.id.topic_id,
             joined=each.mirror.joined,
@@ -191,7 +184,7 @@ class Appending:
             begins=order is Order.BEGIN,
             end=portion.end,
             archive_end=each.extent.end,
-            batch_bytes_max=topics.batch_bytes[each.where.topic],
+            batch_bytes_max=self.topics.batch_bytes[each.where.topic],
             slices=portion.slices,
         )
 
@@ -214,7 +207,7 @@ class Appending:
             put_mark(self._client, position, following, patience_s=patience_s)
         except MaxbrodError:
             return
-        self.marks[each.key] = following
+        self._marks[each.key] = following
 
 
 def _finished_bytes(items: Mapping[PositionKey, AppendItem], outcome: Appended) -> int:

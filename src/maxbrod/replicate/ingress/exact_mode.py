@@ -1,4 +1,4 @@
-"""Appends to mirrors, which have the source's offsets: what an interval does in the mode `--offsets exact`.
+"""Appends to mirrors, which have the source's offsets: the steps of an interval with `--offsets exact`.
 
 The log end of a mirror is the next source offset. Marks only explain what ingress was doing.
 """
@@ -13,10 +13,10 @@ from maxbrod.kafka.admin.access import may_write_markers
 from maxbrod.kafka.admin.groups import commit_offsets
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.ingress.groups import carry_groups
+from maxbrod.replicate.ingress.mode import IngressWorkers, Mode, judge_failure
 from maxbrod.replicate.ingress.plan import Portion, why_longer, why_other_source
-from maxbrod.replicate.ingress.topics import MirrorTopics, tell_unled
-from maxbrod.replicate.ingress.workers import IngressWorkers, judge_failure
-from maxbrod.replicate.link import Link, Mark, State
+from maxbrod.replicate.ingress.topics import tell_unled
+from maxbrod.replicate.link import Mark, Offsets, PositionKey, State
 from maxbrod.restore.job import restore_items
 from maxbrod.restore.plan.targets import MESSAGE_BYTES_DEFAULT
 from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
@@ -28,42 +28,51 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.replicate.view import LinkView, MirroredPartition, Newest
+    from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders
 
 _MARK_AGAIN_MS: Final = 60_000
 """Marks are renewed, so that others see that ingress is alive, and brokers do not expire them."""
 
 
-class Mirroring:
+class ExactMode(Mode):
     """One link of an ingress that mirrors."""
 
-    def __init__(
-        self,
-        config: Config,
-        client: KafkaClient,
-        view: LinkView,
-        link: Link,
-        faults: dict[tuple[TopicPartition, str], str],
-    ) -> None:
-        self._config, self._client, self._view, self._link = config, client, view, link
+    offsets = Offsets.EXACT
+
+    def __init__(self, config: Config, client: KafkaClient, view: LinkView, workers: IngressWorkers) -> None:
+        super().__init__(config, client, view, workers)
         self._markers = may_write_markers(client, deadline=view.deadline())
-        self.marks: dict[TopicPartition, Mark] = {}
-        self._faults = faults
+        self._are_read = False
+        self._faults: dict[tuple[TopicPartition, str], str] = {}
         """Partitions, with the ids of their topics, in which the log is not where it belongs, and why. Nothing more is
         appended to them. A topic that was deleted and created again is another one."""
+
+    def read_marks(self, partitions: Sequence[MirroredPartition]) -> None:  # noqa: ARG002 - it needs no selection
+        if not self._are_read:  # nobody else writes them while this instance has its share
+            self.mirror_marks, self._are_read = self._view.marks(), True
+
+    def forget(self) -> None:
+        self._are_read = False
+        self._faults.clear()
+
+    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]:
+        return {each.key: self.mirror_marks[each.where] for each in partitions if each.where in self.mirror_marks}
+
+    def drop_mark(self, partition: MirroredPartition) -> None:
+        del self.mirror_marks[partition.where]
+
+    def ends(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, int]:
+        logs = self.topics.extents
+        return {partition.key: logs[partition.where].end for partition in partitions if partition.where in logs}
 
     def append(
         self,
         newest: Newest,
-        topics: MirrorTopics,
         partitions: Sequence[MirroredPartition],
-        workers: IngressWorkers,
+        orders: Orders,  # noqa: ARG002 - a mirror begins where its log ends, whatever an operator says
         producer: ProducerIdentity | None,
     ) -> tuple[int, int]:
-        """Append what the destination lacks. Returns the number of records, and of archived bytes.
-
-        `producer` writes markers.
-        """
+        topics = self.topics
         active = [partition for partition in partitions if partition.state is State.IN_STEP]
         for each in active:
             if each.adopted_end is not None and each.adopted_end == topics.extents[each.where].end:
@@ -73,42 +82,30 @@ class Mirroring:
         behind = [each for each in active if topics.extents[each.where].end != each.extent.end]
         behind = tell_unled(behind, topics)
         topics.ends([each.where for each in behind])  # another instance may have written meanwhile
-        self._view.grow(behind, {each.key: topics.extents[each.where].end for each in behind})
-        behind = [each for each in behind if each.state is State.IN_STEP and self._is_behind(each, topics)]
-        if not behind:
-            return 0, 0
-        wanted = {each.id: (topics.extents[each.where].end, each.extent.end) for each in behind}
-        portions = self._view.portions(newest, wanted, accept_gaps=self._config.replicate.accept_gaps)
-        items = []
-        for each in behind:
-            portion = portions[each.id]
-            each.bytes = portion.bytes
-            each.lacks_pruned(portion.pruned)
-            each.state = State.CATCHING_UP
-            if portion.lost is not None:
-                each.state, each.why = State.LOST_RANGE, portion.why_lost
-            if portion.end > topics.extents[each.where].end:
-                items.append((portion.bytes, self._item(each, portion, topics)))
-        begun = {each.where: (topics.extents[each.where].end, portions[each.id]) for each in behind}
+        self._view.grow(behind, self.ends(behind))
+        behind = [each for each in behind if each.state is State.IN_STEP and self._is_behind(each)]
+        portions = self.portions(newest, self.ends(behind), behind)
+        items = [(portion.bytes, self._item(each, portion)) for each, portion in portions]
+        begun = {each.where: (topics.extents[each.where].end, portion) for each, portion in portions}
         settings = partial(self._settings, newest.archive, producer)
-        restored = workers.do(f"mirror-{self._link.name}", items, settings, restore_items, alone=True)
+        restored = self._workers.do(f"mirror-{self._link.name}", items, settings, restore_items, alone=True)
         size = sum(begun[each.where][1].bytes_between(begun[each.where][0], each.end) for each in restored)
-        return self._settle(restored, behind, topics), size
+        return self._settle(restored, behind), size
 
-    def _is_behind(self, each: MirroredPartition, topics: MirrorTopics) -> bool:
-        end = topics.extents[each.where].end
+    def _is_behind(self, each: MirroredPartition) -> bool:
+        end = self.topics.extents[each.where].end
         if (why := why_longer(end, each.extent.end)) is not None:
             each.state, each.why = State.FAULTED, why
         return end < each.extent.end
 
-    def _item(self, each: MirroredPartition, portion: Portion, topics: MirrorTopics) -> RestoreItem:
-        extent = topics.extents[each.where]
+    def _item(self, each: MirroredPartition, portion: Portion) -> RestoreItem:
+        extent = self.topics.extents[each.where]
         # A log without records begins where it ends, which may be within a batch of the source.
         base = extent.end if extent.start == extent.end else 0
         configs = each.mirror.source.effective or {}
         return RestoreItem(
             where=each.where,
-            topic_id=topics.ids[each.where.topic],
+            topic_id=self.topics.ids[each.where.topic],
             exact=True,
             base=base,
             first_offset=base,
@@ -119,7 +116,6 @@ class Mirroring:
         )
 
     def _settings(self, archive: Archive, producer: ProducerIdentity | None, tasks: int) -> RestoreSettings:
-        rate = self._config.replicate.rate_bytes_per_s
         return RestoreSettings(
             restore_id=f"replicate-{self._link.name}",
             archive_url=archive.url,
@@ -128,11 +124,12 @@ class Mirroring:
             producer_id=self._link.producer_id,
             markers=self._markers,
             marker_producer=producer,
-            rate_bytes_per_s=None if rate is None else rate / tasks,
+            rate_bytes_per_s=self.rate(tasks),
             patience_s=self._config.patience,
         )
 
-    def _settle(self, restored: Iterable[Restored], behind: Iterable[MirroredPartition], topics: MirrorTopics) -> int:
+    def _settle(self, restored: Iterable[Restored], behind: Iterable[MirroredPartition]) -> int:
+        topics = self.topics
         known = {each.where: each for each in behind}
         records = 0
         for outcome in restored:
@@ -151,7 +148,11 @@ class Mirroring:
 
     # After appending
 
-    def follow_starts(self, newest: Newest, topics: MirrorTopics, partitions: Sequence[MirroredPartition]) -> None:
+    def finish(self, newest: Newest, partitions: Sequence[MirroredPartition]) -> None:
+        self._follow_starts(newest, partitions)
+        self._mark(partitions)
+
+    def _follow_starts(self, newest: Newest, partitions: Sequence[MirroredPartition]) -> None:
         starts = newest.snapshot.log_starts
         wanted = {
             partition.where: starts[partition.id]
@@ -160,19 +161,15 @@ class Mirroring:
             and partition.state in {State.IN_STEP, State.CATCHING_UP}
             and "delete" in (partition.mirror.source.effective or {}).get("cleanup.policy", "delete").split(",")
         }
-        for where, error in topics.move_starts(wanted).items():
+        for where, error in self.topics.move_starts(wanted).items():
             if not error.retryable:
                 each = next(partition for partition in partitions if partition.where == where)
                 each.state, each.why = State.FAULTED, f"its log start does not follow: {error}"
 
     def carry_groups(
-        self,
-        newest: Newest,
-        topics: MirrorTopics,
-        partitions: Iterable[MirroredPartition],
-        others: Sequence[MirroredPartition],
-    ) -> int:
-        """Returns how many offsets were committed. `others` are the partitions that other instances work on."""
+        self, newest: Newest, partitions: Iterable[MirroredPartition], others: Sequence[MirroredPartition]
+    ) -> tuple[int, bool]:
+        topics = self.topics
         # One that is not ready is not looked at: a log that was looked at before is not begun any more.
         ready = [other for other in others if other.where in topics.extents]
         topics.ends(topics.led(each.where for each in ready))
@@ -184,44 +181,45 @@ class Mirroring:
             for partition in partitions
             if partition.where in topics.extents
         }
-        return carry_groups(
+        committed = carry_groups(
             self._client,
             newest.cluster.groups,
             self._config.replicate.groups,
             logs,
             patience_s=self._config.patience,
         )
+        return committed, True
 
     # Marks
 
-    def mark_begun(self, topics: MirrorTopics, partitions: Iterable[MirroredPartition]) -> None:
-        """Before the first record: a topic that has marks is known to be a mirror of this very source topic."""
+    def mark_begun(self, partitions: Iterable[MirroredPartition]) -> None:
+        """Mark new mirrors: a topic that has marks is known to be a mirror of this very source topic."""
         fresh = [
             partition
             for partition in partitions
-            if partition.state is State.IN_STEP and partition.where not in self.marks
+            if partition.state is State.IN_STEP and partition.where not in self.mirror_marks
         ]
-        self._put_marks({each.where: self._mark_of(each, topics) for each in fresh})
+        self._put_marks({each.where: self._mark_of(each) for each in fresh})
 
-    def mark(self, topics: MirrorTopics, partitions: Iterable[MirroredPartition]) -> None:
+    def _mark(self, partitions: Iterable[MirroredPartition]) -> None:
         marks = {}
         for partition in partitions:
-            known = self.marks.get(partition.where)
-            if known is None and (partition.where not in topics.extents or partition.state is State.PROMOTED):
+            known = self.mirror_marks.get(partition.where)
+            if known is None and (partition.where not in self.topics.extents or partition.state is State.PROMOTED):
                 continue
-            if partition.where in topics.refused:
+            if partition.where in self.topics.refused:
                 continue  # a mark would say that it is the link's
             if known is not None and known.append is not None:
                 continue  # it says how far the link has appended
-            mark = self._mark_of(partition, topics)
+            mark = self._mark_of(partition)
             if known is None or not mark.same_as(known) or mark.at_ms - known.at_ms > _MARK_AGAIN_MS:
                 marks[partition.where] = mark
         self._put_marks(marks)
 
-    def _mark_of(self, each: MirroredPartition, topics: MirrorTopics) -> Mark:
-        known = self.marks.get(each.where)
+    def _mark_of(self, each: MirroredPartition) -> Mark:
+        known = self.mirror_marks.get(each.where)
         # A topic that was promoted grows by what others write to it.
-        extent = None if each.state is State.PROMOTED else topics.extents.get(each.where)
+        extent = None if each.state is State.PROMOTED else self.topics.extents.get(each.where)
         end = extent.end if extent is not None else known.next_offset if known is not None else 0
         topic_id = each.id.topic_id
         if known is not None and each.adopted_end is None and why_other_source(known, each.id, end) is not None:
@@ -241,4 +239,5 @@ class Mirroring:
             return
         offsets = [mark.committed(where) for where, mark in marks.items()]
         outcomes = commit_offsets(self._client, self._link.group_id, offsets, deadline=self._view.deadline())
-        self.marks |= {where: mark for where, mark in marks.items() if where in outcomes and outcomes[where].done}
+        done = {where for where, outcome in outcomes.items() if outcome.done}
+        self.mirror_marks |= {where: mark for where, mark in marks.items() if where in done}
