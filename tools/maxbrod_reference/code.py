@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from prometheus_client import CollectorRegistry
+
 import maxbrod
 from maxbrod import errors
+from maxbrod.backup.metrics import BackupMetrics
+from maxbrod.cli.metrics import FIGURES, RunMetrics
 from maxbrod.notices import KINDS
+from maxbrod.replicate.metrics import BeatMetrics, IngressMetrics
+from maxbrod.replicate.seed.metrics import TreeEgressCollector, TreeIngressCollector
 from maxbrod_reference.documents import DOCUMENTS, error_schema, schema_of
 from maxbrod_reference.page import cell, page, table
 
@@ -145,19 +150,13 @@ def json_page() -> str:
 
 
 def metrics_page() -> str:
-    from prometheus_client import CollectorRegistry  # noqa: PLC0415
-
-    from maxbrod.cli.metrics import FIGURES, RunMetrics  # noqa: PLC0415 - it loads Prometheus
-
-    follow = import_module("maxbrod.backup.metrics").BackupMetrics().registry
-    native = import_module("maxbrod.replicate.metrics")
+    follow = BackupMetrics().registry
     beats = CollectorRegistry()
-    native.BeatMetrics(beats)
-    trees = import_module("maxbrod.replicate.seed.metrics")
-    written = trees.TreeEgressCollector(SimpleNamespace(written={}, rewinded={}, lags=None))
-    read = trees.TreeIngressCollector(
-        SimpleNamespace(statuses=list, counts=None, listings=0, listing_ns=0, notification_lag_ms=None)
-    )
+    BeatMetrics(beats)
+    nothing: Any = SimpleNamespace(written={}, rewinded={}, lags=None)
+    written = TreeEgressCollector(nothing)
+    idle: Any = SimpleNamespace(statuses=list, counts=None, listings=0, listing_ns=0, notification_lag_ms=None)
+    read = TreeIngressCollector(idle)
     single = [each for verb in FIGURES for each in RunMetrics(verb, "").registry.collect()]
     return page(
         "Metrics",
@@ -179,7 +178,7 @@ def metrics_page() -> str:
         "",
         "An instance exports what it works on: add up the instances of a link.",
         "",
-        *_metrics_table(native.IngressMetrics().registry.collect()),
+        *_metrics_table(IngressMetrics().registry.collect()),
         "",
         "## replicate egress",
         "",

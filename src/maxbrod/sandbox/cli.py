@@ -17,7 +17,7 @@ from maxbrod.sandbox.s3 import S3Server
 from maxbrod.sandbox.spec import CLIENTS_DIR, OPTIONAL_LISTENERS, S3_DIR, STATE_FILE, render_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from maxbrod.sandbox.cluster import Cluster
 
@@ -89,13 +89,13 @@ def up(
 @app.command()
 def status(directory: Dir, as_json: JsonFlag = False) -> None:
     """Show which brokers run, and where."""
-    _show(_attach(directory), as_json=as_json)
+    _show(_cluster_class().attach(directory), as_json=as_json)
 
 
 @app.command()
 def down(directory: Dir, as_json: JsonFlag = False) -> None:
     """Stop all brokers and remove what the sandbox created, and nothing else."""
-    foreign = _attach(directory).dismantle()
+    foreign = _cluster_class().attach(directory).dismantle()
     document = {"directory": str(directory), "removed": True, "left": foreign}
     if as_json:
         print_json(document)
@@ -107,33 +107,25 @@ def down(directory: Dir, as_json: JsonFlag = False) -> None:
 @app.command()
 def kill(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
     """Kill a broker with SIGKILL, without a controlled shutdown."""
-    cluster = _attach(directory)
-    cluster.kill(broker)
-    _show(cluster, as_json=as_json)
+    _change(directory, lambda cluster: cluster.kill(broker), as_json=as_json)
 
 
 @app.command()
 def stop(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
     """Stop a broker with a controlled shutdown."""
-    cluster = _attach(directory)
-    cluster.stop(broker)
-    _show(cluster, as_json=as_json)
+    _change(directory, lambda cluster: cluster.stop(broker), as_json=as_json)
 
 
 @app.command()
 def pause(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
     """Freeze a broker: its connections stay open, and it does not respond."""
-    cluster = _attach(directory)
-    cluster.suspend(broker)
-    _show(cluster, as_json=as_json)
+    _change(directory, lambda cluster: cluster.suspend(broker), as_json=as_json)
 
 
 @app.command(name="continue")
 def continue_(directory: Dir, broker: Broker, as_json: JsonFlag = False) -> None:
     """Resume a paused broker."""
-    cluster = _attach(directory)
-    cluster.resume(broker)
-    _show(cluster, as_json=as_json)
+    _change(directory, lambda cluster: cluster.resume(broker), as_json=as_json)
 
 
 @app.command()
@@ -147,13 +139,13 @@ def restart(
     as_json: JsonFlag = False,
 ) -> None:
     """Start a stopped broker, or restart a running one."""
-    cluster = _attach(directory)
-    cluster.restart(broker, config=_pairs(config or ()))
+    _change(directory, lambda cluster: cluster.restart(broker, config=_pairs(config or ())), as_json=as_json)
+
+
+def _change(directory: Path, change: Callable[[Cluster], None], *, as_json: bool) -> None:
+    cluster = _cluster_class().attach(directory)
+    change(cluster)
     _show(cluster, as_json=as_json)
-
-
-def _attach(directory: Path) -> Cluster:
-    return _cluster_class().attach(directory)
 
 
 def _cluster_class() -> type[Cluster]:

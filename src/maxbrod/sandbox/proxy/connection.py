@@ -22,6 +22,7 @@ from maxbrod.sandbox.proxy.faults import (
     FlipAnswerBit,
     FlipRequestBit,
     Latency,
+    LoseAnswer,
     Request,
     Stall,
     Throttle,
@@ -232,6 +233,13 @@ class Connection(ABC):
                 self._swallow_client()
                 raise CutError
 
+    def _lose_answer(self, claims: Claims, body: Body) -> None:
+        """Cut the connection if the answer is lost, after upstream has answered in full."""
+        if lose := claims.first(LoseAnswer):
+            body.drain()
+            lose.fire()
+            raise CutError(reset=lose.fault.reset)
+
     def _stall_answer(self, claims: Claims, body: Body) -> None:
         """Hold the connection if the answer is stalled, after upstream has answered in full."""
         for stall in claims.of(Stall):
@@ -256,6 +264,12 @@ class Connection(ABC):
 
 def flip_request(claims: Claims, body: Body) -> Body:
     for flip in claims.of(FlipRequestBit):
+        body = body.flipped(flip.fault.at, flip.fault.bit, flip.fire)
+    return body
+
+
+def flip_answer(claims: Claims, body: Body) -> Body:
+    for flip in claims.of(FlipAnswerBit):
         body = body.flipped(flip.fault.at, flip.fault.bit, flip.fire)
     return body
 
@@ -297,10 +311,7 @@ class TcpConnection(Connection):
             return
         # A stream has no complete answer to wait for: its first byte is enough to know that upstream answers.
         self._stall_answer(exchange.claims, Body(iter(()), 0))
-        body = Body(inlet.pieces(), None)
         flow = self._answer_flow(exchange.claims)
-        for flip in exchange.claims.of(FlipAnswerBit):
-            body = body.flipped(flip.fault.at, flip.fault.bit, flip.fire)
-        for piece in body.pieces:
+        for piece in flip_answer(exchange.claims, Body(inlet.pieces(), None)).pieces:
             flow.send(piece)
         self._answered(exchange)

@@ -14,8 +14,8 @@ from uuid import uuid4
 from xml.sax.saxutils import escape
 
 from maxbrod.errors import UsageError
-from maxbrod.sandbox.proxy.connection import Connection, Exchange, flip_request
-from maxbrod.sandbox.proxy.faults import AnswerError, FlipAnswerBit, LoseAnswer, Request, TruncateAnswer
+from maxbrod.sandbox.proxy.connection import Connection, Exchange, flip_answer, flip_request
+from maxbrod.sandbox.proxy.faults import AnswerError, Request, TruncateAnswer
 from maxbrod.sandbox.proxy.stream import Body, CutError, Flow, Inlet, shortened
 
 if TYPE_CHECKING:
@@ -157,10 +157,7 @@ class HttpConnection(Connection):
 
     def _carry_answer(self, exchange: Exchange, head: Head, payload: Payload) -> None:
         claims = exchange.claims
-        if lose := claims.first(LoseAnswer):
-            payload.body.drain()
-            lose.fire()
-            raise CutError(reset=lose.fault.reset)
+        self._lose_answer(claims, payload.body)
         self._stall_answer(claims, payload.body)
         if error := _error(claims, carried_out=True):
             payload.body.drain()
@@ -169,8 +166,7 @@ class HttpConnection(Connection):
             flow.ends_after(len(answer))
             flow.send(answer)
             return
-        for flip in claims.of(FlipAnswerBit):
-            payload.body = payload.body.flipped(flip.fault.at, flip.fault.bit, flip.fire)
+        payload.body = flip_answer(claims, payload.body)
         self._send_answer(claims, head, payload)
 
     def _send_answer(self, claims: Claims | None, head: Head, payload: Payload) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from kafka.protocol.api_key import ApiKey
 
 from maxbrod.errors import UsageError
-from maxbrod.sandbox.proxy.connection import Connection, Exchange, flip_request
-from maxbrod.sandbox.proxy.faults import FlipAnswerBit, LoseAnswer, Request, TruncateAnswer
+from maxbrod.sandbox.proxy.connection import Connection, Exchange, flip_answer, flip_request
+from maxbrod.sandbox.proxy.faults import Request, TruncateAnswer
 from maxbrod.sandbox.proxy.stream import Body, CutError, Flow, Inlet, shortened
 
 if TYPE_CHECKING:
@@ -55,14 +55,9 @@ class KafkaConnection(Connection):
                 self._answered(exchange)
 
     def _carry_answer(self, claims: Claims, body: Body, size: int) -> None:
-        if lose := claims.first(LoseAnswer):
-            body.drain()
-            lose.fire()
-            raise CutError(reset=lose.fault.reset)
+        self._lose_answer(claims, body)
         self._stall_answer(claims, body)
-        for flip in claims.of(FlipAnswerBit):
-            body = body.flipped(flip.fault.at, flip.fault.bit, flip.fire)
-        self._send_answer(claims, body, size)
+        self._send_answer(claims, flip_answer(claims, body), size)
 
     def _send_answer(self, claims: Claims | None, body: Body, size: int) -> None:
         flow = self._answer_flow(claims)
