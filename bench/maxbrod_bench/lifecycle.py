@@ -26,7 +26,7 @@ from maxbrod.batch.headers import walk
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run, Segment
 from maxbrod.compact.options import CompactOptions
-from maxbrod.compact.run import compact_archive
+from maxbrod.compact.verb import compact_archive
 from maxbrod.config import Config
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState, encode_state
 from maxbrod.model import Codec

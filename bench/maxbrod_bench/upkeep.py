@@ -20,8 +20,8 @@ from maxbrod.batch.headers import walk
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import SLICE_FIELDS, Run, Segment, encode_rows
 from maxbrod.compact.plan.groups import PLAN_COLUMNS, REPLACED_COLUMNS, plan_groups
-from maxbrod.compact.run import item_of, merges_of
 from maxbrod.compact.task import merge_group
+from maxbrod.compact.verb import item_of, merges_of
 from maxbrod.config import Config
 from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits

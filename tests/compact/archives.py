@@ -16,7 +16,7 @@ from maxbrod.archive.archive import Archive, open_archive, open_for_writing
 from maxbrod.batch.headers import walk
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Row, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.tiling import find_tiling_faults
-from maxbrod.compact.run import compact_archive
+from maxbrod.compact.verb import compact_archive
 from maxbrod.config import Config, StorageConfig
 from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.kafka.reader import read_log

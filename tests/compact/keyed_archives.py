@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,10 @@ from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.tiling import find_tiling_faults
-from maxbrod.compact.by_key import run as by_key_run
+from maxbrod.compact.by_key import verb as by_key
 from maxbrod.compact.by_key.task import (
     FOUND,
-    ITEM,
     NOTE,
-    OUTCOMES,
     RECORD,
     ByKeySettings,
     GroupItem,
@@ -34,7 +33,7 @@ from maxbrod.model import AbortedTransaction, Codec, GapReason, PartitionId
 from maxbrod.work.windows import spread
 from support.native_logs import pack
 from support.plain_batches import Record
-from support.sparkless import no_session
+from support.sparkless import stay_without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,15 +48,15 @@ COMPACTED = {"cleanup.policy": "compact"}
 
 
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_key_run, "compact_groups", compact_groups_here)
-    monkeypatch.setattr(by_key_run, "open_configured", no_session)
+    monkeypatch.setattr(by_key, "compact_groups", compact_groups_here)
+    stay_without_spark(monkeypatch)
 
 
 def compact_groups_here(
     _: object, settings: ByKeySettings, items: Sequence[GroupItem], *, tasks: int, **more: Any
 ) -> list[GroupOutcome]:
     """In place of the Spark job: the tasks are the real ones, what Spark does between them is done by a dictionary."""
-    payloads = [ITEM.dump_json(item).decode() for item in items]
+    payloads = [pickle.dumps(item) for item in items]
     read = spread([(item.raw_bytes, item.number) for item in items], tasks)
     newest: dict[Any, dict[str, Any]] = {}
     for number in range(len(read)):
@@ -74,7 +73,7 @@ def compact_groups_here(
         mine = sorted((row["mark"] // 2, row["offset"], row) for row in stay if row["mark"] // 2 % tasks == number)
         batches = [_row(group, row) for group, _, row in mine]
         for answer in write_groups(settings, payloads, batches):
-            found += OUTCOMES.validate_json(answer.column("answer")[0].as_py())
+            found += pickle.loads(answer.column("answer")[0].as_py())
     return found
 
 

@@ -28,7 +28,7 @@ from compact.keyed_archives import (
 from maxbrod.archive.archive import open_archive, open_for_writing
 from maxbrod.archive.holds import add_hold, release_hold
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
-from maxbrod.compact.by_key import plan, run, task
+from maxbrod.compact.by_key import plan, task, verb
 from maxbrod.compact.by_key.plan import plan_partition, policy_of
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
 from maxbrod.model import AbortedTransaction, Codec, GapReason
@@ -53,7 +53,7 @@ def keyed() -> Iterator[Keyed]:
 
 
 def small_groups(monkeypatch: pytest.MonkeyPatch, group_bytes: int = 1) -> None:
-    monkeypatch.setattr(run, "plan_partition", partial(plan_partition, group_bytes=group_bytes))
+    monkeypatch.setattr(verb, "plan_partition", partial(plan_partition, group_bytes=group_bytes))
 
 
 def test_of_each_key_the_newest_record_stays_at_its_offset(keyed: Keyed) -> None:
@@ -353,11 +353,11 @@ def overtaking(monkeypatch: pytest.MonkeyPatch, between: Any) -> None:
 
     def overtaken(*arguments: Any, **more: Any) -> Any:
         found = compact_groups_here(*arguments, **more)
-        monkeypatch.setattr(run, "compact_groups", compact_groups_here)
+        monkeypatch.setattr(verb, "compact_groups", compact_groups_here)
         between()
         return found
 
-    monkeypatch.setattr(run, "compact_groups", overtaken)
+    monkeypatch.setattr(verb, "compact_groups", overtaken)
 
 
 def test_a_hold_that_is_added_meanwhile_is_respected(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ SMALL = """
     import json, resource, sys
     sys.path[:0] = json.loads(sys.argv[2])
     from maxbrod.config import Config
-    from maxbrod.compact.run import compact_archive
+    from maxbrod.compact.verb import compact_archive
 
     config = Config.model_validate({
         "archive": sys.argv[1],

@@ -28,7 +28,7 @@ from maxbrod.catalog import commits
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import overtaken as overtaken_by
 from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
-from maxbrod.compact import cli, run, task
+from maxbrod.compact import cli, task, verb
 from maxbrod.compact.plan.groups import plan_groups
 from maxbrod.compact.plan.joining import Written, join
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
@@ -392,7 +392,7 @@ def test_a_row_stays_small_enough_for_one_task_to_read(making: Making, monkeypat
     def small(*arguments: Any, **more: Any) -> Any:
         return plan_groups(*arguments, **more, row_bytes_max=3 * size)
 
-    monkeypatch.setattr(run, "plan_groups", small)
+    monkeypatch.setattr(verb, "plan_groups", small)
     report = compact(making.url)
     assert (report.total("merges"), report.total("new_segments")) == (1, 3)
     assert look(making.url) == before

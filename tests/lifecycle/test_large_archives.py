@@ -13,7 +13,7 @@ from maxbrod.archive.archive import open_archive
 from maxbrod.catalog import files
 from maxbrod.catalog.queries import Queries
 from maxbrod.check.run import check_archive
-from maxbrod.compact.run import compact_archive
+from maxbrod.compact.verb import compact_archive
 from maxbrod.config import Config
 from maxbrod.prune.plan import SegmentPolicy
 from maxbrod.prune.run import PruneRequest, prune_archive

@@ -50,6 +50,10 @@ class Archive:
     survey: Survey | None = None
     """The contents of another tool's archive; None in our own layout."""
 
+    @property
+    def layout(self) -> str:
+        return NATIVE if self.survey is None else self.survey.layout
+
 
 def open_archive(
     url: str,

@@ -45,7 +45,7 @@ def compact(call: Call[CompactOptions]) -> None:
     """
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-    from maxbrod.compact.run import compact_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.compact.verb import compact_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
 
     stop = threading.Event()
     shown = not (call.quiet or call.as_json)

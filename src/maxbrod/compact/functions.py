@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path  # noqa: TC003 - for those who look at the annotations
 from typing import TYPE_CHECKING, Unpack
 
-from maxbrod.compact.run import compact_archive
+from maxbrod.compact.verb import compact_archive
 from maxbrod.config import Config, StorageConfig, config_with
 from maxbrod.work.progress import OnProgress, silent
 

@@ -1,14 +1,30 @@
-"""What a compaction did, or would do."""
+"""The report of a compaction, and the tally that it is made of."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
+from maxbrod.errors import (
+    EXIT_CORRUPT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INCOMPLETE,
+    CorruptDataError,
+    MaxbrodError,
+    ObjectNotFoundError,
+    TruncatedDataError,
+    UnsupportedFormatError,
+)
+from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from maxbrod.work.work import Work
+
+_DAMAGES: Final = (CorruptDataError, ObjectNotFoundError, TruncatedDataError, UnsupportedFormatError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +39,22 @@ class CompactFault:
     object_name: str | None
     offset: int | None
     damaged: bool
+    """Otherwise the store did not answer, and trying again may help."""
     hint: str | None = None
+
+    @classmethod
+    def of(cls, error: MaxbrodError, topic: str, partition: int, base_offset: int, end_offset: int) -> CompactFault:
+        return cls(
+            topic=topic,
+            partition=partition,
+            base_offset=base_offset,
+            end_offset=end_offset,
+            message=error.message,
+            object_name=error.object_name,
+            offset=error.offset,
+            damaged=isinstance(error, _DAMAGES),
+            hint=error.hint,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,62 +114,97 @@ class CompactReport:
 
 @dataclass(slots=True, kw_only=True)
 class TopicFigures:
-    """Adds up what was merged of one topic."""
+    """Adds up what was compacted of one topic."""
 
-    topic: str
-    partitions: set[tuple[str, int]]
+    partitions: set[tuple[str, int]] = field(default_factory=set)
     merges: int = 0
     segments: int = 0
     new_segments: int = 0
     bytes: int = 0
     new_bytes: int | None = None
     records: int | None = None
+    removed: int | None = None
+    left: Counter[str] = field(default_factory=Counter)
 
     def add(
-        self, where: tuple[str, int], *, segments: int, new: int, size: int, new_size: int | None, records: int | None
+        self,
+        where: tuple[str, int],
+        *,
+        segments: int,
+        size: int,
+        merges: int = 1,
+        new: int = 0,
+        new_size: int | None = None,
+        records: int | None = None,
+        removed: int | None = None,
     ) -> None:
+        """Add a change. None: it is not known before it is made."""
         self.partitions.add(where)
-        self.merges += 1
+        self.merges += merges
         self.segments += segments
         self.new_segments += new
         self.bytes += size
-        if new_size is not None:
-            self.new_bytes = (self.new_bytes or 0) + new_size
-        if records is not None:
-            self.records = (self.records or 0) + records
+        self.new_bytes = _plus(self.new_bytes, new_size)
+        self.records = _plus(self.records, records)
+        self.removed = _plus(self.removed, removed)
 
 
-def why_larger(before: int, after: int | None, recompress: str, otherwise: str) -> str | None:
-    """Why bytes grew; None if they did not. Only what `--recompress auto` stores is meant to be the smaller choice."""
-    if after is None or after <= before:
-        return None
-    return otherwise if recompress == "auto" else f"--recompress {recompress} was asked for"
+def _plus(known: int | None, more: int | None) -> int | None:
+    return known if more is None else (known or 0) + more
 
 
-class Figures:
-    def __init__(self, recompress: str, otherwise: str = "segments that do not shrink share objects in frames") -> None:
-        """`otherwise` says why bytes grow though nobody asked for another compression."""
+class Tally:
+    """Keeps what a compaction has done so far, and makes its report of it."""
+
+    def __init__(self, work: Work, archive_url: str, layout: str, *, why_larger: str) -> None:
+        """`why_larger` says why bytes grow though nobody asked for another compression."""
+        self._work, self._options = work, work.config.compact
+        self._archive_url, self._layout, self._why_larger = archive_url, layout, why_larger
         self._topics: dict[str, TopicFigures] = {}
-        self._why = recompress, otherwise
+        self.faults: list[CompactFault] = []
+        self.overtaken = self.commits = 0
+        self.run_id: str | None = None
+        """The last run that was committed."""
 
     def of(self, topic: str) -> TopicFigures:
-        return self._topics.setdefault(topic, TopicFigures(topic=topic, partitions=set()))
+        return self._topics.setdefault(topic, TopicFigures())
 
-    def topics(self, left: Mapping[str, Mapping[str, int]]) -> tuple[CompactedTopic, ...]:
-        for topic in left:
-            self.of(topic)
-        return tuple(self._topic(each, left.get(topic, {})) for topic, each in sorted(self._topics.items()))
+    def committed(self, run_id: str) -> None:
+        self.commits += 1
+        self.run_id = run_id
 
-    def _topic(self, each: TopicFigures, left: Mapping[str, int]) -> CompactedTopic:
+    def report(self, *, cut: str | None = None) -> CompactReport:
+        return CompactReport(
+            archive=self._archive_url,
+            layout=self._layout,
+            run_id=self.run_id,
+            dry_run=self._options.dry_run,
+            started_at_ms=self._work.started_at_ms,
+            finished_at_ms=now_ms(),
+            topics=tuple(self._topic(topic, figures) for topic, figures in sorted(self._topics.items())),
+            faults=tuple(self.faults),
+            overtaken=self.overtaken,
+            commits=self.commits,
+            interrupted=self._work.is_stopped(),
+            cut=cut,
+        )
+
+    def _topic(self, topic: str, figures: TopicFigures) -> CompactedTopic:
+        larger = None
+        if figures.new_bytes is not None and figures.new_bytes > figures.bytes:
+            # Only what `--recompress auto` stores is meant to be the smaller choice.
+            asked = self._options.recompress
+            larger = self._why_larger if asked == "auto" else f"--recompress {asked} was asked for"
         return CompactedTopic(
-            topic=each.topic,
-            partitions=len(each.partitions),
-            merges=each.merges,
-            segments=each.segments,
-            new_segments=each.new_segments,
-            bytes=each.bytes,
-            new_bytes=each.new_bytes,
-            records=each.records,
-            left=dict(left),
-            larger=why_larger(each.bytes, each.new_bytes, *self._why),
+            topic=topic,
+            partitions=len(figures.partitions),
+            merges=figures.merges,
+            segments=figures.segments,
+            new_segments=figures.new_segments,
+            bytes=figures.bytes,
+            new_bytes=figures.new_bytes,
+            records=figures.records,
+            left=dict(figures.left),
+            removed=figures.removed,
+            larger=larger,
         )

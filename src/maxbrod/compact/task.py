@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.headers import BatchHeaders, walk
-from maxbrod.compact.failures import Failure, failure_of
 from maxbrod.compact.plan.joining import Written
 from maxbrod.errors import (
     CorruptDataError,
@@ -37,6 +36,7 @@ from maxbrod.layouts.kafka.objects import OpenObject
 from maxbrod.layouts.kafka.reader import HINT, read_log, read_logs
 from maxbrod.layouts.kafka.writer import SAMPLE_BYTES, SAMPLE_LEVEL
 from maxbrod.model import Codec
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from maxbrod.storage.interface import Storage, Writer
+    from maxbrod.work.reach import Place
 
 _LARGE_BYTES: Final = 4 << 20
 """A log of this size is read in parts, and its stored bytes are copied as they are. Smaller ones are read whole."""
@@ -96,7 +97,21 @@ class MergeItem:
 class MergeOutcome:
     number: int
     written: tuple[Written, ...] = ()
-    failure: Failure | None = None
+    failure: MaxbrodError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeContext:
+    """What all tasks share. Contains secrets."""
+
+    place: Place
+    compression: Compression
+
+
+def merge_groups(context: MergeContext, items: Sequence[MergeItem]) -> list[MergeOutcome]:
+    """Merge groups one after the other."""
+    storage = open_storage(context.place.url, context.place.storage)
+    return [merge_group(storage, item, context.compression) for item in items]
 
 
 def merge_group(storage: Storage, item: MergeItem, compression: Compression) -> MergeOutcome:
@@ -104,7 +119,7 @@ def merge_group(storage: Storage, item: MergeItem, compression: Compression) -> 
     try:
         return MergeOutcome(number=item.number, written=tuple(_merge(storage, item, compression)))
     except MaxbrodError as error:
-        return MergeOutcome(number=item.number, failure=failure_of(error))
+        return MergeOutcome(number=item.number, failure=error)
 
 
 class _LargerError(Exception):

@@ -46,7 +46,7 @@ class ConvertSource:
 
     @property
     def layout(self) -> str:
-        return NATIVE if self.archive.survey is None else self.archive.survey.layout
+        return self.archive.layout
 
     @property
     def is_committed(self) -> bool:

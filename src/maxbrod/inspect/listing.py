@@ -17,7 +17,6 @@ from maxbrod.archive.runs import RunSummary, gaps_by_topic, is_partial, summaris
 from maxbrod.archive.selection import Incarnation, newest_ids, select_names
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.schema import Kind
-from maxbrod.layouts.registry import NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,7 +102,7 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
     partial = not patterns and is_partial(runs if moment.run is None else runs[: runs.index(moment.run) + 1])
     return Listing(
         archive=archive.url,
-        layout=NATIVE if archive.survey is None else archive.survey.layout,
+        layout=archive.layout,
         as_of=moment.as_of,
         topics=tuple(summaries),
         runs=len(runs),

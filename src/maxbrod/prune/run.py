@@ -325,7 +325,7 @@ def _report(archive: Archive, plan: _Plan, clocks: Clocks, *, applied: bool) -> 
     objects, objects_bytes = (0, 0) if plan.freed is None else plan.freed.total()
     return PruneReport(
         archive=archive.url,
-        layout="kafka" if archive.survey is None else archive.survey.layout,
+        layout=archive.layout,
         items=items,
         runs=tuple(plan.runs),
         going=totals_of(items, keep=False),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from maxbrod.model import TopicPartition
 
@@ -55,3 +55,26 @@ def spread(items: Sequence[tuple[int, Item]], parallelism: int) -> list[list[Ite
         tasks[number].append(item)
         loads[number] += size + 1
     return tasks
+
+
+def cut_waves(
+    items: Iterable[Item],
+    *,
+    bytes_of: Callable[[Item], int],
+    bytes_max: int,
+    rows_of: Callable[[Item], int] = lambda _: 1,
+    rows_max: int | None = None,
+) -> Iterator[list[Item]]:
+    """Cut items, in their order, into waves of at most so many bytes and rows. A larger item is a wave of its own."""
+    wave: list[Item] = []
+    size = rows = 0
+    for item in items:
+        full = size + bytes_of(item) > bytes_max or (rows_max is not None and rows + rows_of(item) > rows_max)
+        if wave and full:
+            yield wave
+            wave, size, rows = [], 0, 0
+        wave.append(item)
+        size += bytes_of(item)
+        rows += rows_of(item)
+    if wave:
+        yield wave

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import Survey, WriteOptions
 from maxbrod.layouts.parquet import survey as surveying
-from maxbrod.layouts.parquet.format import FOLLOWS, SegmentName, footer_of, parse_footer, parse_name
+from maxbrod.layouts.parquet.format import FOLLOWS, Footer, SegmentName, parse_footer, parse_name
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.parquet.survey import without_overlaps
 from maxbrod.model import TopicPartition
@@ -99,7 +99,7 @@ def test_a_footer_explains_the_hole_before_its_segment(
 @pytest.mark.parametrize("value", [b"", b"21", b"-1", b"x", b"9" * 30, b"\xff"])
 def test_a_footer_with_an_impossible_offset_explains_nothing(value: bytes) -> None:
     name = SegmentName(folder="data/r", where=WHERE, level=0, start=20, end=29)
-    keys = {key.encode(): text.encode() for key, text in footer_of(name, region="r", records=10).keys().items()}
+    keys = {key.encode(): text.encode() for key, text in Footer(name=name, region="r", records=10).keys().items()}
     assert parse_footer({**keys, FOLLOWS.encode(): value}).follows is None
     assert parse_footer({**keys, FOLLOWS.encode(): b"20"}).follows == 20
 

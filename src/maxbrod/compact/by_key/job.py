@@ -6,13 +6,12 @@ Spark aggregates in memory as long as the keys fit, and then sorts and spills th
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
 from typing import TYPE_CHECKING
 
 from maxbrod.compact.by_key.task import (
     FOUND_SPARK,
-    ITEM,
-    OUTCOMES,
     RECORD,
     ByKeySettings,
     GroupItem,
@@ -41,16 +40,21 @@ def compact_groups(
     stop: threading.Event | None = None,
 ) -> list[GroupOutcome]:
     """The outcome of every group. `items` are numbered from 0; `tasks` is about how many tasks each step has."""
-    payloads = tuple(ITEM.dump_json(item).decode() for item in items)
+    # Each worker unpickles its own items only.
+    payloads = tuple(map(pickle.dumps, items))
     read = tuple(tuple(task) for task in spread([(item.raw_bytes, item.number) for item in items], tasks))
     found = session.range(0, len(read), 1, len(read)).mapInArrow(
         partial(settled, partial(read_groups, settings, payloads, read)), FOUND_SPARK
     )
     written = _newest(found, tasks).mapInArrow(
-        partial(settled, partial(write_groups, settings, payloads)), "answer string"
+        partial(settled, partial(write_groups, settings, payloads)), "answer binary"
     )
     table = collect(session, written, name=settings.run_id, on_done=on_done, stop=stop)
-    return [each for answer in table["answer"].to_pylist() for each in OUTCOMES.validate_json(answer)]
+    return [
+        outcome
+        for answer in table["answer"].to_pylist()
+        for outcome in pickle.loads(answer)  # noqa: S301 - the workers of this job have pickled it
+    ]
 
 
 def _newest(found: DataFrame, tasks: int) -> DataFrame:

@@ -8,24 +8,20 @@ Records of aborted transactions take no part. A damaged slice is an answer, not 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+import pickle
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pydantic import TypeAdapter
 
 from maxbrod import strict_json
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.fillers import emptied
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
 from maxbrod.batch.transactions import committed_batches
-from maxbrod.compact.failures import Failure, failure_of
 from maxbrod.config import StorageConfig  # noqa: TC001 - pydantic reads the types of what travels to a worker
-from maxbrod.errors import (
-    CorruptDataError,
-    MaxbrodError,
-)
+from maxbrod.errors import CorruptDataError, MaxbrodError, error_of
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
 from maxbrod.layouts.kafka.reader import read_logs
 from maxbrod.layouts.kafka.writer import ArchiveWriter
@@ -54,7 +50,7 @@ FOUND: Final = pa.schema(
 """Rows of the first task. `place` numbers partitions; `mark` is twice the number of the group, plus 1 for a tombstone
 that goes if it is the newest. Both are numbers, so that Spark aggregates in a hash table. A note is in `key`."""
 FOUND_SPARK: Final = "place int, kind tinyint, key binary, offset bigint, mark bigint"
-ANSWERS: Final = pa.schema([("answer", pa.string())])
+ANSWERS: Final = pa.schema([("answer", pa.binary())])
 _READ: Final = ("offset", "timestamp_ms", "key", "value")
 _KEPT: Final = ("offset", "timestamp_ms", "timestamp_type", "key", "value", "headers", "leader_epoch")
 """Without producer, sequence and transaction: what is left of a transaction needs no marker."""
@@ -95,7 +91,7 @@ class GroupOutcome:
     written: tuple[Slice, ...] = ()
     kept: int = 0
     changed: bool = True
-    failure: Failure | None = None
+    failure: MaxbrodError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +106,9 @@ class ByKeySettings:
     """A hole of this width gets a row of its own."""
 
 
-ITEM: Final = TypeAdapter(GroupItem)
-OUTCOMES: Final = TypeAdapter(list[GroupOutcome])
-
-
 def read_groups(
     settings: ByKeySettings,
-    items: Sequence[str],
+    items: Sequence[bytes],
     tasks: Sequence[Sequence[int]],
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
@@ -125,7 +117,7 @@ def read_groups(
     for batch in batches:
         for task in batch.column(0).to_pylist():
             for number in tasks[task]:
-                yield from _read_group(storage, ITEM.validate_json(items[number]))
+                yield from _read_group(storage, pickle.loads(items[number]))  # noqa: S301 - the driver has pickled it
 
 
 def _read_group(storage: Storage, item: GroupItem) -> Iterator[pa.RecordBatch]:
@@ -144,7 +136,7 @@ def _read_group(storage: Storage, item: GroupItem) -> Iterator[pa.RecordBatch]:
         note: dict[str, Any] = {"unkeyed": unkeyed}
     except MaxbrodError as error:
         # Passed on, not raised: Spark would run the task again, and the other partitions would not go on.
-        note = {"failure": asdict(failure_of(error))}
+        note = {"failure": error.as_dict()}
     text = json.dumps({"number": item.number, **note}).encode()
     row = {"place": item.place, "kind": NOTE, "key": text, "offset": -1, "mark": 2 * item.number}
     yield pa.RecordBatch.from_pylist([row], schema=FOUND)
@@ -206,7 +198,7 @@ def _newest(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def write_groups(
-    settings: ByKeySettings, items: Sequence[str], batches: Iterable[pa.RecordBatch]
+    settings: ByKeySettings, items: Sequence[bytes], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The outcomes of the groups of one task, as one row of JSON.
 
@@ -225,13 +217,14 @@ def write_groups(
         ) as archive:
             for note, winners in _by_group(batches):
                 numbers.append(note["number"])
-                part = _Part(storage, archive, ITEM.validate_json(items[note["number"]]), note, winners)
+                item = pickle.loads(items[note["number"]])  # noqa: S301 - as above
+                part = _Part(storage, archive, item, note, winners)
                 part.write()
                 parts.append(part)
         outcomes = [part.outcome() for part in parts]
     except MaxbrodError as error:
-        outcomes = [GroupOutcome(number=number, failure=failure_of(error)) for number in numbers]
-    yield pa.RecordBatch.from_pylist([{"answer": OUTCOMES.dump_json(outcomes).decode()}], schema=ANSWERS)
+        outcomes = [GroupOutcome(number=number, failure=error) for number in numbers]
+    yield pa.RecordBatch.from_pylist([{"answer": pickle.dumps(outcomes)}], schema=ANSWERS)
 
 
 def _by_group(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
@@ -272,7 +265,7 @@ class _Part:
         self._winners = winners
         self._unkeyed: int = note.get("unkeyed", 0)
         failure = note.get("failure")
-        self._failure = None if failure is None else Failure(**failure)
+        self._failure = None if failure is None else error_of(failure)
         self._slices: tuple[Slice, ...] = ()
         self._last_offset = -1
 

@@ -10,6 +10,7 @@ from maxbrod.catalog.rows import newest_time
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from maxbrod.catalog.catalog import Catalog
     from maxbrod.catalog.rows import Segment
     from maxbrod.compact.plan.groups import Group
     from maxbrod.model import AbortedTransaction, PartitionId
@@ -104,6 +105,15 @@ def _aborted(transactions: Iterable[AbortedTransaction]) -> tuple[AbortedTransac
         if known is None or known.last_offset < transaction.last_offset:
             found[key] = transaction
     return tuple(found[key] for key in sorted(found))
+
+
+def identities_of(catalog: Catalog, topic_ids: Iterable[str]) -> set[tuple[object, ...]]:
+    """Return the live rows of topics, by `IDENTITY_COLUMNS`."""
+    found: set[tuple[object, ...]] = set()
+    for topic_id in topic_ids:
+        rows = catalog.rows(topic_id=topic_id, columns=IDENTITY_COLUMNS)
+        found.update(zip(*(rows[name].to_pylist() for name in IDENTITY_COLUMNS), strict=True))
+    return found
 
 
 def still_applies(

@@ -12,6 +12,7 @@ comes, or is old enough. What an earlier merge has stepped over is merged at onc
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,10 +29,10 @@ from maxbrod.errors import (
 from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.parquet.conversion import as_written
-from maxbrod.layouts.parquet.format import FILE_SCHEMA, SegmentName, footer_of, parse_name
+from maxbrod.layouts.parquet.format import FILE_SCHEMA, Footer, SegmentName, parse_name
 from maxbrod.layouts.parquet.reader import parquet_errors, stored_records
 from maxbrod.layouts.parquet.survey import SegmentRange, open_found, without_overlaps
-from maxbrod.layouts.parquet.writer import compression_of, described, parquet_writer
+from maxbrod.layouts.parquet.writer import compression_of, parquet_writer, segment_of
 from maxbrod.layouts.tree import surveyed_facts
 
 if TYPE_CHECKING:
@@ -239,9 +240,9 @@ def _merge(
                 for table in _tables(storage, run, objects):
                     records += table.num_rows
                     writer.write_table(table, row_group_size=table.num_rows)
-                footer = footer_of(name, region=region, records=records, follows=follows, deleted=deleted)
+                footer = Footer(name=name, region=region, records=records, follows=follows, deleted=deleted)
                 writer.add_key_value_metadata(footer.keys())
-        return described(name, footer, sink.size, (None, None))
+        return segment_of(footer, sink.size, (None, None))
     except ObjectExistsError:
         return _merged_before(storage, name)
 
@@ -250,7 +251,7 @@ def _merged_before(storage: Storage, name: SegmentName) -> ForeignSegment:
     """An earlier run created it, but was interrupted before it deleted the merged segments."""
     info = storage.head(name.path)
     found = open_found(storage, name, info)
-    return described(name, found.footer, info.size, (found.min_timestamp, found.max_timestamp))
+    return segment_of(replace(found.footer, name=name), info.size, (found.min_timestamp, found.max_timestamp))
 
 
 def _tables(

@@ -19,7 +19,7 @@ publishes anything else.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -163,16 +163,13 @@ _SHOWN_MAX: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What a segment says about itself. Both offsets are inclusive."""
+    """What a segment says about itself."""
 
+    name: SegmentName
+    """Its folder is not in the footer."""
     region: str
-    topic: str
-    partition: int
-    level: int
-    start: int
-    end: int
     records: int
-    created: str
+    created: str = field(default_factory=lambda: rfc3339(datetime.now(UTC)))
     """RFC 3339 with up to nine fractional digits, kept as text: our clocks have fewer."""
     follows: int | None = None
     """The writer read everything from this offset on; None: not recorded, as by the tool itself."""
@@ -180,35 +177,12 @@ class Footer:
     """The source had deleted the offsets from this one up to `follows` before they were read; None: it had not."""
 
     def keys(self) -> dict[str, str]:
-        numbers = (self.partition, self.level, self.start, self.end, self.records)
-        keys = dict(
-            zip(_KEYS, (self.region, self.topic, *(str(number) for number in numbers), self.created), strict=True)
-        )
+        name = self.name
+        numbers = (name.where.partition, name.level, name.start, name.end, self.records)
+        texts = (self.region, name.where.topic, *(str(number) for number in numbers), self.created)
+        keys = dict(zip(_KEYS, texts, strict=True))
         ours = {FOLLOWS: self.follows, DELETED: self.deleted}
         return keys | {key: str(offset) for key, offset in ours.items() if offset is not None}
-
-
-def footer_of(
-    name: SegmentName,
-    *,
-    region: str,
-    records: int,
-    follows: int | None = None,
-    deleted: int | None = None,
-    now: datetime | None = None,
-) -> Footer:
-    return Footer(
-        region=region,
-        topic=name.where.topic,
-        partition=name.where.partition,
-        level=name.level,
-        start=name.start,
-        end=name.end,
-        records=records,
-        created=rfc3339(now or datetime.now(UTC)),
-        follows=follows,
-        deleted=deleted,
-    )
 
 
 def parse_footer(found: Mapping[bytes, bytes] | None) -> Footer:
@@ -218,28 +192,18 @@ def parse_footer(found: Mapping[bytes, bytes] | None) -> Footer:
     partition, level, start, end, records = (_number(key, text) for key, text in zip(_KEYS[2:7], rest, strict=True))
     follows = _offset((found or {}).get(FOLLOWS.encode()), start)
     deleted = None if follows is None else _offset((found or {}).get(DELETED.encode()), follows - 1)
-    return Footer(
-        region=region,
-        topic=topic,
-        partition=partition,
-        level=level,
-        start=start,
-        end=end,
-        records=records,
-        created=created,
-        follows=follows,
-        deleted=deleted,
-    )
+    where = TopicPartition(topic=topic, partition=partition)
+    name = SegmentName(folder="", where=where, level=level, start=start, end=end)
+    return Footer(name=name, region=region, records=records, created=created, follows=follows, deleted=deleted)
 
 
 def check_footer(footer: Footer, name: SegmentName) -> None:
     """CorruptDataError: the object has the name of another segment. The tool refuses it, too."""
-    said = (footer.region, footer.topic, footer.partition, footer.level, footer.start, footer.end)
-    region = name.region or footer.region
-    named = (region, name.where.topic, name.where.partition, name.level, name.start, name.end)
-    if said != named:
+    said = footer.name
+    if footer.region != (name.region or footer.region) or replace(said, folder="") != replace(name, folder=""):
+        parts = (footer.region, said.where.topic, said.where.partition, said.level, said.start, said.end)
         raise CorruptDataError(
-            f"the footer is that of another segment: {_shown(said)}",
+            f"the footer is that of another segment: {'/'.join(str(part)[:_SHOWN_MAX] for part in parts)}",
             offset=name.start,
             hint="the object was copied to a wrong name; move it to the one in its footer",
         )
@@ -272,7 +236,3 @@ def _offset(value: bytes | None, last: int) -> int | None:
     """A value that cannot be right says nothing."""
     text = (value or b"").decode(errors="replace")
     return int(text) if _NUMBER.fullmatch(text) is not None and int(text) <= last else None
-
-
-def _shown(said: tuple[object, ...]) -> str:
-    return "/".join(str(each)[:_SHOWN_MAX] for each in said)

@@ -30,7 +30,6 @@ from maxbrod.layouts.parquet.format import (
     Footer,
     SegmentName,
     check_topic,
-    footer_of,
     region_folder,
 )
 
@@ -56,11 +55,19 @@ def write(
     """Write one object after the other, each visible when it is complete."""
     check_options(options)
     compression = compression_of(options)
-    place = place_of(where, options.extra.get("region"), survey, prefix=options.extra.get("prefix", PREFIX))
+    folder, region = _place(where, options.extra.get("region"), survey, options.extra.get("prefix", PREFIX))
     written: list[ForeignSegment] = []
     for batches in roll(records, _thresholds(options), after=survey.positions.get(where, 0) - 1):
-        before = _before(options, written[-1].end_offset if written else None)
-        written.append(_write_segment(storage, place, batches, compression, before))
+        first, last = batches[0].column("offset")[0].as_py(), batches[-1].column("offset")[-1].as_py()
+        follows, deleted = _before(options, written[-1].end_offset if written else None)
+        footer = Footer(
+            name=SegmentName(folder=folder, where=where, level=STREAMING, start=first, end=last),
+            region=region,
+            records=sum(batch.num_rows for batch in batches),
+            follows=follows,
+            deleted=deleted,
+        )
+        written.append(_write_segment(storage, footer, batches, compression))
     return written
 
 
@@ -110,8 +117,9 @@ def parquet_writer(sink: Any, compression: dict[str, Any]) -> Iterator[pq.Parque
         yield writer
 
 
-def described(name: SegmentName, footer: Footer, size: int, bounds: tuple[int | None, int | None]) -> ForeignSegment:
-    """A segment that has just been written, as a survey would return it."""
+def segment_of(footer: Footer, size: int, bounds: tuple[int | None, int | None]) -> ForeignSegment:
+    """Return a segment that has just been written, as a survey would."""
+    name = footer.name
     return ForeignSegment(
         where=name.where,
         path=name.path,
@@ -121,28 +129,21 @@ def described(name: SegmentName, footer: Footer, size: int, bounds: tuple[int | 
         bytes=size,
         min_timestamp=bounds[0],
         max_timestamp=bounds[1],
-        details={"region": footer.region, "level": footer.level, "created": footer.created},
+        details={"region": footer.region, "level": name.level, "created": footer.created},
     )
 
 
 def _write_segment(
-    storage: Storage,
-    place: SegmentPlace,
-    batches: Sequence[pa.RecordBatch],
-    compression: dict[str, Any],
-    before: tuple[int | None, int | None],
+    storage: Storage, footer: Footer, batches: Sequence[pa.RecordBatch], compression: dict[str, Any]
 ) -> ForeignSegment:
     table = pa.Table.from_batches([to_file(batch) for batch in batches])
-    name = place.name(batches[0].column("offset")[0].as_py(), batches[-1].column("offset")[-1].as_py())
-    follows, deleted = before
-    footer = footer_of(name, region=place.region, records=table.num_rows, follows=follows, deleted=deleted)
     sink = pa.BufferOutputStream()
     with parquet_writer(sink, compression) as writer:
         writer.write_table(table, row_group_size=table.num_rows)
         writer.add_key_value_metadata(footer.keys())
     data = sink.getvalue()
-    storage.replace(name.path, memoryview(data))
-    return described(name, footer, data.size, _timestamps(batches))
+    storage.replace(footer.name.path, memoryview(data))
+    return segment_of(footer, data.size, _timestamps(batches))
 
 
 def _timestamps(batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
@@ -165,28 +166,15 @@ def _seconds(text: str | None) -> float:
         raise UsageError(f"segment_seconds_max is not a number: {text!r}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentPlace:
-    """One level of one partition."""
-
-    folder: str
-    region: str
-    where: TopicPartition
-    level: int = STREAMING
-
-    def name(self, start: int, end: int) -> SegmentName:
-        return SegmentName(folder=self.folder, where=self.where, level=self.level, start=start, end=end)
-
-
-def place_of(where: TopicPartition, requested: str | None, survey: Survey, *, prefix: str = PREFIX) -> SegmentPlace:
-    """The folder and region for new segments: those of the archive, or `requested`.
+def _place(where: TopicPartition, requested: str | None, survey: Survey, prefix: str) -> tuple[str, str]:
+    """Return the folder and the region for new segments: those of the archive, or `requested`.
 
     UsageError: the partition's records are in another region, or the region is ambiguous.
     """
     check_topic(where.topic)
     folders: Mapping[str, str] = survey.details.get("regions", {})
     region = _region(where, requested, survey, tuple(folders))
-    return SegmentPlace(folder=_folder(region, folders, prefix), region=region, where=where)
+    return _folder(region, folders, prefix), region
 
 
 def _region(where: TopicPartition, requested: str | None, survey: Survey, regions: tuple[str, ...]) -> str:

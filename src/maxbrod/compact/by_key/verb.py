@@ -7,8 +7,7 @@ If another writer commits in between, the rows and all holds are looked up again
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -22,23 +21,23 @@ from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, encode_rows, ne
 from maxbrod.compact.by_key.job import compact_groups
 from maxbrod.compact.by_key.plan import PartitionPlan, Policy, hole_offsets_min, plan_partition, policy_of, tile
 from maxbrod.compact.by_key.task import ByKeySettings, GroupItem, GroupOutcome
-from maxbrod.compact.plan.joining import IDENTITY_COLUMNS
-from maxbrod.compact.report import CompactedTopic, CompactFault, CompactReport, why_larger
+from maxbrod.compact.plan.joining import IDENTITY_COLUMNS, identities_of
+from maxbrod.compact.report import CompactFault, CompactReport, Tally
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.work.preflight import needs_storage
-from maxbrod.work.progress import OnProgress, Progress
-from maxbrod.work.session import Session, open_configured, parallelism_of
+from maxbrod.work.session import Session, parallelism_of
+from maxbrod.work.windows import cut_waves
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.archive.archive import Archive
     from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.config import Config
+    from maxbrod.work.progress import Meter
+    from maxbrod.work.work import Work
 
 COMMAND: Final = "compact"
 _WAVE_ROWS: Final = 100_000
@@ -57,46 +56,20 @@ class _Done:
     kept: int
 
 
-@dataclass(slots=True, kw_only=True)
-class _Figures:
-    partitions: int = 0
-    segments: int = 0
-    bytes: int = 0
-    records: int = 0
-    new_segments: int = 0
-    new_bytes: int = 0
-    objects: int = 0
-    removed: int = 0
-    left: Counter[str] = field(default_factory=Counter)
-
-
-def compact_by_key(
-    archive: Archive,
-    config: Config,
-    *,
-    session: Session | None,
-    on_progress: OnProgress,
-    stop: threading.Event | None,
-) -> CompactReport:
+def compact_by_key(work: Work, archive: Archive) -> CompactReport:
     """Compact the compacted topics of an archive. RefusedError: a named topic is not compacted."""
-    return _ByKey(archive, config, on_progress, stop).run(session)
+    return _ByKey(work, archive).run()
 
 
 class _ByKey:
-    def __init__(self, archive: Archive, config: Config, on_progress: OnProgress, stop: threading.Event | None) -> None:
+    def __init__(self, work: Work, archive: Archive) -> None:
         assert isinstance(archive.catalog, Catalog)  # noqa: S101 - of our own layout
+        self._work, self._options = work, work.config.compact
         self._archive, self._catalog = archive, archive.catalog
-        self._config, self._options = config, config.compact
-        self._on_progress, self._stop = on_progress, stop
         Compression.parse(self._options.recompress)
-        self._started_at = now_ms()
         self._run_id = ""
         """Each wave is a run of its own."""
-        self._figures: dict[str, _Figures] = {}
-        self._faults: list[CompactFault] = []
-        self._overtaken = self._commits = 0
-        self._committed: str | None = None
-        self._bytes_done = 0
+        self._tally = Tally(work, archive.url, NATIVE, why_larger=_WRITTEN_ANEW)
         self._cut, self._snapshot = self._find_cut()
 
     def _find_cut(self) -> tuple[Run, Snapshot]:
@@ -108,31 +81,28 @@ class _ByKey:
             )
         return cut, read_snapshot(self._archive.storage, cut)
 
-    def run(self, session: Session | None) -> CompactReport:
-        self._on_progress(Progress(phase="planning"))
+    def run(self) -> CompactReport:
+        self._work.tell("planning")
         policies = self._policies()
+        plans = self._plans(policies)
         if self._options.dry_run:
-            for plan in self._plans(policies):
+            for plan in plans:
                 self._count(plan, plan.rows)
             return self._report()
-        waves = _waves(self._plans(policies), self._options.commit_bytes)
-        first = next(waves, None)
-        if first is not None:
-            with open_configured(
-                self._config.spark,
-                session,
-                needs=needs_storage(self._archive.url, self._config.storage, writes=True),
-                jvm_works=True,
-                stop=self._stop,
-            ) as working:
-                wave: list[PartitionPlan] | None = first
-                while wave is not None and not self._is_stopped():
-                    self._compact(working, wave, policies)
-                    wave = next(waves, None)
+        needs = needs_storage(self._archive.url, self._work.config.storage, writes=True)
+        workers, meter = self._work.workers(needs, jvm_works=True), self._work.meter("compacting")
+        waves = cut_waves(
+            plans,
+            bytes_of=lambda plan: plan.bytes,
+            bytes_max=self._options.commit_bytes,
+            rows_of=lambda plan: len(plan.rows),
+            rows_max=_WAVE_ROWS,
+        )
+        for wave in waves:
+            if self._work.is_stopped():
+                break
+            self._compact(workers.session(), meter, wave, policies)
         return self._report()
-
-    def _is_stopped(self) -> bool:
-        return self._stop is not None and self._stop.is_set()
 
     def _policies(self) -> dict[str, tuple[str, Policy]]:
         """The compacted topics that are chosen: their names and policies, by topic id."""
@@ -161,7 +131,10 @@ class _ByKey:
     def _plans(self, policies: Mapping[str, tuple[str, Policy]]) -> Iterator[PartitionPlan]:
         """The partitions that may change, one topic in memory at a time."""
         for topic_id, (topic, _) in policies.items():
-            figures = self._figures.setdefault(topic, _Figures())
+            figures = self._tally.of(topic)
+            figures.records = 0
+            if not self._options.dry_run:
+                figures.new_bytes = figures.removed = 0
             table = self._catalog.rows(topic_id=topic_id)
             held = active_holds(self._archive).holders(table.select(HOLD_COLUMNS)) >= 0
             building = self._catalog.generations().get(topic_id)
@@ -184,18 +157,17 @@ class _ByKey:
                     yield plan
 
     def _compact(
-        self, session: Session, wave: Sequence[PartitionPlan], policies: Mapping[str, tuple[str, Policy]]
+        self,
+        session: Session,
+        meter: Meter,
+        wave: Sequence[PartitionPlan],
+        policies: Mapping[str, tuple[str, Policy]],
     ) -> None:
         self._run_id = new_run_id()
         items = list(self._items(wave, policies))
-        size = sum(plan.bytes for plan in wave)
-        tasks = max(1, min(len(items), _TASKS_PER_CORE * parallelism_of(self._config.spark.master, session)))
-
-        def on_done(count: int) -> None:
-            done = self._bytes_done + size * min(count, 3 * tasks) // (3 * tasks)
-            self._on_progress(Progress(phase="compacting", bytes_done=done))
-
-        on_done(0)
+        tasks = max(1, min(len(items), _TASKS_PER_CORE * parallelism_of(self._work.config.spark.master, session)))
+        # Spark counts the tasks of three stages: reading, finding the newest, and writing.
+        meter.begin(3 * tasks, sum(plan.bytes for plan in wave))
         settings = ByKeySettings(
             archive_url=self._archive.url,
             storage=self._archive.options,
@@ -204,13 +176,14 @@ class _ByKey:
             hole_offsets_min=hole_offsets_min(group for plan in wave for group in plan.groups),
         )
         try:
-            found = compact_groups(session, settings, items, tasks=tasks, on_done=on_done, stop=self._stop)
+            found = compact_groups(
+                session, settings, items, tasks=tasks, on_done=meter.tasks_done, stop=self._work.stop
+            )
         except UnavailableError:
-            if self._is_stopped():
+            if self._work.is_stopped():
                 return
             raise
         self._commit(self._done(wave, found))
-        self._bytes_done += size
 
     def _items(self, wave: Sequence[PartitionPlan], policies: Mapping[str, tuple[str, Policy]]) -> Iterator[GroupItem]:
         number = 0
@@ -240,9 +213,10 @@ class _ByKey:
         for plan in wave:
             mine = [outcomes[number + place] for place in range(len(plan.groups))]
             number += len(plan.groups)
-            failed = [each for each in mine if each.failure is not None]
-            if failed:
-                self._faults.append(_fault(plan, failed[0]))
+            failed = next((outcome.failure for outcome in mine if outcome.failure is not None), None)
+            if failed is not None:
+                where = plan.topic, plan.partition, plan.rows[0].base_offset, plan.rows[-1].end_offset
+                self._tally.faults.append(CompactFault.of(failed, *where))
                 continue
             changed = [(group, each) for group, each in zip(plan.groups, mine, strict=True) if each.changed]
             if not changed:
@@ -259,12 +233,12 @@ class _ByKey:
         return done
 
     def _commit(self, done: list[_Done]) -> None:
-        self._on_progress(Progress(phase="committing"))
+        self._work.tell("committing")
 
         def commit(attempt: int) -> None:
             nonlocal done
             kept = self._not_held(self._still_there(done) if attempt else done)
-            self._overtaken += len(done) - len(kept)
+            self._tally.overtaken += len(done) - len(kept)
             done = kept
             if not done:
                 return
@@ -273,8 +247,7 @@ class _ByKey:
                 retired=[row for each in done for row in each.gone],
                 still_valid=(lambda: len(self._not_held(done)) == len(done)) if attempt else None,
             )
-            self._commits += 1
-            self._committed = self._run_id
+            self._tally.committed(self._run_id)
             for each in done:
                 self._count(each.plan, each.gone, each)
 
@@ -289,10 +262,7 @@ class _ByKey:
 
     def _still_there(self, done: Sequence[_Done]) -> list[_Done]:
         """The partitions whose rows no other writer has touched."""
-        found: set[tuple[object, ...]] = set()
-        for topic_id in {each.plan.topic_id for each in done}:
-            rows = self._catalog.rows(topic_id=topic_id, columns=IDENTITY_COLUMNS)
-            found.update(zip(*(rows[name].to_pylist() for name in IDENTITY_COLUMNS), strict=True))
+        found = identities_of(self._catalog, {each.plan.topic_id for each in done})
 
         def is_there(row: Segment) -> bool:
             return tuple(getattr(row, name) for name in IDENTITY_COLUMNS) in found
@@ -305,7 +275,7 @@ class _ByKey:
         gone = [row for each in done for row in each.gone]
         return Run(
             run_id=self._run_id,
-            started_at=self._started_at,
+            started_at=self._work.started_at_ms,
             finished_at=now,
             snapshot=None,
             statistics={
@@ -323,79 +293,19 @@ class _ByKey:
         )
 
     def _count(self, plan: PartitionPlan, gone: Sequence[Segment], done: _Done | None = None) -> None:
-        figures = self._figures.setdefault(plan.topic, _Figures())
-        figures.partitions += 1
-        figures.segments += len(gone)
-        figures.bytes += sum(row.bytes for row in gone)
-        figures.records += sum(row.records for row in gone)
-        if done is not None:
-            new = [row for row in done.new if isinstance(row, Segment)]
-            figures.new_segments += len(new)
-            figures.new_bytes += sum(row.bytes for row in new)
-            figures.objects += len({row.path for row in new})
-            figures.removed += sum(row.records for row in gone) - done.kept
-
-    def _report(self) -> CompactReport:
-        dry = self._options.dry_run
-        return CompactReport(
-            archive=self._archive.url,
-            layout=NATIVE,
-            run_id=self._committed,
-            dry_run=dry,
-            started_at_ms=self._started_at,
-            finished_at_ms=now_ms(),
-            topics=tuple(
-                CompactedTopic(
-                    topic=topic,
-                    partitions=each.partitions,
-                    merges=each.objects,
-                    segments=each.segments,
-                    new_segments=each.new_segments,
-                    bytes=each.bytes,
-                    new_bytes=None if dry else each.new_bytes,
-                    records=each.records,
-                    left=dict(each.left),
-                    removed=None if dry else each.removed,
-                    larger=None
-                    if dry
-                    else why_larger(each.bytes, each.new_bytes, self._options.recompress, _WRITTEN_ANEW),
-                )
-                for topic, each in sorted(self._figures.items())
-            ),
-            faults=tuple(self._faults),
-            overtaken=self._overtaken,
-            commits=self._commits,
-            interrupted=self._is_stopped(),
-            cut=self._cut.run_id,
+        """Count a partition; without `done`, as it would be read."""
+        new = [] if done is None else [row for row in done.new if isinstance(row, Segment)]
+        records = sum(row.records for row in gone)
+        self._tally.of(plan.topic).add(
+            (plan.topic_id, plan.partition),
+            segments=len(gone),
+            size=sum(row.bytes for row in gone),
+            merges=len({row.path for row in new}),
+            new=len(new),
+            new_size=None if done is None else sum(row.bytes for row in new),
+            records=records,
+            removed=None if done is None else records - done.kept,
         )
 
-
-def _waves(plans: Iterator[PartitionPlan], bytes_max: int) -> Iterator[list[PartitionPlan]]:
-    wave: list[PartitionPlan] = []
-    size = rows = 0
-    for plan in plans:
-        count = len(plan.rows)
-        if wave and (size + plan.bytes > bytes_max or rows + count > _WAVE_ROWS):
-            yield wave
-            wave, size, rows = [], 0, 0
-        wave.append(plan)
-        size += plan.bytes
-        rows += count
-    if wave:
-        yield wave
-
-
-def _fault(plan: PartitionPlan, outcome: GroupOutcome) -> CompactFault:
-    failure = outcome.failure
-    assert failure is not None  # noqa: S101 - the caller has looked
-    return CompactFault(
-        topic=plan.topic,
-        partition=plan.partition,
-        base_offset=plan.rows[0].base_offset,
-        end_offset=plan.rows[-1].end_offset,
-        message=failure.message,
-        object_name=failure.object_name,
-        offset=failure.offset,
-        damaged=failure.damaged,
-        hint=failure.hint,
-    )
+    def _report(self) -> CompactReport:
+        return self._tally.report(cut=self._cut.run_id)
