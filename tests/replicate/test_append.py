@@ -23,7 +23,7 @@ from maxbrod.replicate.ingress import groups as groups_module
 from maxbrod.replicate.ingress.positions import put_mark, stable_extent, take_position
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.lease import Lease
-from maxbrod.replicate.link import Link, Mark, State
+from maxbrod.replicate.link import Link, LinkMark, State
 from maxbrod.replicate.promote import promote
 from maxbrod.replicate.shares import Shares
 from maxbrod.sandbox.process import wait_for
@@ -445,7 +445,7 @@ def committed(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
         consumer.close()
 
 
-def mark_of(config: Config, topic: str, mark: Mark | None = None) -> Mark:
+def mark_of(config: Config, topic: str, mark: LinkMark | None = None) -> LinkMark:
     """The mark of the link, or another one in its place."""
     assert config.kafka is not None
     link, where = Link(name=f"link-{topic}"), TopicPartition(topic=topic + SUFFIX, partition=0)

@@ -10,7 +10,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.topics import filler_id
 from maxbrod.replicate.link import (
     Link,
-    Mark,
+    LinkMark,
     Order,
     Ordered,
     State,
@@ -22,7 +22,9 @@ from maxbrod.replicate.link import (
 )
 
 WHERE = TopicPartition(topic="orders", partition=3)
-MARK = Mark(topic_id="abc", next_offset=7, version=5, at_ms=99, state=State.FAULTED, why="x" * 9000, origins=("a", "b"))
+MARK = LinkMark(
+    topic_id="abc", next_offset=7, version=5, at_ms=99, state=State.FAULTED, why="x" * 9000, origins=("a", "b")
+)
 
 
 def test_all_instances_of_a_link_have_one_producer_id_forever() -> None:

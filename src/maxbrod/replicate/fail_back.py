@@ -21,7 +21,7 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms, topic_id_of, topic_id_text
 from maxbrod.replicate.ingress.positions import put_mark, read_brought, stable_extent, take_position
 from maxbrod.replicate.ingress.topics import NO_LEADER
-from maxbrod.replicate.link import AppendPlace, Mark, Offsets, Order, State, order_of, promotions_in, promotions_of
+from maxbrod.replicate.link import AppendPlace, LinkMark, Offsets, Order, State, order_of, promotions_in, promotions_of
 from maxbrod.replicate.promote import put_orders
 from maxbrod.replicate.report import FailBackReport, WayBack
 from maxbrod.replicate.status import destination_ends
@@ -166,7 +166,7 @@ def begin_way_back(
             )
         if way.begin is None:
             raise AssertionError("only what is known to have been promoted")
-        first = Mark(
+        first = LinkMark(
             source=each.mirror.source.name,
             topic_id=each.id.topic_id,
             next_offset=way.begin,
@@ -179,7 +179,7 @@ def begin_way_back(
         put_mark(client, position, first, patience_s=view.patience_s)
 
 
-def _why_not(each: MirroredPartition, mark: Mark | None, end: int) -> str | None:
+def _why_not(each: MirroredPartition, mark: LinkMark | None, end: int) -> str | None:
     if mark is None or mark.append is None or mark.append.promoted is None:
         return "the archive does not say that a link from this very topic was promoted there"
     if mark.append.topic_id != each.id.topic_id:

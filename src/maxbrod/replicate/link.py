@@ -147,7 +147,7 @@ class AppendPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class LinkMark:
     """The state of one destination partition as ingress last knew it."""
 
     topic_id: str
@@ -184,12 +184,12 @@ class Mark:
             metadata=json.dumps({"maxbrod": 1, **note}),
         )
 
-    def same_as(self, other: Mark | None) -> bool:
+    def same_as(self, other: LinkMark | None) -> bool:
         """True if only the time differs."""
         return other is not None and replace(self, at_ms=other.at_ms, version=other.version) == other
 
 
-def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]:
+def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, LinkMark]:
     """The marks among the offsets of a link's group. Others are left out.
 
     With exact offsets logs decide, and marks only explain. A link that appends commits its marks only in transactions:
@@ -204,7 +204,7 @@ def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]
                 origins = tuple(map(str, note.pop("origins", ())))
                 place = note.pop("append", None)
                 append = None if place is None else AppendPlace(**place)
-                found[offset.where] = Mark(
+                found[offset.where] = LinkMark(
                     next_offset=offset.offset, state=state, origins=origins, append=append, **note
                 )
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -212,7 +212,7 @@ def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Mark]
     return found
 
 
-def is_position_of(mark: Mark | None, source: str) -> bool:
+def is_position_of(mark: LinkMark | None, source: str) -> bool:
     """True if a mark says how far the link has come with this source topic; those of mirrors name none."""
     return mark is not None and mark.source in {None, source}
 
@@ -283,7 +283,7 @@ def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
     return {where: given.end for where, given in orders if given.order is Order.PROMOTE and given.end is not None}
 
 
-def promotions_of(groups: Iterable[Group], cluster_id: str) -> dict[tuple[TopicPartition, str], Mark]:
+def promotions_of(groups: Iterable[Group], cluster_id: str) -> dict[tuple[TopicPartition, str], LinkMark]:
     """The last marks of links that have appended records of a cluster and were promoted.
 
     `groups` are those of the snapshot of the cluster that was promoted. Keys are its partitions, and the ids of the

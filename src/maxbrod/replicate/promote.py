@@ -28,7 +28,7 @@ from maxbrod.replicate.heartbeat import STALE_MS, Heartbeat, read_heartbeats
 from maxbrod.replicate.ingress.groups import carry_appended_groups, carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
 from maxbrod.replicate.ingress.positions import is_over, put_mark, stable_extent, take_position
-from maxbrod.replicate.link import AppendPlace, Link, Mark, Offsets, Order, PositionKey, State, links_in, order_of
+from maxbrod.replicate.link import AppendPlace, Link, LinkMark, Offsets, Order, PositionKey, State, links_in, order_of
 from maxbrod.replicate.report import PartitionStatus, status_of, unmatched_line
 from maxbrod.replicate.status import existing, fault_of
 from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
@@ -238,7 +238,7 @@ def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> Pr
     if not chosen:
         raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
     put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
-    marks: dict[PositionKey, Mark] = {}
+    marks: dict[PositionKey, LinkMark] = {}
     for _, same in groupby(sorted(chosen, key=lambda each: each.where), key=lambda each: each.where):
         marks |= _end_partition_surely(client, view, list(same), known)
     groups, moved, settled = 0, 1, False
@@ -268,7 +268,7 @@ def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> Pr
 
 def _end_partition_surely(
     client: KafkaClient, view: LinkView, sources: Sequence[MirroredPartition], known: Collection[PositionKey]
-) -> dict[PositionKey, Mark]:
+) -> dict[PositionKey, LinkMark]:
     """End the link in one destination partition, also if an ingress takes its transactional id back meanwhile."""
     for _ in range(_ATTEMPTS):
         try:
@@ -283,7 +283,7 @@ def _end_partition_surely(
 
 def _end_partition(
     client: KafkaClient, view: LinkView, sources: Sequence[MirroredPartition], known: Collection[PositionKey]
-) -> dict[PositionKey, Mark]:
+) -> dict[PositionKey, LinkMark]:
     """End the link in one destination partition. Returns the last mark of each source topic there.
 
     All of them are fenced before any is ended: what the link brings of one is not new since the end of another one.
@@ -312,11 +312,11 @@ def _end_partition(
     return marks
 
 
-def _nothing_appended(client: KafkaClient, view: LinkView, each: MirroredPartition) -> Mark:
+def _nothing_appended(client: KafkaClient, view: LinkView, each: MirroredPartition) -> LinkMark:
     """The mark of a partition that the link has not begun with, such as one without records."""
     topic = client.metadata([each.where.topic], deadline=view.deadline()).topics[each.where.topic]
     start = each.extent.start
-    return Mark(
+    return LinkMark(
         source=each.mirror.source.name,
         topic_id=each.id.topic_id,
         next_offset=start,
@@ -333,7 +333,7 @@ def _fence_once(
     link: Link,
     view: LinkView,
     extents: Mapping[TopicPartition, LogExtent],
-    marks: Mapping[TopicPartition, Mark],
+    marks: Mapping[TopicPartition, LinkMark],
     *,
     ordered: Collection[str],
 ) -> dict[TopicPartition, int]:

@@ -18,7 +18,7 @@ from maxbrod.kafka.state.groups import list_groups, read_offsets
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.ingress.topics import filler_id
-from maxbrod.replicate.link import GROUP_PREFIX, Link, Mark, Offsets, Order, State, order_of
+from maxbrod.replicate.link import GROUP_PREFIX, Link, LinkMark, Offsets, Order, State, order_of
 from maxbrod.replicate.promote import put_orders
 from maxbrod.replicate.status import existing, link_status
 from maxbrod.replicate.verify import verify
@@ -272,7 +272,7 @@ def _let_go_on(
     view: LinkView,
     proven: Collection[MirroredPartition],
     logs: Mapping[TopicPartition, LogExtent],
-    marks: Mapping[TopicPartition, Mark],
+    marks: Mapping[TopicPartition, LinkMark],
 ) -> None:
     """Order ingress to continue at these ends, and at no others. Its marks say so from now on."""
     if not proven:

@@ -14,7 +14,7 @@ from maxbrod.replicate.archive_lease import read_division, read_note
 from maxbrod.replicate.heartbeat import read_heartbeats
 from maxbrod.replicate.ingress.plan import measure_portions, why_longer, why_not_append, why_other_source
 from maxbrod.replicate.ingress.topics import NO_LEADER, filler_id
-from maxbrod.replicate.link import Link, Mark, Offsets, PositionKey, State
+from maxbrod.replicate.link import Link, LinkMark, Offsets, PositionKey, State
 from maxbrod.replicate.members import read_lives
 from maxbrod.replicate.report import PartitionStatus, count_states, exit_code_of, status_of
 from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, forgotten_orders, keep_order, places_of
@@ -184,7 +184,7 @@ def tell_foreign(
     link: Link,
     partitions: Sequence[MirroredPartition],
     ends: Mapping[TopicPartition, int | None],
-    marks: Mapping[TopicPartition, Mark],
+    marks: Mapping[TopicPartition, LinkMark],
 ) -> None:
     """Find the topics that others have written, as ingress does: those without a mark whose last batch is not ours."""
     unknown = [
@@ -224,7 +224,7 @@ def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapp
             partition.bytes = sizes.get(partition.id, 0)
 
 
-def fault_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> str | None:
+def fault_of(each: MirroredPartition, end: int | None, mark: LinkMark | None) -> str | None:
     """Return why the destination's records up to `end` may not be the source's; None: nothing is known against it."""
     if mark is not None and mark.state is State.FAULTED:
         return mark.why
@@ -236,7 +236,7 @@ def fault_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> str
     return other or why_longer(end, each.extent.end)
 
 
-def _state_of(each: MirroredPartition, end: int | None, mark: Mark | None) -> tuple[State, str | None]:
+def _state_of(each: MirroredPartition, end: int | None, mark: LinkMark | None) -> tuple[State, str | None]:
     if each.state is State.PROMOTED and mark is not None:
         return each.state, each.why or why_other_source(mark, each.id, end or 0)
     if each.state is not State.IN_STEP:

@@ -19,7 +19,7 @@ from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
 from maxbrod.replicate.ingress.positions import first_brought
-from maxbrod.replicate.link import AppendPlace, Mark, Offsets, PositionKey, State, been_there
+from maxbrod.replicate.link import AppendPlace, LinkMark, Offsets, PositionKey, State, been_there
 from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
 from maxbrod.restore.plan.request import OffsetRange, RestoreRequest, parse_range, parse_rename
 from maxbrod.restore.plan.targets import LogExtent
@@ -137,7 +137,7 @@ def find_uncompared(asked: Sequence[OffsetRange], compared: Sequence[OffsetRange
 
 
 def begun_partitions(
-    partitions: Sequence[MirroredPartition], marks: Mapping[PositionKey, Mark]
+    partitions: Sequence[MirroredPartition], marks: Mapping[PositionKey, LinkMark]
 ) -> list[tuple[MirroredPartition, LogExtent]]:
     """Each partition with the source offsets that the link has appended.
 
@@ -171,7 +171,7 @@ def appended_logs(
     client: KafkaClient,
     view: LinkView,
     partitions: Sequence[tuple[MirroredPartition, LogExtent]],
-    marks: Mapping[PositionKey, Mark],
+    marks: Mapping[PositionKey, LinkMark],
     ranges: Sequence[OffsetRange],
 ) -> dict[TopicPartition, BroughtLog]:
     """Return the ranges to read at the destination for each range of a source partition, by source partition."""
@@ -232,7 +232,7 @@ def _wait_for(client: KafkaClient, ends: Mapping[TopicPartition, int], limit: De
             )
 
 
-def _place(marks: Mapping[PositionKey, Mark], each: MirroredPartition) -> AppendPlace:
+def _place(marks: Mapping[PositionKey, LinkMark], each: MirroredPartition) -> AppendPlace:
     place = marks[each.key].append
     if place is None:
         raise AssertionError("only partitions that the link appends to")

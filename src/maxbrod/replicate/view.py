@@ -17,10 +17,10 @@ from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageEr
 from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import GapReason, PartitionId, TopicPartition
-from maxbrod.replicate.ingress.plan import Extent, Mirror, Portion, choose_mirrors, find_unmatched, plan_portions
+from maxbrod.replicate.ingress.plan import Extent, Mirror, MirrorPortion, choose_mirrors, find_unmatched, plan_portions
 from maxbrod.replicate.link import (
     Link,
-    Mark,
+    LinkMark,
     Offsets,
     Order,
     Ordered,
@@ -76,7 +76,7 @@ class MirroredPartition:
     def key(self) -> PositionKey:
         return self.mirror.source.name, self.where
 
-    def lacks(self, portion: Portion) -> None:
+    def lacks(self, portion: MirrorPortion) -> None:
         """Take over what is known about the portion of the archive that the destination lacks."""
         self.bytes, self.state = portion.bytes, State.CATCHING_UP
         if portion.lost is not None:
@@ -173,7 +173,7 @@ class LinkView:
                 hint="it waits until the copy of the archive has caught up, and never goes back",
             )
 
-    def _refuse_older_than(self, marks: Iterable[Mark]) -> None:
+    def _refuse_older_than(self, marks: Iterable[LinkMark]) -> None:
         found = self.look().version
         self.version = max([self.version, *(mark.version for mark in marks)])
         self.refuse_stale(found)
@@ -195,13 +195,13 @@ class LinkView:
             self._link = Link(name=self._options.link or cluster_id)
         return self._link
 
-    def marks(self) -> dict[TopicPartition, Mark]:
+    def marks(self) -> dict[TopicPartition, LinkMark]:
         """UnavailableError: they know a newer catalog than the one that is here."""
         marks = read_marks(self._committed(self.link().group_id))
         self._refuse_older_than(marks.values())
         return marks
 
-    def positions(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]:
+    def positions(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, LinkMark]:
         """Return the positions of a link that appends, and the marks of mirrors that are in its way."""
         known, link = self.marks(), self.link()
         found = {
@@ -277,7 +277,7 @@ class LinkView:
 
     def portions(
         self, newest: Newest, wanted: Mapping[PartitionId, tuple[int, int]], *, accept_gaps: bool
-    ) -> dict[PartitionId, Portion]:
+    ) -> dict[PartitionId, MirrorPortion]:
         """See `plan_portions`. Ends that are `wanted` must be of the same look as the rows.
 
         UnavailableError: gaps are accepted, and a second look covers offsets that the first one did not.
@@ -312,7 +312,7 @@ class LinkView:
         """The id of the destination's cluster."""
         return self._client.metadata([], deadline=self.deadline()).cluster_id or ""
 
-    def offsets(self, marks: Mapping[TopicPartition, Mark]) -> Offsets:
+    def offsets(self, marks: Mapping[TopicPartition, LinkMark]) -> Offsets:
         """The offsets that the link uses, as its marks tell; without marks, as the options tell."""
         found = {mark.offsets for mark in marks.values()}
         return found.pop() if len(found) == 1 else parse_offsets(self._options.offsets)
@@ -329,7 +329,7 @@ class LinkView:
 
 
 def forgotten_orders(
-    partitions: Iterable[MirroredPartition], orders: Orders, marks: Mapping[PositionKey, Mark]
+    partitions: Iterable[MirroredPartition], orders: Orders, marks: Mapping[PositionKey, LinkMark]
 ) -> list[MirroredPartition]:
     """Partitions that were paused or promoted by an order that brokers have forgotten, as their marks still tell."""
     ordered = {where.topic for where in orders}
@@ -342,7 +342,7 @@ def forgotten_orders(
     ]
 
 
-def keep_order(each: MirroredPartition, mark: Mark) -> None:
+def keep_order(each: MirroredPartition, mark: LinkMark) -> None:
     each.state = mark.state
     if mark.state is State.PROMOTED:
         each.promoted_end, each.why = mark.next_offset, mark.why

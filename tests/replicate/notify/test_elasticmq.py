@@ -12,7 +12,7 @@ import pytest
 
 from maxbrod.cache import filled
 from maxbrod.errors import UsageError
-from maxbrod.replicate.seed.queue import Message, QueueCounts, pump
+from maxbrod.replicate.seed.queue import QueueCounts, QueueMessage, pump
 from maxbrod.sandbox.jars import java_command, resolve_jars
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import free_ports
@@ -68,8 +68,8 @@ def _answers(server: Aws) -> bool:
     return True
 
 
-def _next(queue: SqsQueue) -> Message:
-    found: list[Message] = []
+def _next(queue: SqsQueue) -> QueueMessage:
+    found: list[QueueMessage] = []
 
     def received() -> bool:
         found.extend(queue.receive())

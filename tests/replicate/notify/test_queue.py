@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.errors import UnavailableError
-from maxbrod.replicate.seed.queue import Message, QueueCounts, pump
+from maxbrod.replicate.seed.queue import QueueCounts, QueueMessage, pump
 from replicate.notify.test_s3_events import EVENT, body, record
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ class MemoryQueue:
     has_dead_letters: bool = False
     deliveries: dict[str, int] = field(default_factory=dict)
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[QueueMessage]:
         for each in self.bodies:
             self.deliveries[each] = self.deliveries.get(each, 0) + 1
         return [
-            Message(id=each, receipt=each, body=text, deliveries=self.deliveries[each])
+            QueueMessage(id=each, receipt=each, body=text, deliveries=self.deliveries[each])
             for each, text in self.bodies.items()
         ]
 
-    def acknowledge(self, messages: Sequence[Message]) -> None:
+    def acknowledge(self, messages: Sequence[QueueMessage]) -> None:
         for each in messages:
             del self.bodies[each.id]
 

@@ -18,7 +18,7 @@ from maxbrod.replicate.seed.control_topics import (
     EventPublisher,
     KeyValue,
     SegmentEvents,
-    Source,
+    TreeSource,
     checkpoint_partition,
 )
 from maxbrod.sandbox.topics import create_topic
@@ -83,8 +83,8 @@ def test_the_highest_checkpoint_counts_in_whatever_order() -> None:
     found = checkpoints_of(topic)
     topic.records = [KeyValue(checkpoint(o).key, checkpoint(o).encode()) for o in (5, 9, 7)]
     found.refresh()
-    assert found.offset(Source("r", "t", 0)) == 9
-    assert found.offset(Source("r", "t", 1)) is None
+    assert found.offset(TreeSource("r", "t", 0)) == 9
+    assert found.offset(TreeSource("r", "t", 1)) is None
 
 
 def test_tombstones_and_foreign_records_take_no_checkpoint_back() -> None:
@@ -98,7 +98,7 @@ def test_tombstones_and_foreign_records_take_no_checkpoint_back() -> None:
         KeyValue(None, b"\xff"),
     ]
     found.refresh()
-    assert found.offset(Source("r", "t", 0)) == 5
+    assert found.offset(TreeSource("r", "t", 0)) == 5
 
 
 def test_checkpoints_go_to_the_partition_of_librdkafka() -> None:
@@ -197,5 +197,5 @@ def test_records_of_the_original_tool_are_understood_from_topics() -> None:
             topic.records.append(KeyValue(each["kafka_key"].encode(), bytes.fromhex(each["kafka_value_hex"])))
     found = checkpoints_of(topic)
     found.refresh()
-    assert found.offset(Source("us-east-1", "sensor.events", 107)) == 99
-    assert found.offset(Source("us-east-1", "t", 0)) == 0
+    assert found.offset(TreeSource("us-east-1", "sensor.events", 107)) == 99
+    assert found.offset(TreeSource("us-east-1", "t", 0)) == 0

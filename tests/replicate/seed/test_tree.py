@@ -12,7 +12,7 @@ from maxbrod.layouts.parquet.events import EventType
 from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.tree import PATH, prune_tree, read_facts
 from maxbrod.model import TopicPartition
-from maxbrod.replicate.seed.control_topics import Source
+from maxbrod.replicate.seed.control_topics import TreeSource
 from maxbrod.replicate.seed.s3_events import Change, ObjectEvent
 from maxbrod.replicate.seed.tree import Tree
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WHERE = TopicPartition(topic="t", partition=3)
-SOURCE = Source("eu", "t", 3)
+SOURCE = TreeSource("eu", "t", 3)
 
 
 def add(path: Path, start: int, count: int, *, where: TopicPartition = WHERE) -> str:

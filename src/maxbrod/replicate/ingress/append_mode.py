@@ -17,10 +17,10 @@ from maxbrod.replicate.ingress.append_source import Appended, AppendItem, Append
 from maxbrod.replicate.ingress.append_task import run_append_task
 from maxbrod.replicate.ingress.groups import carry_appended_groups
 from maxbrod.replicate.ingress.mode import IngressWorkers, Mode, judge_failure
-from maxbrod.replicate.ingress.plan import Portion, why_not_append
+from maxbrod.replicate.ingress.plan import MirrorPortion, why_not_append
 from maxbrod.replicate.ingress.positions import put_mark, take_position
 from maxbrod.replicate.ingress.topics import tell_unled
-from maxbrod.replicate.link import Mark, Offsets, Order, Ordered, PositionKey, State
+from maxbrod.replicate.link import LinkMark, Offsets, Order, Ordered, PositionKey, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,12 +43,12 @@ class AppendMode(Mode):
 
     def __init__(self, config: Config, client: KafkaClient, view: LinkView, workers: IngressWorkers) -> None:
         super().__init__(config, client, view, workers)
-        self._marks: dict[PositionKey, Mark] = {}
+        self._marks: dict[PositionKey, LinkMark] = {}
 
     def read_marks(self, partitions: Sequence[MirroredPartition]) -> None:
         self._marks = self._view.positions(partitions)
 
-    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]:
+    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, LinkMark]:
         return {each.key: self._marks[each.key] for each in partitions if each.key in self._marks}
 
     def drop_mark(self, partition: MirroredPartition) -> None:
@@ -162,14 +162,14 @@ class AppendMode(Mode):
             for partition in partitions
         }
 
-    def _mark_of(self, each: MirroredPartition) -> Mark | None:
+    def _mark_of(self, each: MirroredPartition) -> LinkMark | None:
         """Its mark, unless the destination topic was deleted since."""
         mark = self._marks.get(each.key)
         if mark is None or mark.append is None or mark.append.topic_id != self.topics.ids[each.where.topic]:
             return None
         return mark
 
-    def _item(self, each: MirroredPartition, portion: Portion, orders: Orders) -> AppendItem:
+    def _item(self, each: MirroredPartition, portion: MirrorPortion, orders: Orders) -> AppendItem:
         mark = self._mark_of(each)
         order = orders.get(replace(each.where, partition=0), Ordered(Order.RUN)).order
         return AppendItem(

@@ -21,7 +21,7 @@ from maxbrod.kafka.wire.client import PATIENCE_S
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reader import read_logs
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.replicate.link import Link, Mark, been_there, origin
+from maxbrod.replicate.link import Link, LinkMark, been_there, origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ class Appended:
 
     source_topic: str
     where: TopicPartition
-    mark: Mark | None
+    mark: LinkMark | None
     records: int = 0
     failure: dict[str, Any] | None = None
 
@@ -123,7 +123,7 @@ class AppendSource:
         self._open: set[int] = set()
         """The producers that have an open transaction at the source."""
 
-    def pieces(self, mark: Mark) -> Iterator[Piece]:
+    def pieces(self, mark: LinkMark) -> Iterator[Piece]:
         """The source from the mark to the end of the item. The slice before the mark is read only if it may differ."""
         item, position = self._item, mark.next_offset
         reached = position
@@ -180,7 +180,7 @@ class AppendSource:
             hole=replayed.hole,
         )
 
-    def _compare(self, headers: BatchHeaders, mark: Mark) -> None:
+    def _compare(self, headers: BatchHeaders, mark: LinkMark) -> None:
         """Refuse a source whose log was truncated below what was appended, and written again."""
         place = mark.append
         if place is None or place.leader_epoch < 0:
@@ -198,7 +198,7 @@ class AppendSource:
             )
 
 
-def _may_differ(stored: Slice, mark: Mark) -> bool:
+def _may_differ(stored: Slice, mark: LinkMark) -> bool:
     """True if the batch that the mark names may have another leader epoch now."""
     place = mark.append
     if place is None or place.leader_epoch < 0 or not stored.base_offset <= place.last < stored.end_offset:

@@ -36,7 +36,7 @@ from maxbrod.replicate.ingress.append_source import (
     refused,
 )
 from maxbrod.replicate.ingress.positions import is_over, look_for_brought, put_mark, take_position
-from maxbrod.replicate.link import AppendPlace, Link, Mark, State
+from maxbrod.replicate.link import AppendPlace, Link, LinkMark, State
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Appender:
 
     # Where to begin
 
-    def _agreed(self, mark: Mark | None) -> Mark | None:
+    def _agreed(self, mark: LinkMark | None) -> LinkMark | None:
         """The mark, if what was planned before it was known for certain still holds. None: the link begins."""
         item = self._item
         if mark is None or (mark.append is not None and mark.append.topic_id != item.topic_id):
@@ -139,7 +139,7 @@ class Appender:
             raise UnavailableError("the mark of the link went back", object_name=str(item.where))
         return mark
 
-    def _begin(self) -> Mark:
+    def _begin(self) -> LinkMark:
         """Begin without a mark: the link was never here, or it was so long ago that brokers have forgotten it.
 
         Records that the link has appended name it, so the log tells, unless some of them may have been deleted.
@@ -220,9 +220,9 @@ class Appender:
 
     # Marks
 
-    def _mark(self, place: AppendPlace, next_offset: int) -> Mark:
+    def _mark(self, place: AppendPlace, next_offset: int) -> LinkMark:
         item = self._item
-        return Mark(
+        return LinkMark(
             source=item.source_topic,
             topic_id=item.source_id,
             next_offset=next_offset,

@@ -14,9 +14,9 @@ from maxbrod.kafka.admin.groups import commit_offsets
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.ingress.groups import carry_groups
 from maxbrod.replicate.ingress.mode import IngressWorkers, Mode, judge_failure
-from maxbrod.replicate.ingress.plan import Portion, why_longer, why_other_source
+from maxbrod.replicate.ingress.plan import MirrorPortion, why_longer, why_other_source
 from maxbrod.replicate.ingress.topics import tell_unled
-from maxbrod.replicate.link import Mark, Offsets, PositionKey, State
+from maxbrod.replicate.link import LinkMark, Offsets, PositionKey, State
 from maxbrod.restore.job import restore_items
 from maxbrod.restore.plan.targets import MESSAGE_BYTES_DEFAULT
 from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
@@ -55,7 +55,7 @@ class ExactMode(Mode):
         self._are_read = False
         self._faults.clear()
 
-    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]:
+    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, LinkMark]:
         return {each.key: self.mirror_marks[each.where] for each in partitions if each.where in self.mirror_marks}
 
     def drop_mark(self, partition: MirroredPartition) -> None:
@@ -98,7 +98,7 @@ class ExactMode(Mode):
             each.state, each.why = State.FAULTED, why
         return end < each.extent.end
 
-    def _item(self, each: MirroredPartition, portion: Portion) -> RestoreItem:
+    def _item(self, each: MirroredPartition, portion: MirrorPortion) -> RestoreItem:
         extent = self.topics.extents[each.where]
         # A log without records begins where it ends, which may be within a batch of the source.
         base = extent.end if extent.start == extent.end else 0
@@ -181,14 +181,8 @@ class ExactMode(Mode):
             for partition in partitions
             if partition.where in topics.extents
         }
-        committed = carry_groups(
-            self._client,
-            newest.cluster.groups,
-            self._config.replicate.groups,
-            logs,
-            patience_s=self._config.patience,
-        )
-        return committed, True
+        groups, patience_s = self._config.replicate.groups, self._config.patience
+        return carry_groups(self._client, newest.cluster.groups, groups, logs, patience_s=patience_s), True
 
     # Marks
 
@@ -216,7 +210,7 @@ class ExactMode(Mode):
                 marks[partition.where] = mark
         self._put_marks(marks)
 
-    def _mark_of(self, each: MirroredPartition) -> Mark:
+    def _mark_of(self, each: MirroredPartition) -> LinkMark:
         known = self.mirror_marks.get(each.where)
         # A topic that was promoted grows by what others write to it.
         extent = None if each.state is State.PROMOTED else self.topics.extents.get(each.where)
@@ -224,7 +218,7 @@ class ExactMode(Mode):
         topic_id = each.id.topic_id
         if known is not None and each.adopted_end is None and why_other_source(known, each.id, end) is not None:
             topic_id = known.topic_id  # keep naming the incarnation that is there
-        return Mark(
+        return LinkMark(
             topic_id=topic_id,
             next_offset=end,
             version=self._view.version,
@@ -234,7 +228,7 @@ class ExactMode(Mode):
             origins=each.origins,
         )
 
-    def _put_marks(self, marks: Mapping[TopicPartition, Mark]) -> None:
+    def _put_marks(self, marks: Mapping[TopicPartition, LinkMark]) -> None:
         if not marks:
             return
         offsets = [mark.committed(where) for where, mark in marks.items()]

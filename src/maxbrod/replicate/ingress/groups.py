@@ -25,7 +25,7 @@ from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.replicate.ingress.positions import read_brought, stable_extent
-from maxbrod.replicate.link import GROUP_PREFIX, Link, Mark
+from maxbrod.replicate.link import GROUP_PREFIX, Link, LinkMark
 from maxbrod.restore.plan.request import choose_groups
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def carry_appended_groups(
     link: Link,
     groups: Sequence[Group],
     patterns: Sequence[str],
-    begun: Sequence[tuple[MirroredPartition, Mark]],
+    begun: Sequence[tuple[MirroredPartition, LinkMark]],
     *,
     patience_s: float,
     last: bool = False,
@@ -147,7 +147,7 @@ class _Processed:
 
 
 def _processed(
-    link: Link, groups: Iterable[Group], begun: Iterable[tuple[MirroredPartition, Mark]]
+    link: Link, groups: Iterable[Group], begun: Iterable[tuple[MirroredPartition, LinkMark]]
 ) -> dict[TopicPartition, list[_Processed]]:
     """For each destination partition, what groups have processed of each source topic that the link appends to it."""
     found: dict[TopicPartition, list[_Processed]] = {}

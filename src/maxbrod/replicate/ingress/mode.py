@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, SequenceGapError
 from maxbrod.kafka.produce.refusals import OPERATION as PRODUCE
 from maxbrod.replicate.ingress.topics import MirrorTopics
-from maxbrod.replicate.link import Mark, Offsets, PositionKey, State
+from maxbrod.replicate.link import LinkMark, Offsets, PositionKey, State
 from maxbrod.replicate.view import places_of
 from maxbrod.work.executor import Context, Item, Outcome, Task, Workers
 from maxbrod.work.progress import OnProgress, Progress
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.model import TopicPartition
-    from maxbrod.replicate.ingress.plan import Portion
+    from maxbrod.replicate.ingress.plan import MirrorPortion
     from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders
     from maxbrod.work.session import Session
 
@@ -80,7 +80,7 @@ class Mode(ABC):
         self.topics = MirrorTopics(
             client, self._link, config.replicate.configs, patience_s=config.patience, shared=shared
         )
-        self.mirror_marks: dict[TopicPartition, Mark] = {}
+        self.mirror_marks: dict[TopicPartition, LinkMark] = {}
         """The marks of mirrors; a link that appends has positions instead."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Mode(ABC):
         """Forget marks and faults: the partitions were divided anew."""
 
     @abstractmethod
-    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, Mark]: ...
+    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, LinkMark]: ...
 
     @abstractmethod
     def drop_mark(self, partition: MirroredPartition) -> None: ...
@@ -125,7 +125,7 @@ class Mode(ABC):
 
     def portions(
         self, newest: Newest, begins: Mapping[PositionKey, int], partitions: Iterable[MirroredPartition]
-    ) -> list[tuple[MirroredPartition, Portion]]:
+    ) -> list[tuple[MirroredPartition, MirrorPortion]]:
         """Return what to append to partitions that lack something, from `begins` on. States tell what is lost."""
         wanted = {each.id: (begins[each.key], each.extent.end) for each in partitions if each.key in begins}
         if not wanted:

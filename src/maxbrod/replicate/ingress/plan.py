@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.replicate.link import Mark
+    from maxbrod.replicate.link import LinkMark
     from maxbrod.restore.plan.request import Rename
 
 _BATCH_BYTES: Final = 1 << 20
@@ -73,7 +73,7 @@ class MirrorConfigs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Portion:
+class MirrorPortion:
     """The part of the archive to append to one partition: the offsets from its log end to `end`."""
 
     end: int
@@ -181,14 +181,14 @@ def why_longer(end: int, archive_end: int) -> str | None:
     )
 
 
-def why_other_source(mark: Mark, partition: PartitionId, end: int) -> str | None:
+def why_other_source(mark: LinkMark, partition: PartitionId, end: int) -> str | None:
     """Refuse a mirror of another source topic: returns the reason; None: it is this one's, or has no records yet."""
     if mark.topic_id == partition.topic_id or not end:
         return None
     return "the source topic was deleted and created again, and the destination has the records of the old one"
 
 
-def why_not_append(mark: Mark, each: PartitionId, archive_end: int, log_end: int) -> str | None:
+def why_not_append(mark: LinkMark, each: PartitionId, archive_end: int, log_end: int) -> str | None:
     """Return why a link that appends cannot continue behind its mark; None: it can. `log_end` is the destination's."""
     if mark.topic_id != each.topic_id:
         return (
@@ -210,7 +210,7 @@ def why_not_append(mark: Mark, each: PartitionId, archive_end: int, log_end: int
 
 def plan_portions(
     rows: pa.Table, wanted: Mapping[PartitionId, tuple[int, int]], *, accept_gaps: bool
-) -> dict[PartitionId, Portion]:
+) -> dict[PartitionId, MirrorPortion]:
     """The portion of each partition, of which the offsets [position, end) are `wanted`.
 
     The slice that ends at the position is included: the end of the log is compared with it. CorruptDataError: two rows
@@ -273,14 +273,14 @@ def _refuse_overlaps(faults: Tiling, wanted: Mapping[PartitionId, tuple[int, int
 
 def _portion(
     extent: tuple[int, int], slices: Sequence[Slice], lost: Sequence[tuple[int, int, str]], *, accept_gaps: bool
-) -> Portion:
+) -> MirrorPortion:
     position, end = extent
     first_lost = None if accept_gaps else next((each for each in lost if each[0] < end and each[1] > position), None)
     if first_lost is not None:
         end = max(position, first_lost[0])
     kept = [each for each in slices if each.base_offset < end or each.end_offset == position]
     beyond = [each for each in slices if each.end_offset > position]
-    return Portion(
+    return MirrorPortion(
         end=end,
         slices=tuple(kept),
         bytes=sum(each.bytes for each in beyond),

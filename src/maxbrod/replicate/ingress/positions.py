@@ -27,7 +27,7 @@ from maxbrod.kafka.produce.transactions import Transaction, begin, commit_offset
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.groups import read_settled_offsets
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.replicate.link import Link, Mark, PositionKey, is_position_of, read_marks
+from maxbrod.replicate.link import Link, LinkMark, PositionKey, is_position_of, read_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ class Position:
     transaction: Transaction
     group_id: str
     """The group that has the mark, or gets it."""
-    mark: Mark | None
+    mark: LinkMark | None
     """None: the link has not begun, or brokers have forgotten it."""
 
 
@@ -90,7 +90,7 @@ def take_position(client: KafkaClient, link: Link, key: PositionKey, *, joined: 
     return Position(key=key, transaction=transaction, group_id=groups[joined or taken], mark=None)
 
 
-def put_mark(client: KafkaClient, position: Position, mark: Mark, *, patience_s: float) -> None:
+def put_mark(client: KafkaClient, position: Position, mark: LinkMark, *, patience_s: float) -> None:
     """Commit a mark, with all that was appended in the transaction."""
     _, where = position.key
     offsets = [mark.committed(where)]

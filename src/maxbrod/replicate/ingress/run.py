@@ -31,7 +31,7 @@ from maxbrod.replicate.ingress.mode import IngressWorkers, Mode
 from maxbrod.replicate.ingress.plan import Mirror, why_other_source
 from maxbrod.replicate.ingress.topics import NO_LEADER
 from maxbrod.replicate.lease import RENEWALS
-from maxbrod.replicate.link import Link, Mark, Offsets, PositionKey, State, parse_offsets
+from maxbrod.replicate.link import Link, LinkMark, Offsets, PositionKey, State, parse_offsets
 from maxbrod.replicate.report import IngressReport, standing_by, status_of
 from maxbrod.replicate.shares import Shares, shares_of_link
 from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders, forgotten_orders, keep_order, places_of
@@ -187,7 +187,7 @@ class Ingress:
 
     def _keep_expired(
         self, mode: Mode, partitions: Sequence[MirroredPartition], orders: Orders
-    ) -> dict[PositionKey, Mark]:
+    ) -> dict[PositionKey, LinkMark]:
         """Keep orders that brokers have forgotten: the marks, which are renewed, still contain them.
 
         A topic that was promoted belongs to its producers for ever. When a topic is deleted, its marks go with it.
@@ -272,7 +272,7 @@ class Ingress:
         return carried
 
 
-def _refuse_others(mode: Mode, partitions: Iterable[MirroredPartition], marks: Mapping[PositionKey, Mark]) -> None:
+def _refuse_others(mode: Mode, partitions: Iterable[MirroredPartition], marks: Mapping[PositionKey, LinkMark]) -> None:
     """A link that has appended to a topic cannot mirror it, nor the other way round."""
     for partition in partitions:
         mark = marks.get(partition.key)

@@ -18,7 +18,7 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import PartitionId, TopicPartition, topic_id_of, topic_id_text
 from maxbrod.replicate.ingress.plan import Extent, Mirror, plan_mirror_configs, plan_shared_configs, why_other_source
-from maxbrod.replicate.link import Link, Mark, State
+from maxbrod.replicate.link import Link, LinkMark, State
 from maxbrod.restore.plan.targets import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT, LogExtent
 from maxbrod.restore.target import StartToFill, fill_starts, log_extents
 
@@ -67,7 +67,7 @@ class MirrorTopics:
         self,
         mirrors: Sequence[Mirror],
         extents: Mapping[PartitionId, Extent],
-        marks: dict[TopicPartition, Mark],
+        marks: dict[TopicPartition, LinkMark],
         adopted: Collection[str] = (),
         *,
         lead: bool = True,
@@ -101,7 +101,7 @@ class MirrorTopics:
         self,
         wanted: Mapping[str, Mirror],
         present: Mapping[str, Topic],
-        marks: dict[TopicPartition, Mark],
+        marks: dict[TopicPartition, LinkMark],
         adopted: Collection[str],
     ) -> dict[str, MaxbrodError]:
         failed: dict[str, MaxbrodError] = {name: _missing(name) for name in wanted if name not in present}
@@ -120,7 +120,7 @@ class MirrorTopics:
                 failed[name] = error
         return failed
 
-    def _refuse_other(self, mirror: Mirror, marks: dict[TopicPartition, Mark], *, adopted: bool) -> None:
+    def _refuse_other(self, mirror: Mirror, marks: dict[TopicPartition, LinkMark], *, adopted: bool) -> None:
         """Refuse a mirror of a source topic that was deleted since, whatever its successor has. At every interval.
 
         Without records it becomes the mirror of the new one.
@@ -270,7 +270,7 @@ class MirrorTopics:
         self,
         mirror: Mirror,
         extents: Mapping[PartitionId, Extent],
-        marks: dict[TopicPartition, Mark],
+        marks: dict[TopicPartition, LinkMark],
         *,
         adopted: bool,
     ) -> None:
@@ -294,7 +294,7 @@ class MirrorTopics:
         fresh: Iterable[TopicPartition],
         mirror: Mirror,
         extents: Mapping[PartitionId, Extent],
-        marks: Mapping[TopicPartition, Mark],
+        marks: Mapping[TopicPartition, LinkMark],
         *,
         adopted: bool,
     ) -> None:

@@ -158,7 +158,7 @@ def ensure_topic(client: KafkaClient, wanted: NewTopic, *, deadline: Deadline) -
         )
 
 
-class Source(NamedTuple):
+class TreeSource(NamedTuple):
     """A partition of a topic of a region."""
 
     region: str
@@ -180,7 +180,7 @@ class Checkpoints:
     def __init__(self, topic: ControlTopic) -> None:
         self._topic = topic
         self._reading = threading.Lock()
-        self._offsets: dict[Source, int] = {}
+        self._offsets: dict[TreeSource, int] = {}
         self._changing = threading.Lock()
 
     def refresh(self, *, settled: bool = False) -> None:
@@ -198,11 +198,11 @@ class Checkpoints:
 
     def saved(self, checkpoint: Checkpoint) -> None:
         """The record of this checkpoint is durable."""
-        source = Source(checkpoint.region, checkpoint.topic, checkpoint.partition)
+        source = TreeSource(checkpoint.region, checkpoint.topic, checkpoint.partition)
         with self._changing:
             self._offsets[source] = max(checkpoint.offset, self._offsets.get(source, -1))
 
-    def offset(self, source: Source) -> int | None:
+    def offset(self, source: TreeSource) -> int | None:
         """The last offset that is at the destination."""
         return self._offsets.get(source)
 

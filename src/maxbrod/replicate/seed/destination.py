@@ -26,7 +26,7 @@ from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
 from maxbrod.kafka.produce.transactions import Transaction, add_partitions, begin, end
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.replicate.seed.control_topics import Checkpoints, Source, checkpoint_partition, feed_of, record_batch
+from maxbrod.replicate.seed.control_topics import Checkpoints, TreeSource, checkpoint_partition, feed_of, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ class DestinationSettings:
 class Destination:
     """The destination of one source partition. Each call may come from another thread, with that thread's client."""
 
-    def __init__(self, source: Source, topic: str, settings: DestinationSettings) -> None:
+    def __init__(self, source: TreeSource, topic: str, settings: DestinationSettings) -> None:
         self.source = source
         self.where = TopicPartition(topic=topic, partition=source.partition)
         self._settings = settings

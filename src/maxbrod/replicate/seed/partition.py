@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.replicate.seed.control_topics import Checkpoints, Source
+    from maxbrod.replicate.seed.control_topics import Checkpoints, TreeSource
     from maxbrod.replicate.seed.destination import Destination
     from maxbrod.replicate.seed.tree import Tree
 
@@ -55,7 +55,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Partition:
-    source: Source
+    source: TreeSource
     destination: Destination
     worker: Worker
     due_ns: int = 0

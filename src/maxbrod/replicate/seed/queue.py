@@ -53,7 +53,7 @@ _TICK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class QueueMessage:
     id: str
     receipt: str
     body: str
@@ -67,10 +67,10 @@ class Queue(Protocol):
     has_dead_letters: bool
     """True if the queue itself puts aside what is delivered too often."""
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[QueueMessage]:
         """The next messages; none after a while. Each comes again unless it is acknowledged."""
 
-    def acknowledge(self, messages: Sequence[Message]) -> None:
+    def acknowledge(self, messages: Sequence[QueueMessage]) -> None:
         """Delete these messages. One that is delivered again all the same is a duplicate."""
 
 
@@ -92,7 +92,7 @@ def pump(queue: Queue, keep: Keep, counts: QueueCounts) -> None:
     """Receive once, make the events durable, acknowledge. If that raises, nothing is acknowledged."""
     messages = queue.receive()
     events: list[ObjectEvent] = []
-    understood: list[Message] = []
+    understood: list[QueueMessage] = []
     for message in messages:
         counts.received += 1
         try:
@@ -117,7 +117,7 @@ def pump(queue: Queue, keep: Keep, counts: QueueCounts) -> None:
         counts.acknowledged += len(understood)
 
 
-def _is_dropped(queue: Queue, message: Message, error: CorruptDataError) -> bool:
+def _is_dropped(queue: Queue, message: QueueMessage, error: CorruptDataError) -> bool:
     if queue.has_dead_letters or message.deliveries < DELIVERIES_MAX:
         _LOG.info("%s: %s; it stays in the queue", message.id, error.message)
         return False
@@ -208,7 +208,7 @@ class SqsQueue:
             self._url = settings.queue if "://" in settings.queue else self._find(settings.queue)
             self.has_dead_letters = self._redrives()
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[QueueMessage]:
         with self._translated():
             answer = self._client.receive_message(
                 QueueUrl=self._url,
@@ -219,7 +219,7 @@ class SqsQueue:
             )
         return [_message(each) for each in answer.get("Messages", ())]
 
-    def acknowledge(self, messages: Sequence[Message]) -> None:
+    def acknowledge(self, messages: Sequence[QueueMessage]) -> None:
         """A message that cannot be deleted now comes again, and is a duplicate then."""
         with self._translated():
             for first in range(0, len(messages), RECEIVE_MAX):
@@ -298,11 +298,11 @@ def _code(error: Any) -> str:  # noqa: ANN401 - boto's own
     return str(error.response.get("Error", {}).get("Code", "nothing")).split("#")[-1]
 
 
-def _message(found: dict[str, Any]) -> Message:
+def _message(found: dict[str, Any]) -> QueueMessage:
     try:
         deliveries = int(found["Attributes"]["ApproximateReceiveCount"])
     except (KeyError, ValueError):
         deliveries = 1
-    return Message(
+    return QueueMessage(
         id=str(found["MessageId"]), receipt=str(found["ReceiptHandle"]), body=found["Body"], deliveries=deliveries
     )

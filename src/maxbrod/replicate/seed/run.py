@@ -28,7 +28,7 @@ from maxbrod.replicate.seed.control_topics import (
     ControlTopic,
     EventPublisher,
     SegmentEvents,
-    Source,
+    TreeSource,
     ensure_topic,
 )
 from maxbrod.replicate.seed.destination import Destination, DestinationSettings
@@ -95,7 +95,7 @@ class TreeIngress:
         self._clock_ns = clock_ns
         self._started_at_ms = now_ms()
         self._tree = Tree(open_storage(config.archive, config.storage), options.key_prefix)
-        self._partitions: dict[Source, Partition] = {}
+        self._partitions: dict[TreeSource, Partition] = {}
         self._listed_ns = dict.fromkeys(self._sources, 0)
         self._events_ns = 0
         self.listings = self.listing_ns = 0
@@ -314,7 +314,7 @@ class TreeIngress:
             _LOG.warning("the tree has no segment of %s/%s yet: nothing of it is produced", topic.region, topic.topic)
         self._listed_ns[topic] = now_ns
         for number in listings:
-            self._partition(Source(topic.region, topic.topic, number), now_ns)
+            self._partition(TreeSource(topic.region, topic.topic, number), now_ns)
         self._look_at_destination(topic, now_ns)
         for each in mine:
             starts = each.worker.phase is Phase.INIT and now_ns < each.worker.due_ns
@@ -357,7 +357,7 @@ class TreeIngress:
             partition.unreachable = None
         return True
 
-    def _partition(self, source: Source, now_ns: int) -> Partition:
+    def _partition(self, source: TreeSource, now_ns: int) -> Partition:
         found = self._partitions.get(source)
         if found is None:
             delay_ns = jittered(round(self.options.worker_init_delay * _SECOND), random.uniform)
@@ -385,7 +385,7 @@ class TreeIngress:
             named = event.segment
             if SourceTopic(named.region, named.topic) not in self._sources:
                 continue
-            partition = self._partition(Source(named.region, named.topic, named.partition), now_ns)
+            partition = self._partition(TreeSource(named.region, named.topic, named.partition), now_ns)
             segment = self._tree.segment_of(event)
             if event.type is EventType.CREATED:
                 partition.worker = machine.arrived(partition.worker, segment)
@@ -425,7 +425,7 @@ def _machine_settings(options: IngressTreeOptions) -> Settings:
     )
 
 
-def _is_of(source: Source, topic: SourceTopic) -> bool:
+def _is_of(source: TreeSource, topic: SourceTopic) -> bool:
     return (source.region, source.topic) == (topic.region, topic.topic)
 
 

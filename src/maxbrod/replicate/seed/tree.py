@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.layouts.coverage import Coverage
-    from maxbrod.replicate.seed.control_topics import Source
+    from maxbrod.replicate.seed.control_topics import TreeSource
     from maxbrod.storage.interface import Storage
 
 _LOG: Final = logging.getLogger(__name__)
@@ -57,7 +57,9 @@ class Tree:
             for partition, each in segments.items()
         }
 
-    def batches(self, source: Source, segment: Segment, first: int, *, records_max: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, source: TreeSource, segment: Segment, first: int, *, records_max: int
+    ) -> Iterator[pa.RecordBatch]:
         """The records of a segment from the offset `first` on, at most `records_max` at a time, in bounded memory.
 
         ObjectNotFoundError, CorruptDataError, UnsupportedFormatError: the segment is gone, damaged or incomplete.
