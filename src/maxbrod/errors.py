@@ -35,7 +35,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
@@ -43,6 +43,12 @@ EXIT_USAGE: Final = 2
 EXIT_INCOMPLETE: Final = 3
 EXIT_CORRUPT: Final = 4
 EXIT_REFUSED: Final = 5
+
+
+def gravest(exit_codes: Iterable[int]) -> int:
+    """The exit code of several outcomes: what failed beats what is refused, corrupt or incomplete, in that order."""
+    codes = set(exit_codes)
+    return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=EXIT_DONE)
 
 
 class MaxbrodError(Exception):

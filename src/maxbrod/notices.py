@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, gravest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,8 +68,7 @@ class Notice:
 
 def worst_exit_code(notices: Iterable[Notice]) -> int:
     """The exit code of the gravest notice: a failed write, then damage, then missing data."""
-    codes = {notice.exit_code for notice in notices}
-    return EXIT_FAILED if EXIT_FAILED in codes else max(codes, default=EXIT_DONE)
+    return gravest(notice.exit_code for notice in notices)
 
 
 def verdict_of(exit_code: int, *, nothing_selected: bool = False) -> str:

@@ -213,7 +213,7 @@ MAY_ASK: Final = {
     "engine/preflight.py": "it deletes its own probe",
     "replicate/archive_lease.py": "for the time of its own note",
     "replicate/members.py": "for the time of its own note",
-    "restore/transforming.py": "for the times of its own rows",
+    "restore/staging.py": "for the times of its own rows",
     "table/archive_sink/commit.py": "for the times of its own rows",
 }
 """Modules that delete, or decide about it, and read this machine's clock; each for another reason than an age."""

@@ -15,7 +15,7 @@ from compare.test_differences import SCHEMA, FakeReader
 from maxbrod.batch.digest import Field
 from maxbrod.compare import compaction
 from maxbrod.compare.items import LATER, Cleaner, CompactedItem, CompareItem, CompareSettings, Settled, SuspectItem
-from maxbrod.compare.plan.pairs import Extent
+from maxbrod.compare.plan.pairs import ComparedRange
 from maxbrod.compare.plan.parts import Side
 from maxbrod.config import KafkaConfig
 
@@ -60,7 +60,7 @@ def settled(
     SidesReader.logs = {Side.SOURCE: source, Side.TARGET: target}
 
     def item(side: Side, first: int, end: int) -> CompareItem:
-        extent = Extent(topic="t", topic_id="id", partition=0, first=first, end=end)
+        extent = ComparedRange(topic="t", topic_id="id", partition=0, first=first, end=end)
         return CompareItem(pair=0, side=side, number=0, extent=extent, split=False, by_offset=True)
 
     whole = SuspectItem(
@@ -75,7 +75,7 @@ def settled(
         for side, may in zip(Side, cleaned, strict=True)
     )
     settings = CompareSettings(target=KafkaConfig(bootstrap="nowhere:1"), ignored=(Field.TIMESTAMP_TYPE,))
-    with patch.object(compaction, "Reader", SidesReader):
+    with patch.object(compaction, "SideReader", SidesReader):
         found = [
             compaction.settle(
                 settings, CompactedItem(pair=0, whole=whole, source=mine, target=its, share=share, shares=shares)

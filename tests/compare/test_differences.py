@@ -16,7 +16,7 @@ from maxbrod.batch.digest import Field
 from maxbrod.batch.hashes import COLUMNS
 from maxbrod.compare import task as compare_task
 from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
-from maxbrod.compare.plan.pairs import UNMAPPED, Extent
+from maxbrod.compare.plan.pairs import UNMAPPED, ComparedRange
 from maxbrod.compare.plan.parts import Side
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import UnavailableError
@@ -75,7 +75,7 @@ def search(source: list[Any], target: list[Any], *, limit: int = 1000, by_offset
             pair=0,
             side=side,
             number=0,
-            extent=Extent(topic="t", topic_id="id", partition=0, first=0, end=31),
+            extent=ComparedRange(topic="t", topic_id="id", partition=0, first=0, end=31),
             split=False,
             by_offset=by_offset,
         )
@@ -83,7 +83,7 @@ def search(source: list[Any], target: list[Any], *, limit: int = 1000, by_offset
     ]
     suspect = SuspectItem(source=items[0], target=items[1], source_topic="t", target_topic="t", limit=limit)
     settings = CompareSettings(target=KafkaConfig(bootstrap="nowhere:1"), ignored=(Field.TIMESTAMP,))
-    with patch.object(compare_task, "Reader", FakeReader):
+    with patch.object(compare_task, "SideReader", FakeReader):
         return compare_task.find_differences(settings, suspect)
 
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from backup.engine import back_up, config_of
-from drill.engine import partitions_of, remembered, scratch_topics, without_spark
+from drill.engine import partitions_of, remembered, scratch_topics
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.cli.main import run
@@ -23,6 +23,7 @@ from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from restore.engine import Command
 from support.archives import damage
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

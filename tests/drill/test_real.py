@@ -13,12 +13,13 @@ import psutil
 import pytest
 
 from backup.engine import back_up, config_of
-from drill.engine import remembered, scratch_topics, without_spark
+from drill.engine import remembered, scratch_topics
 from maxbrod.cli.main import run
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from restore.engine import Command
+from support.sparkless import without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -116,7 +116,7 @@ def test_an_instance_that_lost_its_share_writes_no_verdict(
     config = link_config(cluster, tmp_path / "archive", topic, takeover=0)
     produce(cluster, topic, numbered(10))
     archive(config)
-    fault = misplaced(TopicPartition(topic=topic + SUFFIX, partition=0), 9, landed=58, expected=9).as_dict()
+    fault = misplaced(TopicPartition(topic=topic + SUFFIX, partition=0), 9, landed=58, expected=9)
 
     def suspended(
         _: IngressWorkers, _name: str, items: list[tuple[int, RestoreItem]], *more: object, **_o: object

@@ -23,7 +23,7 @@ from maxbrod.restore.plan.request import parse_rename
 from maxbrod.restore.plan.targets import LogExtent
 
 if TYPE_CHECKING:
-    from maxbrod.groups.plan import GroupOffset
+    from maxbrod.groups.plan import GroupMove
     from maxbrod.kafka.wire.deadline import Deadline
 
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -175,7 +175,7 @@ def test_a_group_is_not_started_in_a_mirror_that_has_no_record_yet(
     logs = {TopicPartition(topic="orders", partition=0): (source, LogExtent(start=0, end=end))}
     committed: list[int | None] = []
 
-    def commit(_: object, moves: list[GroupOffset], *__: object, **___: object) -> int:
+    def commit(_: object, moves: list[GroupMove], *__: object, **___: object) -> int:
         committed.extend(each.offset for each in moves)
         return len(moves)
 

@@ -96,7 +96,7 @@ def test_a_good_mirror_that_was_called_faulted_goes_on_after_it_is_proven(
     command = _command(cluster, tmp_path, capsys, topic)
     produce(cluster, topic, numbered(10))
     archive(config)
-    fault = misplaced(TopicPartition(topic=topic + SUFFIX, partition=0), 9, landed=58, expected=9).as_dict()
+    fault = misplaced(TopicPartition(topic=topic + SUFFIX, partition=0), 9, landed=58, expected=9)
 
     def fail(
         _: IngressWorkers, _name: str, items: list[tuple[int, RestoreItem]], *more: object, **_o: object

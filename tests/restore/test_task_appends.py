@@ -113,7 +113,7 @@ def test_a_refused_partition_stops_no_other(tmp_path: Path, monkeypatch: pytest.
     settings = _settings(tmp_path)
     outcomes = task.run_restore_task(settings, items)
     assert [each.where.partition for each in outcomes] == [0, 1, 2, 3]
-    failures = [each.failure and each.failure["object_name"] for each in outcomes]
+    failures = [each.failure and each.failure.object_name for each in outcomes]
     assert failures == [None, "t-1", None, "t-3"]
 
     def unavailable(_: object, __: object, ___: object, ____: object) -> None:

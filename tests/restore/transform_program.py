@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from maxbrod.config import Config
 from maxbrod.restore import run as engine
-from maxbrod.restore import transforming as staging
+from maxbrod.restore import staging
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, parse_rename
 from maxbrod.transform.frame import run_transform_job
 from maxbrod.work.jobs import SparkExecutor

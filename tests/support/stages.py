@@ -15,7 +15,7 @@ from maxbrod.config import StorageConfig
 from maxbrod.layouts.reader import read_records
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.sources import Source
-from maxbrod.restore.transforming import Staging
+from maxbrod.restore.staging import Staging
 from maxbrod.transfer.task import TransferItem
 from maxbrod.transform.plan import FLAGS, PREFIX, Transform
 from maxbrod.transform.task import TransformSettings, read_rows

@@ -13,8 +13,8 @@ from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.model import Codec, GapReason
-from maxbrod.restore import transforming as engine
-from maxbrod.restore.transforming import changes_in, remove_staged
+from maxbrod.restore import staging as engine
+from maxbrod.restore.staging import changes_in, remove_staged
 from maxbrod.storage.stores import open_storage
 from maxbrod.transform.frame import run_transform_job
 from maxbrod.transform.plan import Changes

@@ -14,7 +14,7 @@ from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import SORT_ORDER
 from maxbrod.compare.live import LiveCluster, choose_match, whole_target
-from maxbrod.compare.plan.pairs import Brought, CompareRequest, Extent, Match, Pair, Times
+from maxbrod.compare.plan.pairs import BroughtRecords, ComparedRange, CompareRequest, Match, Pair, Times
 from maxbrod.compare.plan.parts import PART_BYTES
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.movement import find_restore
@@ -41,13 +41,13 @@ _OPERATION = "compare"
 class BroughtLog:
     """A partition that a link has appended to, and what it has appended."""
 
-    target: Extent
-    brought: Brought
+    target: ComparedRange
+    brought: BroughtRecords
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoredTopic:
+class FinishedTopic:
     """One topic of a finished restore."""
 
     plan: RestorePlan
@@ -130,7 +130,7 @@ def measure_topics(
 
 
 def _pair_restored(
-    archive: Archive, target: LiveCluster, request: RestoreRequest, restored: RestoredTopic
+    archive: Archive, target: LiveCluster, request: RestoreRequest, restored: FinishedTopic
 ) -> Iterator[Pair]:
     plan, name = restored.plan, restored.topic.target.name
     times = Times(since_ms=plan.since_ms, until_ms=plan.until_ms)
@@ -219,8 +219,8 @@ def _target_notes(
     return target.notes(name, partition)
 
 
-def _extent(source: Source, first: int) -> Extent:
-    return Extent(
+def _extent(source: Source, first: int) -> ComparedRange:
+    return ComparedRange(
         topic=source.topic, topic_id=source.topic_id, partition=source.partition, first=first, end=source.asked_end
     )
 
@@ -258,7 +258,7 @@ def _with_slices(archive: Archive, source: Source, pair: Pair) -> Pair:
     )
 
 
-def whole_log(archive: Archive, source: Extent, revision: int) -> tuple[Slice, ...]:
+def whole_log(archive: Archive, source: ComparedRange, revision: int) -> tuple[Slice, ...]:
     """All that the archive has of a partition, beyond what is compared too."""
     partition = PartitionId(topic_id=source.topic_id, partition=source.partition)
     rows = archive.catalog.rows(topic_id=source.topic_id, partition=source.partition, revisions={partition: revision})
@@ -268,7 +268,7 @@ def whole_log(archive: Archive, source: Extent, revision: int) -> tuple[Slice, .
 # Restores
 
 
-def _restored_topics(archive: Archive, target: LiveCluster) -> list[RestoredTopic]:
+def _restored_topics(archive: Archive, target: LiveCluster) -> list[FinishedTopic]:
     """The topics of all finished restores into this cluster."""
     found = []
     for restore_id in finished_restores(archive.storage):
@@ -278,10 +278,10 @@ def _restored_topics(archive: Archive, target: LiveCluster) -> list[RestoredTopi
     return found
 
 
-def _topics_of(archive: Archive, plan: RestorePlan, report: Mapping[str, Any]) -> list[RestoredTopic]:
+def _topics_of(archive: Archive, plan: RestorePlan, report: Mapping[str, Any]) -> list[FinishedTopic]:
     created = read_topics(archive.storage, plan.restore_id)
     return [
-        RestoredTopic(
+        FinishedTopic(
             plan=plan,
             topic=topic,
             target_id=topic.target.target_id or created.get(topic.target.name),
@@ -292,8 +292,8 @@ def _topics_of(archive: Archive, plan: RestorePlan, report: Mapping[str, Any]) -
 
 
 def _restored_as(
-    known: Sequence[RestoredTopic], target: LiveCluster, source: Source, name: str
-) -> RestoredTopic | None:
+    known: Sequence[FinishedTopic], target: LiveCluster, source: Source, name: str
+) -> FinishedTopic | None:
     """The one restore that made this target topic from this source."""
     if target.topic(name) is None:
         return None
@@ -307,7 +307,7 @@ def _restored_as(
     return found[0] if found else None
 
 
-def _named_restore(archive: Archive, target: LiveCluster, request: CompareRequest) -> list[RestoredTopic]:
+def _named_restore(archive: Archive, target: LiveCluster, request: CompareRequest) -> list[FinishedTopic]:
     restore_id = find_restore(finished_restores(archive.storage), request.restore)
     plan, report = read_restore(archive.storage, restore_id)
     if plan.cluster_id != target.cluster_id:

@@ -22,7 +22,7 @@ from maxbrod.batch.hashes import hash_keys
 from maxbrod.batch.provenance import source_offsets
 from maxbrod.compare.items import Cleaner, CompactedItem, CompareItem, CompareSettings, Settled
 from maxbrod.compare.plan.parts import Side
-from maxbrod.compare.task import Reader, Rows, Search
+from maxbrod.compare.task import Rows, Search, SideReader
 from maxbrod.errors import MaxbrodError
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ _HELD_ROWS: Final = 1 << 20
 
 
 def settle(settings: CompareSettings, item: CompactedItem) -> Settled:
-    """What compaction explains of the differences of a pair, for a share of its keys."""
+    """Return what compaction explains of the differences of a pair, for a share of its keys."""
     try:
-        with Reader(settings) as reader:
+        with SideReader(settings) as reader:
             keys = _LastRecords(item)
             keys.read(reader)
             search = _Cleaned(item, settings, keys)
             for _ in search.run(reader):
                 pass
     except MaxbrodError as error:
-        return Settled(pair=item.pair, failure=error.as_dict())
+        return Settled(pair=item.pair, failure=error)
     return Settled(
         pair=item.pair,
         source_removed=search.removed[Side.SOURCE],
@@ -78,9 +78,9 @@ class _LastRecords:
         self._kept: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
         """The places of the records of a link that are still there."""
         self.ordered = True
-        """Whether the places of both sides ascend: what a link has appended may be there twice, or out of order."""
+        """True if the places of both sides ascend: what a link has appended may be there twice, or out of order."""
 
-    def read(self, reader: Reader) -> None:
+    def read(self, reader: SideReader) -> None:
         for side, item in zip(Side, (self._item.whole.source, self._item.whole.target), strict=True):
             end = -1
             for records, places in reader.read(item):
@@ -158,7 +158,7 @@ class _LastRecords:
 
 
 def _read_elsewhere(
-    reader: Reader, item: CompareItem, place: int | None
+    reader: SideReader, item: CompareItem, place: int | None
 ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
     """Records that are not compared, each with a number of `_LASTS`."""
     newest = 0

@@ -12,18 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from maxbrod.batch.digest import Digest, Field
-    from maxbrod.compare.plan.pairs import Brought, Extent
+    from maxbrod.compare.plan.pairs import BroughtRecords, ComparedRange
     from maxbrod.compare.plan.parts import (
         Difference,
         Side,
     )
     from maxbrod.config import KafkaConfig, StorageConfig
+    from maxbrod.errors import MaxbrodError
     from maxbrod.layouts.kafka.format import Slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareSettings:
-    """What every task needs besides its items. Holds secrets. The source is either an archive or a cluster."""
+    """The values that all tasks share. Holds secrets. The source is either an archive or a cluster."""
 
     target: KafkaConfig
     source: KafkaConfig | None = None
@@ -40,15 +41,15 @@ class CompareItem:
     pair: int
     side: Side
     number: int
-    extent: Extent
+    extent: ComparedRange
     split: bool
     by_offset: bool
-    """Whether the place of a record is its offset; otherwise only the order of records counts."""
+    """True if the place of a record is its offset; otherwise only the order of records counts."""
     since_ms: int | None = None
     until_ms: int | None = None
     map: dict[str, Any] | None = None
     """From offsets of the source to offsets of the target."""
-    brought: Brought | None = None
+    brought: BroughtRecords | None = None
     """Compare only records that a link has appended; their place is their offset at the source."""
     slices: tuple[Slice, ...] = ()
     """In an archive."""
@@ -66,7 +67,7 @@ class Digested:
     side: Side
     number: int
     digest: Digest
-    failure: dict[str, Any] | None = None
+    failure: MaxbrodError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ LATER: Final = 1 << 61
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaner:
-    """What the log cleaner may have done to one side."""
+    """The effect that the log cleaner may have had on one side."""
 
     horizon_ms: int | None
     """Tombstones from before this time may be gone; None: the side is not compacted, and lacks nothing."""
@@ -108,7 +109,7 @@ class CompactedItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What compaction explains, and what it does not."""
+    """The differences that compaction explains, and those that it does not."""
 
     pair: int
     source_removed: int = 0
@@ -117,8 +118,8 @@ class Settled:
     differences: tuple[Difference, ...] = ()
     """The first ones."""
     unexplained: int = 0
-    """How many there are, at least."""
-    failure: dict[str, Any] | None = None
+    """The number of them, at least."""
+    failure: MaxbrodError | None = None
 
 
 def digest_task(settings: CompareSettings, items: Sequence[CompareItem]) -> list[Digested]:

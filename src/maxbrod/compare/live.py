@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.selection import matches_nothing, select_topics
-from maxbrod.compare.plan.pairs import CompareRequest, Extent, Match, Pair, Times
+from maxbrod.compare.plan.pairs import ComparedRange, CompareRequest, Match, Pair, Times
 from maxbrod.compare.plan.parts import split_evenly
 from maxbrod.errors import UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
@@ -67,15 +67,17 @@ class LiveCluster:
         """The offsets of a partition; None if it does not exist."""
         return self._logs.get(TopicPartition(topic=name, partition=partition))
 
-    def extent(self, name: str, partition: int, first: int, end: int) -> Extent | None:
+    def extent(self, name: str, partition: int, first: int, end: int) -> ComparedRange | None:
         """The part of [first, end) that the log can hold; retention may have deleted its beginning."""
         log = self.log(name, partition)
         if log is None:
             return None
-        whole = Extent(topic=name, topic_id=self.id_of(name), partition=partition, first=first, end=max(first, end))
+        whole = ComparedRange(
+            topic=name, topic_id=self.id_of(name), partition=partition, first=first, end=max(first, end)
+        )
         return whole.clipped(first, log.stable)
 
-    def whole(self, name: str, partition: int) -> Extent | None:
+    def whole(self, name: str, partition: int) -> ComparedRange | None:
         """All committed records of a partition, as far as `look` has seen."""
         log = self.log(name, partition)
         return None if log is None else self.extent(name, partition, log.first, log.stable)
@@ -88,7 +90,7 @@ class LiveCluster:
         return topic_id_text(self.topics[name].topic_id)
 
     def notes(self, name: str, partition: int, *, first: int | None = None, end: int | None = None) -> tuple[str, ...]:
-        """What a reader of the verdict should know about a log. `first`, `end`: the compared offsets, if not all."""
+        """Notes about a log for a reader of the verdict. `first`, `end`: the compared offsets, if not all."""
         log = self.log(name, partition)
         if log is None:
             return (f"there is no {TopicPartition(topic=name, partition=partition)} at the target",)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.compare.plan.pairs import WHOLE_TOPIC
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, gravest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ class PartitionComparison:
     equal: bool
     source_log_start: int | None = None
     target_log_start: int | None = None
-    """Where the logs begin, if both must begin at the same offset; otherwise None."""
+    """The offsets at which the logs begin, if both must begin at the same offset; otherwise None."""
     source_removed: int = 0
     target_removed: int = 0
     """Records that compaction removed on this side, and that are no difference: later records of their keys are there,
@@ -84,9 +84,7 @@ class CompareReport:
     def exit_code(self) -> int:
         """0: equal. 3: different. If something could not be read: the code of that error, which 3 never hides."""
         codes = [int(partition.failure["exit_code"]) for partition in self.partitions if partition.failure is not None]
-        if EXIT_FAILED in codes:
-            return EXIT_FAILED
-        return max(codes, default=EXIT_DONE if self.equal else EXIT_INCOMPLETE)
+        return gravest(codes or [EXIT_DONE if self.equal else EXIT_INCOMPLETE])
 
     def as_dict(self) -> dict[str, Any]:
         verdict = {

@@ -7,7 +7,7 @@ counts and checksums of the catalog prove nothing here: all records are read.
 from __future__ import annotations
 
 import uuid
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Self
@@ -34,8 +34,8 @@ from maxbrod.compare.plan.pairs import (
     BY_OFFSET,
     NEVER_COMPARED,
     WHOLE_TOPIC,
+    ComparedRange,
     CompareRequest,
-    Extent,
     Match,
     Pair,
     Times,
@@ -43,9 +43,9 @@ from maxbrod.compare.plan.pairs import (
 )
 from maxbrod.compare.plan.parts import (
     ComparePart,
+    PairVerdict,
     Side,
     Suspect,
-    Verdict,
     cut_parts,
     find_suspects,
     judge,
@@ -65,8 +65,8 @@ from maxbrod.work.preflight import needs_of
 from maxbrod.work.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from maxbrod.compare.plan.parts import Difference
     from maxbrod.config import Config, KafkaConfig
@@ -93,15 +93,18 @@ class Comparison:
         source: KafkaConfig | None = None,
         brought: Mapping[TopicPartition, BroughtLog] | None = None,
         session: Session | None = None,
+        workers: Workers | None = None,
         on_progress: OnProgress = silent,
     ) -> None:
+        """`workers`: use these, and leave them open."""
         if config.kafka is None:
             raise UsageError("no cluster is given", hint="give --bootstrap, or kafka.bootstrap in the configuration")
         if config.archive is None and source is None:
             raise UsageError(
                 "no archive or other cluster is given to compare with", hint="give --archive, or --source HOST:PORT"
             )
-        self._config, self._request, self._session = config, request, session
+        self._config, self._request = config, request
+        self._session, self._given = session, workers
         self._brought = brought
         self._on_progress = on_progress
         self._undo = ExitStack()
@@ -122,9 +125,7 @@ class Comparison:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._undo.close()
 
     def run(self) -> CompareReport:
@@ -133,9 +134,7 @@ class Comparison:
         self._on_progress(Progress(phase="planning"))
         pairs = self._pairs()
         parts = cut_parts(pairs)
-        with Workers(
-            self._config.spark, needs=self._needs(), session=self._session, on_progress=self._on_progress
-        ) as workers:
+        with self._workers() as workers:
             executor = workers.for_bytes(sum(part.cost_bytes for part in parts))
             digested = self._digest(executor, pairs, parts)
             work = _Judging(pairs, parts, digested)
@@ -152,6 +151,15 @@ class Comparison:
             partitions=tuple(work.comparisons()),
             differences=tuple(differences[: self._request.differences]),
         )
+
+    def _workers(self) -> AbstractContextManager[Workers]:
+        if self._given is not None:
+            return nullcontext(self._given)
+        return Workers(self._config.spark, needs=self._needs(), session=self._session, on_progress=self._on_progress)
+
+    @property
+    def _stop(self) -> threading.Event | None:
+        return None if self._given is None else self._given.stop
 
     def _pairs(self) -> list[Pair]:
         target = LiveCluster(self._client(self._settings.target), patience_s=self._patience_s)
@@ -186,7 +194,7 @@ class Comparison:
 
         report(0)
         name = f"compare-{uuid.uuid4().hex[:12]}"
-        return executor.run(digest_task, self._settings, items, name=name, on_done=report)
+        return executor.run(digest_task, self._settings, items, name=name, on_done=report, stop=self._stop)
 
     def _settle(self, executor: Executor, pairs: Sequence[Pair], work: _Judging) -> None:
         """Find out what compaction explains of the pairs that differ."""
@@ -219,7 +227,8 @@ class Comparison:
         if items:
             self._on_progress(Progress(phase="looking at what compaction removed"))
             name = f"compacted-{uuid.uuid4().hex[:12]}"
-            work.settle(executor.run(compacted_task, self._settings, [[item] for item in items], name=name))
+            tasks = [[item] for item in items]
+            work.settle(executor.run(compacted_task, self._settings, tasks, name=name, stop=self._stop))
 
     def _horizons(self, side: Side, pairs: Mapping[int, Pair], work: _Judging) -> dict[int, int | None]:
         """Before which time tombstones may be gone, of those pairs of which this side is compacted."""
@@ -246,7 +255,7 @@ class Comparison:
         return horizons
 
     def _elsewhere(self, pair: Pair, side: Side) -> tuple[tuple[CompareItem, int | None], ...]:
-        """What a side has of a partition beside the compared records: by it the cleaner has removed some of those."""
+        """The records of a partition beside the compared ones: by them the cleaner has removed some of those."""
         compared = pair.source if side is Side.SOURCE else pair.target
         if compared is None:
             return ()
@@ -262,7 +271,7 @@ class Comparison:
         if whole is None:
             return ()
         uncut = replace(pair, times=Times(), slices=slices)
-        parts: list[tuple[Extent, int | None]] = [
+        parts: list[tuple[ComparedRange, int | None]] = [
             (whole.clipped(whole.first, compared.first), 0),
             (whole.clipped(compared.end, whole.end), LATER),
         ]
@@ -278,7 +287,7 @@ class Comparison:
         items = [self._suspect_item(pairs[suspect.pair], suspect) for suspect in work.suspects(limit)[:limit]]
         self._on_progress(Progress(phase="looking for the first differences"))
         name = f"differences-{uuid.uuid4().hex[:12]}"
-        found = executor.run(difference_task, self._settings, [[item] for item in items], name=name)
+        found = executor.run(difference_task, self._settings, [[item] for item in items], name=name, stop=self._stop)
         return work.differences() + found
 
     def _suspect_item(self, pair: Pair, suspect: Suspect) -> SuspectItem:
@@ -369,13 +378,14 @@ class _Judging:
         first = self._comparison(numbers[0], judge_set([self._verdicts[number] for number in numbers]))
         failures = [self._failures[number] for number in numbers if number in self._failures]
         notes = dict.fromkeys(note for number in numbers for note in self._pairs[number].notes)
-        return replace(first, partition=WHOLE_TOPIC, notes=tuple(notes), failure=failures[0] if failures else None)
+        failure = failures[0].as_dict() if failures else None
+        return replace(first, partition=WHOLE_TOPIC, notes=tuple(notes), failure=failure)
 
-    def _comparison(self, number: int, verdict: Verdict) -> PartitionComparison:
+    def _comparison(self, number: int, verdict: PairVerdict) -> PartitionComparison:
         pair = self._pairs[number]
         texts = ((each.set_text if _is_set(pair) else each.sequence_text) for each in (verdict.source, verdict.target))
         source_digest, target_digest = texts
-        failure: Mapping[str, object] | None = self._failures.get(number)
+        failure = self._failures.get(number)
         start_notes = log_start_notes(pair)
         source_start, target_start = pair.log_starts or (None, None)
         settled = self._settled.get(number, Settled(pair=number))
@@ -394,12 +404,12 @@ class _Judging:
             source_removed=settled.source_removed,
             target_removed=settled.target_removed,
             notes=(*start_notes, *pair.notes, *self._notes.get(number, ()), *log_append_notes(verdict)),
-            failure=failure,
+            failure=None if failure is None else failure.as_dict(),
         )
 
 
-def make_item(pair: Pair, side: Side, extent: Extent, *, part: ComparePart | None = None) -> CompareItem:
-    """What a task needs to read offsets of one side. Without a part they are read to find differences."""
+def make_item(pair: Pair, side: Side, extent: ComparedRange, *, part: ComparePart | None = None) -> CompareItem:
+    """Return the item for reading offsets of one side. Without a part they are read to find differences."""
     is_source, times = side is Side.SOURCE, pair.times
     cuts = is_source or times.cut_target
     offset_map = None

@@ -21,7 +21,7 @@ from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import passed, source_offsets, without_provenance
 from maxbrod.batch.transactions import committed_batches, from_fetch
 from maxbrod.compare.items import CompareItem, CompareSettings, Digested, SuspectItem
-from maxbrod.compare.plan.pairs import Brought, translate_all
+from maxbrod.compare.plan.pairs import BroughtRecords, translate_all
 from maxbrod.compare.plan.parts import ABSENT, RECORD, Difference, Side, show_field, show_record
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError
 from maxbrod.kafka.fetch.ranges import read_range
@@ -33,7 +33,6 @@ from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from types import TracebackType
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -55,15 +54,16 @@ _ALL: Final = np.iinfo(np.int64).max
 def digest_parts(settings: CompareSettings, items: Sequence[CompareItem]) -> list[Digested]:
     """The digest of each part. A part that cannot be read has a failure; the others are read all the same."""
     digests = []
-    with Reader(settings) as reader:
+    with SideReader(settings) as reader:
         for item in items:
-            digest, failure = Digest(), None
+            digest = Digest()
+            failure: MaxbrodError | None = None
             try:
                 for records, places in reader.read(item):
                     hashes = hash_fields(records)
                     digest = digest.then(digest_records(hashes, places if item.by_offset else None, settings.ignored))
             except MaxbrodError as error:
-                failure = error.as_dict()
+                failure = error
             digests.append(Digested(pair=item.pair, side=item.side, number=item.number, digest=digest, failure=failure))
     return digests
 
@@ -74,7 +74,7 @@ def find_differences(settings: CompareSettings, item: SuspectItem) -> list[Diffe
     An error while reading only means that fewer are shown: the verdict is known already.
     """
     search = Search(item, settings.ignored)
-    with Reader(settings) as reader, suppress(MaxbrodError):
+    with SideReader(settings) as reader, suppress(MaxbrodError):
         for _ in search.run(reader):
             if len(search.differences) >= item.limit:
                 break
@@ -84,7 +84,7 @@ def find_differences(settings: CompareSettings, item: SuspectItem) -> list[Diffe
 # Reading
 
 
-class Reader:
+class SideReader:
     """Reads both sides, which it opens when first needed. Use it in a `with`."""
 
     def __init__(self, settings: CompareSettings) -> None:
@@ -95,9 +95,7 @@ class Reader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._undo.close()
 
     def read(self, item: CompareItem) -> Iterator[Read]:
@@ -171,7 +169,7 @@ def _runs(headers: BatchHeaders) -> Iterator[BatchHeaders]:
         start = stop
 
 
-def _of_link(records: pa.RecordBatch, side: Side, brought: Brought) -> Iterator[Read]:
+def _of_link(records: pa.RecordBatch, side: Side, brought: BroughtRecords) -> Iterator[Read]:
     """The records that a link has appended, or should have: as they are at the source, and at their offsets there."""
     headers = records.column("headers")
     if side is Side.SOURCE:
@@ -259,7 +257,7 @@ class Search:
         self._ignored = ignored
         self.differences: list[Difference] = []
 
-    def run(self, reader: Reader) -> Iterator[None]:
+    def run(self, reader: SideReader) -> Iterator[None]:
         """Compare portion by portion, for as long as the caller wants more."""
         item = self._item
         source, target = (_Stream(reader.read(each), by_offset=each.by_offset) for each in (item.source, item.target))

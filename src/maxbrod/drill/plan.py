@@ -1,4 +1,4 @@
-"""What a drill restores: all partitions or a random sample, into topics with names of their own. Pure."""
+"""The sample that a drill restores, all partitions or a random part, into topics with names of their own. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DrillRequest:
     seed: int | None = None
     accept_gaps: bool = False
     sandbox: bool = False
-    """Whether the cluster was started for this drill and ends with it."""
+    """True if the cluster was started for this drill and ends with it."""
 
 
 def parse_sample(word: str) -> Sample:

@@ -31,10 +31,9 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, refusal
 from maxbrod.restore.run import Restore
-from maxbrod.work.jobs import cancelled_by
+from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_of
 from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, open_configured
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.report import RestoreReport
+    from maxbrod.work.session import Session
 
 _LOG: Final = logging.getLogger(__name__)
 _SEEDS: Final = 1 << 32
@@ -170,14 +170,18 @@ class Drill:
         state.leftovers = tuple(sweep(storage, self._kafka, state.cluster_id, patience_s=self._patience_s))
 
     def _drill(self, state: _DrillState) -> None:
-        request = self._chosen(state)
-        self._on_progress(Progress(phase="starting Spark"))
-        with (
-            open_configured(self._config.spark, self._session, needs=needs_of(self._config), stop=self.stop) as session,
-            cancelled_by(session, self.stop),
-        ):
+        request, size = self._chosen(state)
+        with Workers(
+            self._config.spark,
+            needs=needs_of(self._config),
+            session=self._session,
+            on_progress=self._on_progress,
+            stop=self.stop,
+        ) as workers:
+            # If the restore needs Spark, it starts here: its start is not part of the measured time of a restore.
+            workers.for_bytes(size)
             with state.timed("restore"):
-                state.restored = self._restore(session, request, state)
+                state.restored = self._restore(workers, request, state)
             if state.restored.exit_code != EXIT_DONE:
                 state.add_failures(
                     (partition.source, partition.partition, partition.failure)
@@ -186,12 +190,13 @@ class Drill:
                 return
             self._refuse_if_stopped()
             with state.timed("compare"):
-                state.compared = self._compare(session, state.restored.restore_id)
+                state.compared = self._compare(workers, state.restored.restore_id)
         state.add_failures(
             (partition.source_topic, partition.partition, partition.failure) for partition in state.compared.partitions
         )
 
-    def _chosen(self, state: _DrillState) -> RestoreRequest:
+    def _chosen(self, state: _DrillState) -> tuple[RestoreRequest, int]:
+        """The restore of the sample, and its size in bytes."""
         sources = [
             source
             for group, _ in measure_topics(self._archive, self._request.selection)
@@ -206,16 +211,17 @@ class Drill:
         drawn = draw(list(by_place), self._request.sample, seed)
         state.known, state.seed = len(by_place), None if everything else seed
         state.covered = tuple(covered_of(by_place[where]) for where in drawn)
-        return drill_request(
+        request = drill_request(
             state.drill_id,
             drawn,
             {by_place[where].topic_id for where in drawn},
             accept_gaps=self._request.accept_gaps,
             as_of=self._request.selection.as_of,
         )
+        return request, sum(by_place[where].bytes for where in drawn)
 
-    def _restore(self, session: Session, request: RestoreRequest, state: _DrillState) -> RestoreReport:
-        with Restore(self._config, request, session=session, on_progress=self._on_progress, stop=self.stop) as work:
+    def _restore(self, workers: Workers, request: RestoreRequest, state: _DrillState) -> RestoreReport:
+        with Restore(self._config, request, workers=workers, on_progress=self._on_progress, stop=self.stop) as work:
             plan = work.plan()
             state.run_id = plan.archive.run_id
             state.warnings = tuple(_warnings(plan))
@@ -228,9 +234,9 @@ class Drill:
             self._refuse_if_stopped()
             return work.run(plan)
 
-    def _compare(self, session: Session, restore_id: str) -> CompareReport:
+    def _compare(self, workers: Workers, restore_id: str) -> CompareReport:
         request = CompareRequest(restore=restore_id)
-        with Comparison(self._config, request, session=session, on_progress=self._on_progress) as work:
+        with Comparison(self._config, request, workers=workers, on_progress=self._on_progress) as work:
             return work.run()
 
     def _refuse_if_stopped(self) -> None:

@@ -92,7 +92,7 @@ def parse_key(data: bytes, *, name: str) -> Key:
 
 
 def _is_public(data: bytes) -> bool:
-    """Whether the data is some public key or certificate, which others may know and so is no secret."""
+    """True if the data is some public key or certificate, which others may know and so is no secret."""
     text = data.lstrip()
     if text.startswith((b"-----BEGIN", b"---- BEGIN", b"ssh-", b"ecdsa-", b"sk-ssh-", b"{")):
         return True

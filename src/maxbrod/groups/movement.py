@@ -35,10 +35,9 @@ from maxbrod.restore.state import finished_restores, read_positions, read_restor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from maxbrod.config import Config
-    from maxbrod.groups.plan import GroupOffset
+    from maxbrod.groups.plan import GroupMove
     from maxbrod.restore.plan.plan import RestorePlan
     from maxbrod.storage.interface import Storage
 
@@ -65,11 +64,11 @@ class Movement:
         self._patience_s = patience_s
         self._force = force
 
-    def look(self, moves: Iterable[GroupOffset]) -> tuple[GroupPosition, ...]:
+    def look(self, moves: Iterable[GroupMove]) -> tuple[GroupPosition, ...]:
         """The result that `apply` would have now. Changes nothing."""
         return self._apply(moves, dry=True)
 
-    def apply(self, moves: Iterable[GroupOffset]) -> tuple[GroupPosition, ...]:
+    def apply(self, moves: Iterable[GroupMove]) -> tuple[GroupPosition, ...]:
         """Commit the offsets of every group without members, and of the others with `force`. May be repeated."""
         return self._apply(moves, dry=False)
 
@@ -81,8 +80,8 @@ class Movement:
                 before.setdefault(group, {}).setdefault(where, committed)
         return tuple(each for group, previous in sorted(before.items()) for each in self._put_back(*group, previous))
 
-    def _apply(self, moves: Iterable[GroupOffset], *, dry: bool) -> tuple[GroupPosition, ...]:
-        groups: dict[str, list[GroupOffset]] = {}
+    def _apply(self, moves: Iterable[GroupMove], *, dry: bool) -> tuple[GroupPosition, ...]:
+        groups: dict[str, list[GroupMove]] = {}
         for move in moves:
             groups.setdefault(move.group_id, []).append(move)
         listed = self._listed()
@@ -114,7 +113,7 @@ class Movement:
         return listed
 
     def _before(
-        self, groups: Mapping[str, Sequence[GroupOffset]], listed: Mapping[str, ListedGroup]
+        self, groups: Mapping[str, Sequence[GroupMove]], listed: Mapping[str, ListedGroup]
     ) -> tuple[dict[str, str], dict[str, Mapping[TopicPartition, CommittedOffset]]]:
         """The groups that are refused, with the reason, and the current offsets of the others."""
         present = [listed[group_id] for group_id in groups if group_id in listed]
@@ -159,7 +158,7 @@ class _GroupMover:
         self._client, self._group_id = client, group_id
         self._share, self._forced, self._patience_s = share, forced, patience_s
 
-    def commit(self, moves: Iterable[GroupOffset]) -> Outcomes:
+    def commit(self, moves: Iterable[GroupMove]) -> Outcomes:
         offsets = [
             _committed_at(move.where, move.offset, metadata=move.metadata) for move in moves if move.offset is not None
         ]
@@ -203,7 +202,7 @@ def _is_active(group: ListedGroup | None) -> bool:
     return group is not None and group.state.lower() not in WITHOUT_MEMBERS
 
 
-def _position(move: GroupOffset, refused: str | None, outcome: Outcome | None, *, forced: bool) -> GroupPosition:
+def _position(move: GroupMove, refused: str | None, outcome: Outcome | None, *, forced: bool) -> GroupPosition:
     if refused is None and outcome is not None and not outcome.done:
         refused = _reason(outcome)
     return GroupPosition(
@@ -246,7 +245,7 @@ _STORED: Final = TypeAdapter(tuple[_StoredPosition, ...])
 
 
 def encode_positions(
-    moves: Mapping[str, Sequence[GroupOffset]], before: Mapping[str, Mapping[TopicPartition, CommittedOffset]]
+    moves: Mapping[str, Sequence[GroupMove]], before: Mapping[str, Mapping[TopicPartition, CommittedOffset]]
 ) -> list[dict[str, Any]]:
     """A row for every offset that is about to be committed, by group."""
     return [
@@ -256,7 +255,7 @@ def encode_positions(
     ]
 
 
-def _stored(group_id: str, move: GroupOffset, previous: CommittedOffset | None) -> _StoredPosition:
+def _stored(group_id: str, move: GroupMove, previous: CommittedOffset | None) -> _StoredPosition:
     return _StoredPosition(
         group=group_id,
         type=move.type,
@@ -322,9 +321,7 @@ class RestoredGroups:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._undo.close()
 
     @property
@@ -343,7 +340,7 @@ class RestoredGroups:
         """Restore the offsets from before the restore."""
         return self._movement.roll_back()
 
-    def _moves(self, patterns: Sequence[str]) -> tuple[GroupOffset, ...]:
+    def _moves(self, patterns: Sequence[str]) -> tuple[GroupMove, ...]:
         partitions = [PartitionReport(**each) for each in self._report["partitions"]]
         moves = plan_moves(self._archive, self._plan, partitions, patterns or self._plan.groups or ("*",))
         self.missing = moves.missing

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.selection import matches_nothing
 from maxbrod.archive.snapshots import Moment, find_moment
-from maxbrod.groups.plan import ExactLog, GroupOffset, MovedLog, RestoredTopic, translate_groups
+from maxbrod.groups.plan import ExactLog, GroupMove, MovedLog, RestoredTopic, translate_groups
 from maxbrod.kafka.state.groups import CLASSIC
 from maxbrod.restore.plan.mapping import decode_map, decode_shares
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
@@ -58,7 +58,7 @@ class MissingGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMoves:
-    offsets: tuple[GroupOffset, ...]
+    offsets: tuple[GroupMove, ...]
     missing: tuple[MissingGroup, ...]
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.mapping import Share, find_position
+from maxbrod.restore.plan.mapping import RecordShare, find_position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Move(StrEnum):
-    """How a group's offset was translated."""
+    """The way in which a group's offset was translated."""
 
     SAME = "same"
     """The same record, or the end."""
@@ -56,12 +56,12 @@ class RestoredTopic:
     topic_id: str
     target: str
     logs: Mapping[int, ExactLog | MovedLog] = field(default_factory=dict)
-    shares: Mapping[int, tuple[int, Sequence[Share]]] = field(default_factory=dict)
+    shares: Mapping[int, tuple[int, Sequence[RecordShare]]] = field(default_factory=dict)
     """For each target partition, the end of its log before the restore, and the shares that were added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOffset:
+class GroupMove:
     """An offset to commit. If `offset` is None nothing is committed, and `why` is the reason.
 
     A leader epoch of the source has no meaning at the target, so none is committed.
@@ -84,7 +84,7 @@ class GroupOffset:
 
 def translate_groups(
     groups: Iterable[Group], topics: Mapping[str, RestoredTopic], runs: Mapping[Place, str] | None = None
-) -> tuple[GroupOffset, ...]:
+) -> tuple[GroupMove, ...]:
     """The offsets to commit. `topics` is keyed by the source's name; `runs` is `Known.offset_runs`.
 
     An offset of a topic that is not restored, or of another incarnation, is skipped with the reason. A group whose
@@ -95,7 +95,7 @@ def translate_groups(
 
 def _translate_group(
     group: Group, topics: Mapping[str, RestoredTopic], runs: Mapping[Place, str]
-) -> Iterator[GroupOffset]:
+) -> Iterator[GroupMove]:
     shared: dict[str, dict[int, CommittedOffset]] = {}
     restored = {offset.where for offset in group.offsets or () if _is_of(offset, topics.get(offset.topic))}
     for committed in group.offsets or ():
@@ -125,7 +125,7 @@ def _run_of(group: Group, offsets: Iterable[CommittedOffset], runs: Mapping[Plac
     return ", ".join(sorted(each for each in known if each is not None)) or None
 
 
-def _translate(group: Group, committed: CommittedOffset, topic: RestoredTopic) -> GroupOffset:
+def _translate(group: Group, committed: CommittedOffset, topic: RestoredTopic) -> GroupMove:
     where = TopicPartition(topic=topic.target, partition=committed.partition)
     log = topic.logs.get(committed.partition)
     if log is None:
@@ -134,14 +134,14 @@ def _translate(group: Group, committed: CommittedOffset, topic: RestoredTopic) -
     return _group_offset(group, committed, where, offset, move)
 
 
-def _skipped(group: Group, committed: CommittedOffset, where: TopicPartition, why: str) -> GroupOffset:
+def _skipped(group: Group, committed: CommittedOffset, where: TopicPartition, why: str) -> GroupMove:
     return replace(_group_offset(group, committed, where, None, Move.SKIPPED), why=why)
 
 
 def _group_offset(
     group: Group, committed: CommittedOffset, where: TopicPartition, offset: int | None, move: Move
-) -> GroupOffset:
-    return GroupOffset(
+) -> GroupMove:
+    return GroupMove(
         group_id=group.group_id,
         type=group.type,
         where=where,
@@ -166,12 +166,12 @@ def _position(offset: int, log: ExactLog | MovedLog) -> tuple[int, Move]:
 
 def _translate_shared(
     group: Group, topic: RestoredTopic, offsets: Mapping[int, CommittedOffset]
-) -> Iterator[GroupOffset]:
+) -> Iterator[GroupMove]:
     """Metadata is dropped: it is a note about one source partition, and these offsets combine several."""
     committed = {partition: each.offset for partition, each in offsets.items()}
     for partition, (base, shares) in sorted(topic.shares.items()):
         found = find_position(shares, committed, base=base)
-        yield GroupOffset(
+        yield GroupMove(
             group_id=group.group_id,
             type=group.type,
             where=TopicPartition(topic=topic.target, partition=partition),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.compare.archived import BroughtLog
-from maxbrod.compare.plan.pairs import Brought, CompareRequest, Extent, Match
+from maxbrod.compare.plan.pairs import BroughtRecords, ComparedRange, CompareRequest, Match
 from maxbrod.compare.run import Comparison
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
@@ -206,14 +206,14 @@ def appended_logs(
                 )
                 first = kept
         found[each.source_where] = BroughtLog(
-            target=Extent(
+            target=ComparedRange(
                 topic=where.topic,
                 topic_id=place.topic_id,
                 partition=where.partition,
                 first=start,
                 end=max(start, ends[where]),
             ),
-            brought=Brought(restore_id=restore_id, left_out=been_there(here, where.topic), first=first, end=end),
+            brought=BroughtRecords(restore_id=restore_id, left_out=been_there(here, where.topic), first=first, end=end),
             notes=tuple(notes),
         )
     return found

@@ -1,4 +1,4 @@
-"""What an archive has for a request: the moment that it is read at, its rows, and the topics that the request means.
+"""An archive as seen by a request: the moment that it is read at, its rows, and the topics that the request means.
 
 Also what is damaged in another tool's archive, or unknown, as obstacles of a restore. A segment that cannot be read is
 in no row there: between rows it would look like offsets that never had a record.
@@ -76,7 +76,7 @@ class ArchivedState:
         return {} if self.moment.snapshot is None else self.moment.snapshot.ends
 
     def obstacles(self, *, accepted: bool) -> Iterator[Obstacle]:
-        """What is damaged or unknown in the archive. `accepted`: gaps are no reason to stop."""
+        """Yield what is damaged or unknown in the archive. `accepted`: gaps are no reason to stop."""
         if self.archive.survey is not None:
             yield from _damage(self.archive.survey, self.chosen.topics.values(), accepted=accepted)
         if self.moment.run is not None and self.moment.snapshot is None:
@@ -112,9 +112,9 @@ def look_at_archive(archive: Archive, request: RestoreRequest, *, columns: Colle
 def looking_back(
     request: RestoreRequest, moment: Moment, runs: Sequence[Run]
 ) -> Callable[[pa.Table], pa.ChunkedArray] | None:
-    """What marks gaps `pruned` since the point in the past that a request chooses: see `had`. It needs `run_id` too.
+    """A function that marks gaps `pruned` since the point in the past that a request chooses: see `had`.
 
-    None: the request asks for the present, and names no offsets.
+    It needs `run_id` too. None: the request asks for the present, and names no offsets.
     """
     point = PointInTime(run_id=moment.as_of, until_ms=request.until_ms, since_ms=request.since_ms)
     return partial(had, runs=runs, point=point) if point.chosen or request.ranges else None

@@ -65,8 +65,8 @@ def _run(settings: Config, request: RestoreRequest, options: RestoreOptions, *, 
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
     from maxbrod.restore.run import Restore  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
+    from maxbrod.restore.staging import transform_session  # noqa: PLC0415
     from maxbrod.restore.summary import decide  # noqa: PLC0415
-    from maxbrod.restore.transforming import transform_session  # noqa: PLC0415
 
     with showing_log(quiet=quiet), ExitStack() as spark:
         with progress_bar(shown=not quiet) as on_progress:

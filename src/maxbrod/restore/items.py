@@ -12,8 +12,8 @@ from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan, TopicPlan, 
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.sources import revisions_of, rows_to_read
 from maxbrod.restore.repartition.items import SharedItem, shared_items
+from maxbrod.restore.staging import as_staged, open_staged
 from maxbrod.restore.task import RestoreItem
-from maxbrod.restore.transforming import as_staged, open_staged
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:

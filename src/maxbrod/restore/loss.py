@@ -1,4 +1,4 @@
-"""What a restore cannot read of an archive.
+"""The ranges of an archive that a restore cannot read.
 
 A listing shows objects that are missing or too short, before anything is changed. Damage within an object shows only
 when the object is read. Ranges that the user accepts to lose are left out, and stored with the plan.
@@ -7,7 +7,7 @@ when the object is read. Ranges that the user accepts to lose are left out, and 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from maxbrod.archive.selection import INT64_MAX
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import Problem, ProblemKind
-from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
+from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, MaxbrodError
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reader import read_logs
 from maxbrod.model import PartitionId, TopicPartition
@@ -54,7 +54,7 @@ class Ended(Protocol):
     @property
     def where(self) -> TopicPartition: ...
     @property
-    def failure(self) -> Mapping[str, Any] | None: ...
+    def failure(self) -> MaxbrodError | None: ...
 
 
 def listed_losses(archive: Archive, topic_ids: Collection[str], revisions: Revisions | None = None) -> Losses:
@@ -131,7 +131,7 @@ def _read_slices(
 
 
 def losses_of(plan: RestorePlan) -> Losses:
-    """What the plan leaves out."""
+    """The unreadable ranges that the plan leaves out."""
     return {source.id: list(source.lost) for source in sources_of(plan) if source.lost}
 
 
@@ -167,7 +167,7 @@ def sound_slices(rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId,
 
 def damaged_part(plan: RestorePlan, restored: Iterable[Ended]) -> RestorePlan:
     """The plan with only the partitions that damage in the archive has stopped. Repartitioned topics stay whole."""
-    failed = {each.where for each in restored if each.failure is not None and each.failure["exit_code"] == EXIT_CORRUPT}
+    failed = {each.where for each in restored if each.failure is not None and each.failure.exit_code == EXIT_CORRUPT}
     topics = []
     for topic in plan.topics:
         name = topic.target.name
@@ -185,7 +185,7 @@ def damaged_part(plan: RestorePlan, restored: Iterable[Ended]) -> RestorePlan:
 
 
 def joined(plan: RestorePlan, before: Iterable[Restored], after: Iterable[Restored]) -> list[Restored]:
-    """What two attempts restored together. With exact offsets, the second attempt reads only what the first left."""
+    """The outcomes of two attempts together. With exact offsets, the second attempt reads only what the first left."""
     exact = set(_exact_partitions(plan))
     found = {each.where: each for each in before}
     for each in after:

@@ -19,7 +19,6 @@ from maxbrod.work.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from maxbrod.config import KafkaConfig
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
@@ -32,7 +31,7 @@ _LOOK_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """How many offsets one target partition gets from `base` on, and what they stand for."""
+    """The offsets that one target partition gets from `base` on, and the records and bytes they stand for."""
 
     where: TopicPartition
     base: int
@@ -64,9 +63,7 @@ class RestoreMeter:
         self.tasks_done(0)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def tasks_done(self, count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_REFUSED
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, gravest
 from maxbrod.model import GapReason, TopicPartition, now_ms
 from maxbrod.restore.plan.obstacles import GAPS, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode
@@ -84,7 +84,7 @@ class RestoreReport:
         codes = [partition.failure["exit_code"] for partition in self.partitions if partition.failure is not None]
         codes += [EXIT_REFUSED for group in self.groups if group.refused is not None]
         codes += [EXIT_INCOMPLETE for _ in self.groups_missing]
-        return max(codes, default=EXIT_DONE) if EXIT_FAILED not in codes else EXIT_FAILED
+        return gravest(codes)
 
     @property
     def seen_twice_max(self) -> int:
@@ -134,7 +134,7 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
                     records=found[where].records,
                     end=found[where].end,
                     map=found[where].map,
-                    failure=found[where].failure,
+                    failure=None if (failure := found[where].failure) is None else failure.as_dict(),
                 )
             )
     return RestoreReport(

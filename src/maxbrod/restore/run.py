@@ -7,7 +7,7 @@ target's logs how far they got, and continues there.
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
@@ -33,6 +33,7 @@ from maxbrod.restore.plan.resume import done_before, held_by, refuse_changes
 from maxbrod.restore.plan.sources import revisions_of
 from maxbrod.restore.plan.targets import Right, TargetState
 from maxbrod.restore.report import AGAIN, RestoreReport, report_of
+from maxbrod.restore.staging import as_staged, clear_staging, plan_transform, stage, transform_session
 from maxbrod.restore.state import (
     alone,
     find_finished,
@@ -56,7 +57,6 @@ from maxbrod.restore.target import (
     restore_quotas,
 )
 from maxbrod.restore.task import Restored, RestoreSettings
-from maxbrod.restore.transforming import as_staged, clear_staging, plan_transform, stage, transform_session
 from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.jobs import SparkExecutor
 from maxbrod.work.preflight import needs_of
@@ -65,7 +65,6 @@ from maxbrod.work.reach import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     from maxbrod.config import Config
     from maxbrod.transform.plan import TransformPlan
@@ -81,9 +80,11 @@ class Restore:
         request: RestoreRequest,
         *,
         session: Session | None = None,
+        workers: Workers | None = None,
         on_progress: OnProgress = silent,
         stop: threading.Event | None = None,
     ) -> None:
+        """`workers`: write with these, and leave them open."""
         if config.kafka is None:
             raise UsageError("no cluster is given", hint="give --bootstrap, or kafka.bootstrap in the configuration")
         if config.archive is None:
@@ -91,20 +92,18 @@ class Restore:
         self._config, self._kafka, self._request = config, config.kafka, request
         self._patience_s = config.patience
         self._archive = open_archive(config.archive, config.storage, layout=config.layout)
-        self._session = session
+        self._session, self._given = session, workers
         self._on_progress = on_progress
         self.stop = stop or threading.Event()
         self._undo = ExitStack()
         self._client = self._undo.enter_context(KafkaClient(config.kafka, stop=self.stop))
         self._resumed = False
-        """Whether the last plan is that of a restore that was started before."""
+        """True if the last plan is that of a restore that was started before."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._undo.close()
 
     def plan(self) -> RestorePlan:
@@ -288,7 +287,9 @@ class Restore:
                 restored = joined(plan, restored, self._write_once(executor, again, topics, producer_id))
             return plan, restored
 
-    def _workers(self) -> Workers:
+    def _workers(self) -> AbstractContextManager[Workers]:
+        if self._given is not None:
+            return nullcontext(self._given)
         needs = needs_of(self._config)
         return Workers(
             self._config.spark, needs=needs, session=self._session, on_progress=self._on_progress, stop=self.stop

@@ -332,7 +332,7 @@ def decide(plan: RestorePlan, *, dry_run: bool, yes: bool, quiet: bool, as_json:
 
 
 def _agreed(question: str) -> bool:
-    """Whether the user confirmed. Ctrl-C and the end of the input count as no."""
+    """True if the user confirmed. Ctrl-C and the end of the input count as no."""
     try:
         return typer.confirm(question, default=False)
     except (typer.Abort, KeyboardInterrupt, EOFError):

@@ -108,7 +108,7 @@ def look_at_rights(
     missing: Collection[str],
     patience_s: float,
 ) -> tuple[dict[Right, bool], dict[Right, tuple[str, ...]]]:
-    """What this user may do, as far as brokers reveal it; and the topics and groups on which a right is denied.
+    """Return the rights of this user, as far as brokers reveal them; the topics and groups on which a right is denied.
 
     `missing` are the topics that the restore would create.
     """

@@ -41,7 +41,7 @@ from maxbrod.restore.plan.request import BatchesMode
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -58,10 +58,10 @@ _READ_BYTES: Final = 24 << 20
 _REQUEST_BYTES_MIN: Final = 1 << 20
 """However many partitions share the memory: smaller requests are slow."""
 _REQUEST_BYTES: Final = 2 << 20
-"""What is read at once exists several times: as it was read, without what is left out, joined and in flight."""
+"""Bytes that are read at once exist several times: as it was read, without what is left out, joined and in flight."""
 _READERS: Final = 4
 _SETTLING_S: Final = 0.2
-_OF_TOPIC: Final = frozenset({UsageError.__name__, TopicGoneError.__name__})
+_OF_TOPIC: Final = (UsageError, TopicGoneError)
 """Rights, or another incarnation: every partition of the topic would be refused, one after the other."""
 _RULES: Final = {BatchesMode.AUTO: AUTO, BatchesMode.JOIN: JOIN}
 _RUN_BYTES: Final = 8 << 20
@@ -70,7 +70,7 @@ _RUN_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSettings:
-    """What every task of a restore needs besides its items. Holds secrets."""
+    """The values that all tasks of a restore share. Holds secrets."""
 
     restore_id: str
     archive_url: str
@@ -81,7 +81,7 @@ class RestoreSettings:
     since_ms: int | None = None
     until_ms: int | None = None
     markers: bool = True
-    """Whether this user may write markers into holes; if not, empty transactions fill them."""
+    """True if this user may write markers into holes; if not, empty transactions fill them."""
     marker_producer: ProducerIdentity | None = None
     """The producer of markers; None: a new one. Brokers refuse its markers once it has written with a higher epoch."""
     rate_bytes_per_s: float | None = None
@@ -109,9 +109,9 @@ class RestoreItem:
     provenance: Provenance | None = None
     """The source that every record names in its headers."""
     lossy: bool = False
-    """Whether slices are left out because they cannot be read. An earlier attempt may have read and restored them."""
+    """True if slices are left out because they cannot be read. An earlier attempt may have read and restored them."""
     adopted: bool = False
-    """Whether the log is known to have the right records up to its end, whoever has written them."""
+    """True if the log is known to have the right records up to its end, whoever has written them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Restored:
     end: int
     records: int
     map: dict[str, Any]
-    failure: dict[str, Any] | None = None
+    failure: MaxbrodError | None = None
 
 
 def transactional_id_of(restore_id: str, where: str) -> str:
@@ -141,26 +141,26 @@ def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) ->
         outcomes, refused = _run_restore_task(settings, rest)
         found |= {outcome.where: outcome for outcome in outcomes}
         # Whatever a broker refuses one partition for, the others have nothing to do with: they go on without it.
-        stopped = {outcome.where for outcome in outcomes if outcome.failure is not None and outcome.failure is refused}
-        rest = [item for item in rest if item.where in stopped and not _concerns(refused or {}, item.where)]
+        stopped = {outcome.where for outcome in outcomes if refused is not None and outcome.failure is refused}
+        rest = [item for item in rest if item.where in stopped and not _concerns(refused, item.where)]
     return [found[item.where] for item in items]
 
 
-def _concerns(refused: Mapping[str, Any], where: TopicPartition) -> bool:
-    if refused["error"] in _OF_TOPIC:
-        return str(refused["object_name"]).rpartition("-")[0] == where.topic
-    return bool(refused["object_name"] == str(where))
+def _concerns(refused: MaxbrodError | None, where: TopicPartition) -> bool:
+    name = "" if refused is None else refused.object_name or ""
+    return name.rpartition("-")[0] == where.topic if isinstance(refused, _OF_TOPIC) else name == str(where)
 
 
 def _run_restore_task(
     settings: RestoreSettings, items: Sequence[RestoreItem]
-) -> tuple[list[Restored], dict[str, Any] | None]:
+) -> tuple[list[Restored], MaxbrodError | None]:
     """The outcomes; and the error that stopped the task, if it is the refusal of one of its partitions."""
     share = _READ_BYTES // max(1, min(len(items), PARTITIONS_AT_ONCE))
     partitions = [
         _Partition(item, settings, request_bytes=max(_REQUEST_BYTES_MIN, min(share, _REQUEST_BYTES))) for item in items
     ]
-    failure = refused = None
+    failure: MaxbrodError | None = None
+    refused: MaxbrodError | None = None
     try:
         storage = open_storage(settings.archive_url, settings.storage)
         with KafkaClient(settings.kafka) as client, ThreadPoolExecutor(_READERS) as ahead:
@@ -168,7 +168,7 @@ def _run_restore_task(
                 partition.ahead = ahead
             _restore(client, storage, partitions, settings)
     except MaxbrodError as error:
-        failure = error.as_dict()
+        failure = error
         if not error.retryable and error.object_name in {str(item.where) for item in items}:
             refused = failure
     return [partition.outcome(failure) for partition in partitions], refused
@@ -275,7 +275,7 @@ class _Partition:
             until_ms=settings.until_ms,
         )
         self._present = 0
-        """How many target offsets from `item.base` on were in the log before."""
+        """The number of target offsets from `item.base` on that were in the log before."""
         self._tail: LogTail | None = None
         self._tail_batches: list[NDArray[np.uint8]] = []
         """Batches of this attempt whose records the last batch in the log has."""
@@ -285,9 +285,9 @@ class _Partition:
         self._count: list[NDArray[np.int64]] = []
         self._failure: MaxbrodError | None = None
         self._read = False
-        """Whether the source was read to its end."""
+        """True if the source was read to its end."""
 
-    def outcome(self, failure: dict[str, Any] | None) -> Restored:
+    def outcome(self, failure: MaxbrodError | None) -> Restored:
         """`failure` is what stopped the task. It does not count against a partition that was complete by then."""
         counts = np.concatenate([np.zeros(0, np.int64), *self._count])
         source = np.concatenate([np.zeros(0, np.int64), *self._source])
@@ -302,7 +302,7 @@ class _Partition:
             end=self.reached,
             records=int(counts.sum()),
             map=encode_map(made),
-            failure=self._failure.as_dict() if self._failure else None if done else failure,
+            failure=self._failure or (None if done else failure),
         )
 
     @property
@@ -341,7 +341,7 @@ class _Partition:
             raise self._foreign()  # a record at an offset where the archive has none
 
     def _is_lost(self, tail: LogTail) -> bool:
-        """Whether an earlier attempt restored this batch before the archive lost it: only this restore has the id."""
+        """True if an earlier attempt restored this batch before the archive lost it: only this restore has the id."""
         return self.item.exact and self.item.lossy and tail.producer_id == self._identity.producer_id
 
     def _next_sequence(self, client: KafkaClient, end: int, deadline: Deadline) -> int:
@@ -424,7 +424,7 @@ class _Partition:
                 yield from self._coalescer.finish()
 
     def _count_present(self, batches: Batches) -> int:
-        """How many of the batches the target has. They come before all others, so none waits in an open group."""
+        """Return the number of batches that the target has. They come first, so none waits in an open group."""
         if self._present <= self.next_offset - self.item.base:
             return 0
         counts = batches.headers["count"].astype(np.int64)
@@ -487,7 +487,7 @@ class _Partition:
             yield Hole(count=count - present, source_offset=self.next_offset - count + present)
 
     def _already_written(self, batch: Batch) -> bool:
-        """Whether the target has this batch. The records of the last batch in the log are compared."""
+        """True if the target has this batch. The records of the last batch in the log are compared."""
         before, count = self.next_offset - self.item.base, batch.count
         self.next_offset += count
         if self._present <= before:
@@ -503,7 +503,7 @@ class _Partition:
         return True
 
     def _is_ours(self, tail: LogTail) -> bool:
-        """Whether the last batch in the log has the records of the batches that end there."""
+        """True if the last batch in the log has the records of the batches that end there."""
         if tail.control or not self._is_own(tail) or not self._tail_batches:
             return False
         data = np.concatenate(self._tail_batches)

@@ -11,8 +11,8 @@ import pytest
 from maxbrod.batch.digest import Digest, Field
 from maxbrod.compare.plan.pairs import (
     UNMAPPED,
+    ComparedRange,
     CompareRequest,
-    Extent,
     Match,
     Pair,
     cut_map,
@@ -38,11 +38,11 @@ from maxbrod.restore.plan.request import RestoreRequest, parse_rename
 MAP = build_map([10, 30], [5, 10], [100, 105], base=100)
 
 
-def extent(first: int, end: int) -> Extent:
-    return Extent(topic="t", topic_id="id", partition=0, first=first, end=end)
+def extent(first: int, end: int) -> ComparedRange:
+    return ComparedRange(topic="t", topic_id="id", partition=0, first=first, end=end)
 
 
-def pair(source: Extent | None, target: Extent | None, **more: Any) -> Pair:
+def pair(source: ComparedRange | None, target: ComparedRange | None, **more: Any) -> Pair:
     values: dict[str, Any] = {"match": Match.EXACT, **more}
     return Pair(source_topic="t", target_topic="t", partition=0, source=source, target=target, **values)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from maxbrod.compare.plan.pairs import Extent, Match, Pair
+from maxbrod.compare.plan.pairs import ComparedRange, Match, Pair
 from maxbrod.compare.run import _Judging
 
 
 def judged(log_starts: tuple[int, int] | None) -> tuple[bool, tuple[str, ...]]:
-    extent = Extent(topic="t", topic_id="id", partition=0, first=10, end=10)
+    extent = ComparedRange(topic="t", topic_id="id", partition=0, first=10, end=10)
     pair = Pair(
         source_topic="t",
         target_topic="u",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from maxbrod.restore.cold.report import ColdReport
+    from maxbrod.restore.cold.run import ColdReport
     from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.groups.moves import _missing
-from maxbrod.groups.plan import ExactLog, GroupOffset, Move, MovedLog, RestoredTopic, translate_groups
+from maxbrod.groups.plan import ExactLog, GroupMove, Move, MovedLog, RestoredTopic, translate_groups
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.mapping import Share, build_map, find_position
+from maxbrod.restore.plan.mapping import RecordShare, build_map, find_position
 from maxbrod.restore.repartition.extents import interleave
 from support.catalog_rows import TOPIC_ID
 from support.restore_plans import group
@@ -67,7 +67,7 @@ def test_a_group_of_a_partition_without_records_goes_on_at_what_comes_next() -> 
     assert move(MovedLog(map=build_map([], [], [], base=7)), 55) == (7, Move.END)
 
 
-def skipped(found: tuple[GroupOffset, ...]) -> list[str | None]:
+def skipped(found: tuple[GroupMove, ...]) -> list[str | None]:
     assert all(each.offset is None and each.move is Move.SKIPPED for each in found)
     return [each.why for each in found]
 
@@ -99,7 +99,7 @@ def test_groups_that_could_not_be_read_are_named() -> None:
 
 
 @st.composite
-def repartitioned(draw: st.DrawFn) -> tuple[dict[int, list[tuple[int, Share]]], dict[int, int]]:
+def repartitioned(draw: st.DrawFn) -> tuple[dict[int, list[tuple[int, RecordShare]]], dict[int, int]]:
     """Target partition to its records (source partition, source offset) by way of shares, and a group's offsets."""
     extents = []
     for partition in range(draw(st.integers(1, 3))):
@@ -110,14 +110,14 @@ def repartitioned(draw: st.DrawFn) -> tuple[dict[int, list[tuple[int, Share]]], 
             offset += length + draw(st.integers(0, 2))
     order = interleave((partition, first, time) for partition, first, _, time in extents)
     count = draw(st.integers(1, 3))
-    logs: dict[int, list[tuple[int, Share]]] = {target: [] for target in range(count)}
+    logs: dict[int, list[tuple[int, RecordShare]]] = {target: [] for target in range(count)}
     records: dict[int, int] = dict.fromkeys(range(count), 100)
     for place in order:
         partition, first, end, _ = extents[place]
         owners = [draw(st.integers(0, count - 1)) for _ in range(first, end)]
         for target in range(count):
             mine = [first + number for number, owner in enumerate(owners) if owner == target]
-            share = Share(partition=partition, first=first, end=end, base=records[target], count=len(mine))
+            share = RecordShare(partition=partition, first=first, end=end, base=records[target], count=len(mine))
             logs[target] += [(offset, share) for offset in mine]
             if not mine:
                 logs[target].append((-1, share))
@@ -129,7 +129,7 @@ def repartitioned(draw: st.DrawFn) -> tuple[dict[int, list[tuple[int, Share]]], 
 @settings(max_examples=200)
 @given(repartitioned())
 def test_a_group_of_a_repartitioned_topic_never_skips_a_record(
-    example: tuple[dict[int, list[tuple[int, Share]]], dict[int, int]],
+    example: tuple[dict[int, list[tuple[int, RecordShare]]], dict[int, int]],
 ) -> None:
     logs, committed = example
     for entries in logs.values():
@@ -143,12 +143,12 @@ def test_a_group_of_a_repartitioned_topic_never_skips_a_record(
 
 
 def test_a_repartitioned_topic_gives_each_target_partition_a_position() -> None:
-    shares: Mapping[int, tuple[int, list[Share]]] = {
+    shares: Mapping[int, tuple[int, list[RecordShare]]] = {
         0: (
             0,
             [
-                Share(partition=0, first=0, end=10, base=0, count=6),
-                Share(partition=1, first=0, end=10, base=6, count=5),
+                RecordShare(partition=0, first=0, end=10, base=0, count=6),
+                RecordShare(partition=1, first=0, end=10, base=6, count=5),
             ],
         ),
         1: (4, []),

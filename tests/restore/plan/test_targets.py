@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError
 from maxbrod.restore.plan.request import RestoreRequest, parse_rename
-from maxbrod.restore.plan.targets import ConfigChange, TopicConfigs, plan_existing_configs, plan_new_configs
+from maxbrod.restore.plan.targets import ConfigChange, PlannedConfigs, plan_existing_configs, plan_new_configs
 from support.catalog_rows import segment
 from support.restore_plans import EFFECTIVE, plan, target, topic
 
@@ -47,7 +47,7 @@ def apply(own: dict[str, str], change: ConfigChange) -> dict[str, str]:
     return {name: value for name, value in {**own, **change.set}.items() if name not in change.delete}
 
 
-def new(own: dict[str, Any], **changes: Any) -> TopicConfigs:
+def new(own: dict[str, Any], **changes: Any) -> PlannedConfigs:
     options: dict[str, Any] = {"replication_factor": 3, "batch_bytes_max": LARGE, "known": None, **changes}
     overrides = options.pop("overrides", {})
     return plan_new_configs(topic(configs=own, effective={**EFFECTIVE, **own}, factor=3), overrides, **options)

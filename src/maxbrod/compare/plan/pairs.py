@@ -1,4 +1,4 @@
-"""What is compared: pairs of partitions, and the rule that matches their records.
+"""Pairs of partitions to compare, and the rule that matches their records.
 
 Equality is defined here and in `compaction`, once for every verb: two sides are equal if a reader may rely on the same
 things. What does not count is named in the report.
@@ -35,7 +35,7 @@ UNMAPPED: Final = -1
 
 
 class Match(StrEnum):
-    """Which record of the target a record of the source is compared with."""
+    """The rule that gives the record of the target with which a record of the source is compared."""
 
     AUTO = "auto"
     """By the map of the restore that made the target, else by offset; as a set if the partition counts differ."""
@@ -57,13 +57,13 @@ BY_OFFSET: Final = frozenset({Match.EXACT, Match.MAPPED, Match.BROUGHT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
-    """What to compare, and how. `selection` is that of a restore: its rename names the target topics."""
+    """A request for a comparison. `selection` is that of a restore: its rename names the target topics."""
 
     selection: RestoreRequest = field(default_factory=RestoreRequest)
     match: Match = Match.AUTO
     ignored: frozenset[Field] = frozenset()
     differences: int = DIFFERENCES_DEFAULT
-    """How many differences are shown."""
+    """The number of differences that are shown."""
     restore: str | None = None
     """The restore that made the target; what it selected is compared."""
     shared: bool = False
@@ -89,7 +89,7 @@ class CompareRequest:
 
     @property
     def cuts(self) -> bool:
-        """Whether the request itself selects the records, so that no restore has to be found."""
+        """True if the request itself selects the records, so that no restore has to be found."""
         request = self.selection
         return bool(
             request.ranges
@@ -101,7 +101,7 @@ class CompareRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class ComparedRange:
     """Offsets [first, end) of one partition."""
 
     topic: str
@@ -110,13 +110,13 @@ class Extent:
     first: int
     end: int
 
-    def clipped(self, first: int, end: int) -> Extent:
+    def clipped(self, first: int, end: int) -> ComparedRange:
         begin = min(max(self.first, first), self.end)
         return replace(self, first=begin, end=max(min(self.end, end), begin))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
+class BroughtRecords:
     """The records that a link has appended to a topic: those of source offsets [first, end)."""
 
     restore_id: str
@@ -134,7 +134,7 @@ class Times:
     since_ms: int | None = None
     until_ms: int | None = None
     cut_target: bool = False
-    """Whether to select records of the target by time too; a restore has done so already."""
+    """True if records of the target are selected by time too; a restore has done so already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,15 +145,15 @@ class Pair:
     target_topic: str
     partition: int
     match: Match
-    source: Extent | None
-    target: Extent | None
+    source: ComparedRange | None
+    target: ComparedRange | None
     times: Times = field(default_factory=Times)
     offset_map: OffsetMap | None = None
-    brought: Brought | None = None
-    """Which records of the target are compared, if others have written to it too."""
+    brought: BroughtRecords | None = None
+    """The records of the target that are compared, if others have written to it too."""
     notes: tuple[str, ...] = ()
     log_starts: tuple[int, int] | None = None
-    """Where the logs of source and target begin, if both must begin at the same offset."""
+    """The offsets at which the logs of source and target begin, if both must begin at the same offset."""
     splits: tuple[int, ...] = ()
     """Source offsets at which the pair may be split, ascending."""
     bytes: int = 0
@@ -162,7 +162,7 @@ class Pair:
     revision: int = 0
     """The revision of the archive's rows."""
     compacted: bool = False
-    """Whether the archive says that compaction removed records before they were archived."""
+    """True if the archive says that compaction removed records before they were archived."""
 
 
 def parse_fields(words: Iterable[str]) -> frozenset[Field]:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from maxbrod.batch.digest import Digest, Field, join
-from maxbrod.compare.plan.pairs import Extent, Match, Pair
+from maxbrod.compare.plan.pairs import ComparedRange, Match, Pair
 from maxbrod.work.windows import spread as spread_by_size
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _CUT_APART: Final = frozenset({Match.APPEND, Match.SET, Match.BROUGHT})
 
 BYTES_SHOWN_MAX: Final = 48
 _BEFORE: Final = 16
-"""How many bytes are shown before the first one that differs."""
+"""The number of bytes that are shown before the first one that differs."""
 _HEADERS_SHOWN_MAX: Final = 8
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COLUMNS: Final = {Field.TIMESTAMP: "timestamp_ms"}
@@ -57,14 +57,14 @@ class ComparePart:
     pair: int
     side: Side
     number: int
-    extent: Extent
+    extent: ComparedRange
     split: bool
-    """Whether this pair has further parts on this side."""
+    """True if this pair has further parts on this side."""
     cost_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PairVerdict:
     """The digests of both sides of a pair, and whether they are equal."""
 
     source: Digest
@@ -77,8 +77,8 @@ class Suspect:
     """Offsets of both sides whose records differ. `skipped`: the number of equal records before them."""
 
     pair: int
-    source: Extent
-    target: Extent
+    source: ComparedRange
+    target: ComparedRange
     skipped: int = 0
 
 
@@ -119,11 +119,11 @@ def _cut(number: int, pair: Pair) -> Iterator[ComparePart]:
     yield from _parts(number, Side.TARGET, target, [target.first, *cuts, target.end], pair.bytes)
 
 
-def _bounds(extent: Extent, splits: Sequence[int]) -> list[int]:
+def _bounds(extent: ComparedRange, splits: Sequence[int]) -> list[int]:
     return [extent.first, *(split for split in splits if extent.first < split < extent.end), extent.end]
 
 
-def _parts(pair: int, side: Side, extent: Extent, bounds: Sequence[int], size: int) -> Iterator[ComparePart]:
+def _parts(pair: int, side: Side, extent: ComparedRange, bounds: Sequence[int], size: int) -> Iterator[ComparePart]:
     for number, (first, end) in enumerate(pairwise(bounds)):
         part = extent.clipped(first, end)
         share = size // (len(bounds) - 1) if size else (part.end - part.first) * _RECORD_BYTES
@@ -140,21 +140,21 @@ def _parts(pair: int, side: Side, extent: Extent, bounds: Sequence[int], size: i
 # Verdicts
 
 
-def judge(number: int, pair: Pair, parts: Sequence[ComparePart], digests: Digests) -> Verdict:
+def judge(number: int, pair: Pair, parts: Sequence[ComparePart], digests: Digests) -> PairVerdict:
     """The verdict on one pair. `parts` may include those of other pairs. A part without an offset has no digest."""
     source, target = (
         join(digests[number, side, part.number] for part in _in_order(number, side, parts)) for side in Side
     )
     # One partition proves nothing about a set: see `judge_set`.
     equal = pair.match is Match.SET or _same(source, target)
-    return Verdict(source=source, target=target, equal=equal)
+    return PairVerdict(source=source, target=target, equal=equal)
 
 
-def judge_set(verdicts: Sequence[Verdict]) -> Verdict:
+def judge_set(verdicts: Sequence[PairVerdict]) -> PairVerdict:
     """The verdict on all partitions of a topic together, in any order."""
     source, target = join(verdict.source for verdict in verdicts), join(verdict.target for verdict in verdicts)
     equal = (source.records, source.total) == (target.records, target.total)
-    return Verdict(source=source, target=target, equal=equal)
+    return PairVerdict(source=source, target=target, equal=equal)
 
 
 def log_start_notes(pair: Pair) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def log_start_notes(pair: Pair) -> tuple[str, ...]:
     return (f"the log starts at offset {source} in the source, and at {target} in the target",)
 
 
-def log_append_notes(verdict: Verdict) -> tuple[str, ...]:
+def log_append_notes(verdict: PairVerdict) -> tuple[str, ...]:
     """A note if brokers gave records of one side their times, and not the same ones of the other."""
     mine, its = verdict.source.log_append, verdict.target.log_append
     if mine == its:
@@ -175,7 +175,7 @@ def log_append_notes(verdict: Verdict) -> tuple[str, ...]:
 
 
 def find_suspects(number: int, pair: Pair, parts: Sequence[ComparePart], digests: Digests, limit: int) -> list[Suspect]:
-    """Where to look for the first differences of a pair that is not equal; each suspect has at least one."""
+    """Return the ranges that hold the first differences of a pair that is not equal, at least one in each."""
     source, target = pair.source, pair.target
     if source is None or target is None or pair.match is Match.SET:
         return []
@@ -201,7 +201,7 @@ def _in_order(pair: int, side: Side, parts: Sequence[ComparePart]) -> list[Compa
 
 
 def _after_equal_beginning(
-    number: int, source: Extent, target: Extent, parts: Sequence[ComparePart], digests: Digests
+    number: int, source: ComparedRange, target: ComparedRange, parts: Sequence[ComparePart], digests: Digests
 ) -> Suspect:
     """The sides are cut at different records, so an equal beginning is known only where two cuts happen to agree."""
     starts = [_starts(number, side, parts, digests) for side in Side]
@@ -285,7 +285,7 @@ def _letter(each: str, quote: str, *, plain: bool) -> str:
 
 
 def _look_alike(first: str, second: str) -> bool:
-    """Whether two texts may look the same: accents can be composed, and other alphabets have the same shapes."""
+    """True if two texts may look the same: accents can be composed, and other alphabets have the same shapes."""
     return _foreign(first) != _foreign(second)
 
 

@@ -6,7 +6,7 @@ Batches get headers that name where records come from. Records that were in the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import Provenance
 from maxbrod.batch.replay import replay
 from maxbrod.batch.transactions import transaction_events
-from maxbrod.errors import RefusedError
+from maxbrod.errors import MaxbrodError, RefusedError
 from maxbrod.kafka.wire.client import PATIENCE_S
 from maxbrod.layouts.kafka.format import Slice  # noqa: TC001 - pydantic reads the types of fields
 from maxbrod.layouts.reader import read_logs
@@ -87,7 +87,7 @@ class Appended:
     where: TopicPartition
     mark: LinkMark | None
     records: int = 0
-    failure: dict[str, Any] | None = None
+    failure: MaxbrodError | None = None
 
     @property
     def key(self) -> PositionKey:

@@ -67,8 +67,7 @@ def run_append_task(settings: AppendSettings, items: Sequence[AppendItem]) -> li
             try:
                 return Appender(client, storage, item, settings, pace).run()
             except MaxbrodError as error:
-                failure = _judged(error).as_dict()
-                return Appended(source_topic=item.source_topic, where=item.where, mark=None, failure=failure)
+                return Appended(source_topic=item.source_topic, where=item.where, mark=None, failure=_judged(error))
             finally:
                 clients.put(client)
 
@@ -117,8 +116,9 @@ class Appender:
         if self._piece is not None:
             with suppress(MaxbrodError):  # then it ends by its timeout, or when the next instance begins
                 end(self._client, transaction, commit=False, patience_s=patience_s)
-        failure = None if self._failure is None else self._failure.as_dict()
-        return Appended(source_topic=item.source_topic, where=item.where, mark=known, records=records, failure=failure)
+        return Appended(
+            source_topic=item.source_topic, where=item.where, mark=known, records=records, failure=self._failure
+        )
 
     # Where to begin
 

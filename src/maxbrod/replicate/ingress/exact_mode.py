@@ -140,7 +140,7 @@ class ExactMode(Mode):
                 records += outcome.end - before
             if outcome.failure is not None:
                 each.state, each.why = judge_failure(outcome.failure)
-                if outcome.failure["error"] == MisplacedBatchError.__name__:
+                if isinstance(outcome.failure, MisplacedBatchError):
                     self._faults[outcome.where, topics.ids[outcome.where.topic]] = each.why
             elif each.state is State.CATCHING_UP and outcome.end == each.extent.end:
                 each.state = State.IN_STEP

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnavailableError
 from maxbrod.groups.moves import WITHOUT_MEMBERS
-from maxbrod.groups.plan import ExactLog, GroupOffset, Move, RestoredTopic, translate_groups
+from maxbrod.groups.plan import ExactLog, GroupMove, Move, RestoredTopic, translate_groups
 from maxbrod.kafka.admin.groups import commit_offsets, set_share_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
 from maxbrod.kafka.state.groups import SHARE, list_groups, read_offsets
@@ -43,7 +43,7 @@ _MARKERS_S: Final = 30.0
 """Markers follow a commit within milliseconds. If those of all partitions take longer, the next interval goes on."""
 
 
-def translated(groups: Iterable[Group], patterns: Sequence[str], logs: Logs) -> list[GroupOffset]:
+def translated(groups: Iterable[Group], patterns: Sequence[str], logs: Logs) -> list[GroupMove]:
     """The offsets to commit, none of them beyond the end of its log. Groups of links are left out."""
     topics: dict[str, RestoredTopic] = {}
     for where, (mirror, extent) in logs.items():
@@ -117,7 +117,7 @@ def carry_appended_groups(
                 if lacking and not last and offset == at[group_id] and where not in there[group_id]:
                     continue
             moves.append(
-                GroupOffset(
+                GroupMove(
                     group_id=group_id,
                     type=types[group_id],
                     where=where,
@@ -256,7 +256,7 @@ def _standing(client: KafkaClient, named: Collection[str], patience_s: float) ->
 
 def _commit(
     client: KafkaClient,
-    moves: Sequence[GroupOffset],
+    moves: Sequence[GroupMove],
     there: Mapping[str, Mapping[TopicPartition, int]],
     *,
     patience_s: float,
@@ -286,5 +286,5 @@ def _commit(
     return carried
 
 
-def ahead(move: GroupOffset, there: int | None) -> bool:
+def ahead(move: GroupMove, there: int | None) -> bool:
     return move.offset is not None and (there is None or there < move.offset)

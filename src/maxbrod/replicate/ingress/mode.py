@@ -6,9 +6,9 @@ A piece of work is done in this process or on Spark; a failure becomes the state
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, SequenceGapError
+from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, MaxbrodError, SequenceGapError
 from maxbrod.kafka.produce.refusals import OPERATION as PRODUCE
 from maxbrod.replicate.ingress.topics import MirrorTopics
 from maxbrod.replicate.link import LinkMark, Offsets, PositionKey, State
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders
     from maxbrod.work.session import Session
 
-_RACE: Final = frozenset({SequenceGapError.__name__, LogTruncatedError.__name__})
+_RACE: Final = (SequenceGapError, LogTruncatedError)
 """Another instance has appended the same records, or the destination has lost some: the log end tells how to go on."""
 
 
@@ -142,13 +142,13 @@ class Mode(ABC):
         return None if rate is None else rate / tasks
 
 
-def judge_failure(failure: Mapping[str, Any]) -> tuple[State, str]:
+def judge_failure(failure: MaxbrodError) -> tuple[State, str]:
     """The state of a partition that could not be appended to, and why."""
-    message, name = str(failure["message"]), str(failure["error"])
-    why = f"{message} ({failure['object_name']})" if failure.get("object_name") else message
-    if failure["retryable"] or name in _RACE:
+    shown = failure.as_dict()
+    why = f"{shown['message']} ({shown['object_name']})" if failure.object_name else str(shown["message"])
+    if failure.retryable or isinstance(failure, _RACE):
         return State.CATCHING_UP, why
-    if failure["exit_code"] == EXIT_CORRUPT and failure.get("operation") != PRODUCE:
+    if failure.exit_code == EXIT_CORRUPT and failure.operation != PRODUCE:
         # While a bucket is copied here, an object that is missing or cut off may still arrive.
         return State.LATE_SEGMENT, why
     return State.FAULTED, why

@@ -28,7 +28,7 @@ from maxbrod.text import counted, human_bytes
 
 if TYPE_CHECKING:
     from maxbrod.config import Config
-    from maxbrod.restore.cold.report import ColdReport
+    from maxbrod.restore.cold.run import ColdReport
     from maxbrod.restore.options import RestoreOptions
     from maxbrod.restore.plan.request import RestoreRequest
 

@@ -28,7 +28,6 @@ from maxbrod.storage.failures import translate_os
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from maxbrod.layouts.logdir.writer import WrittenLog
     from maxbrod.model import TopicPartition
@@ -48,9 +47,7 @@ class Placing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for directory in self._directories:
             # What a journal names stays: the same command puts it in place.
             if not (directory / JOURNAL).exists():

@@ -62,7 +62,7 @@ _NOT_HERE: Final = frozenset({ObstacleKind.CONFIG, ObstacleKind.PARTITION_COUNT,
 
 
 class LeaderEpochs(StrEnum):
-    """What happens to the leader epochs in batches."""
+    """The treatment of the leader epochs in batches."""
 
     KEEP = "keep"
     """Nothing: logs stay the same byte for byte."""
@@ -72,7 +72,7 @@ class LeaderEpochs(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLog:
-    """Where the log of one source began at its cluster, and the highest leader epoch in it."""
+    """The start of the log of one source at its cluster, and the highest leader epoch in it."""
 
     start: int
     last_epoch: int

@@ -10,8 +10,8 @@ import re
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
@@ -33,7 +33,6 @@ from maxbrod.restore.cold.plan import (
     measure_extents,
     rows_to_write,
 )
-from maxbrod.restore.cold.report import ColdReport, cold_report_of
 from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten, run_cold_task
 from maxbrod.restore.loss import Losses, damaged_part, find_losses, listed_losses, sound_slices, unknown_losses
 from maxbrod.restore.plan.obstacles import in_order, refusal
@@ -41,8 +40,9 @@ from maxbrod.restore.plan.plan import RestorePlan, plan_restore, sources_of, wit
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, command_digest
 from maxbrod.restore.plan.resume import refuse_changes
 from maxbrod.restore.plan.sources import revisions_of
-from maxbrod.restore.report import AGAIN
+from maxbrod.restore.report import AGAIN, RestoreReport, report_of
 from maxbrod.restore.state import next_id, store_plan, store_report
+from maxbrod.restore.task import Restored
 from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress, silent
@@ -64,11 +64,12 @@ if TYPE_CHECKING:
 
 _WHERE = "log directories"
 """Takes the place of a cluster in the digest of the command: a restore through brokers is another command."""
-
 Done: TypeAlias = "Mapping[tuple[Path, TopicPartition], WrittenLog]"
-
 _LOOKING_SHARE: Final = 0.1
 """The part of the time that is spent on looking how far it is: 100,000 folders take a while."""
+
+_NO_MAP: dict[str, Any] = {"base": 0, "ranges": []}
+"""Offsets stay the same."""
 
 
 class ColdRestore:
@@ -169,7 +170,7 @@ class ColdRestore:
         return replace(plan, command=command, obstacles=in_order(obstacles))
 
     def _written(self, plan: RestorePlan, done: Done) -> tuple[RestorePlan, list[ColdWritten]]:
-        """What was written; and the plan without damaged ranges, if the user accepts to lose them."""
+        """Write all partitions. Return the plan, without damaged ranges that the user accepts to lose, and outcomes."""
         written = self._write(plan, self._items(plan, done))
         while lost := self._accepted_losses(plan, written):
             plan = without_lost(plan, lost, accepted=True)
@@ -235,7 +236,7 @@ class ColdRestore:
         plan: RestorePlan,
         placing: Placing,
         written: Sequence[ColdWritten],
-        failures: Mapping[TopicPartition, Mapping[str, object]],
+        failures: Mapping[TopicPartition, MaxbrodError],
         started_at_ms: int,
     ) -> ColdReport:
         logs = {where: log for (_, where), log in placing.placed.items()}
@@ -372,3 +373,57 @@ class ColdMeter:
                 tasks_total=self._tasks,
             )
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdReport:
+    """The report of every restore, and what was written."""
+
+    restore: RestoreReport
+    directories: tuple[str, ...]
+    bytes: int
+    """The size of the logs, over all replicas."""
+    segments: int
+    batches_lowered: int
+    """Batches whose leader epoch was lowered to the target's."""
+    remembered: bool
+    """True if the archive holds plan and report, so that 'maxbrod groups' and 'maxbrod compare' find them."""
+
+    @property
+    def exit_code(self) -> int:
+        return self.restore.exit_code
+
+    @property
+    def complete(self) -> bool:
+        return self.restore.complete
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            **self.restore.as_dict(),
+            "directories": list(self.directories),
+            "bytes": self.bytes,
+            "segments": self.segments,
+            "batches_lowered": self.batches_lowered,
+            "remembered": self.remembered,
+        }
+
+
+def cold_report_of(
+    plan: RestorePlan,
+    logs: Mapping[TopicPartition, WrittenLog],
+    failures: Mapping[TopicPartition, MaxbrodError],
+    *,
+    started_at_ms: int,
+    resumed: bool,
+) -> RestoreReport:
+    """If any partition failed, none is in place."""
+    restored = []
+    for topic in plan.topics:
+        for partition in topic.partitions:
+            where = TopicPartition(topic=topic.target.name, partition=partition.source.partition)
+            log = None if failures else logs.get(where)
+            end, records = (0, 0) if log is None else (log.end, log.records)
+            failure = failures.get(where)
+            restored.append(Restored(where=where, end=end, records=records, map=_NO_MAP, failure=failure))
+    # A restore into log directories has no ACLs and quotas to report.
+    return replace(report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed), access=None)

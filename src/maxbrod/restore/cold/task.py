@@ -10,7 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -39,7 +39,7 @@ _EPOCH: Final = slice(12, 16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdSettings:
-    """What every task needs besides its items. Holds secrets."""
+    """The values that all tasks share. Holds secrets."""
 
     restore_id: str
     archive_url: str
@@ -70,7 +70,7 @@ class ColdWritten:
     folders: dict[str, str]
     log: WrittenLog | None
     batches_lowered: int = 0
-    failure: dict[str, Any] | None = None
+    failure: MaxbrodError | None = None
 
 
 def run_cold_task(settings: ColdSettings, items: Sequence[ColdItem]) -> list[ColdWritten]:
@@ -96,7 +96,7 @@ def _write(storage: Storage, item: ColdItem, ahead: Executor) -> ColdWritten:
     for folder in folders:
         with suppress(OSError):
             shutil.rmtree(folder)
-    return ColdWritten(where=item.where, folders={}, log=None, failure=failure.as_dict())
+    return ColdWritten(where=item.where, folders={}, log=None, failure=failure)
 
 
 def _write_log(storage: Storage, item: ColdItem, folders: Sequence[Path], ahead: Executor) -> tuple[WrittenLog, int]:

@@ -1,4 +1,4 @@
-"""Which ACLs and quotas a restore brings back, and the obstacles to that. A rule may become narrower, never wider."""
+"""The ACLs and quotas that a restore brings back, and their obstacles. A rule may become narrower, never wider."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def plan_access(
 
 
 def is_whole(request: RestoreRequest) -> bool:
-    """Whether the request restores all topics of an archive under their own names."""
+    """True if the request restores all topics of an archive under their own names."""
     some = request.topics or request.exclude or request.partitions or request.ranges or request.topic_ids
     return not some and request.rename == Rename()
 

@@ -42,7 +42,7 @@ class RowColumns:
     raw_bytes: NDArray[np.int64]
     records: NDArray[np.int64]
     dated: NDArray[np.bool_]
-    """Whether the row has both timestamps, and they do not contradict each other."""
+    """True if the row has both timestamps, and they do not contradict each other."""
     lowest: NDArray[np.int64]
     highest: NDArray[np.int64]
     aborted: NDArray[np.int64]

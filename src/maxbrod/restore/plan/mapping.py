@@ -147,7 +147,7 @@ def _check(source: NDArray[np.int64], count: NDArray[np.int64], target: NDArray[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class RecordShare:
     """All records of source offsets [first, end) in one target partition, at `count` offsets from `base` on."""
 
     partition: int
@@ -164,7 +164,7 @@ class SharePosition:
     seen_twice_max: int
 
 
-def find_position(shares: Sequence[Share], committed: Mapping[int, int], *, base: int) -> SharePosition:
+def find_position(shares: Sequence[RecordShare], committed: Mapping[int, int], *, base: int) -> SharePosition:
     """The offset of a group in one target partition, whose shares are in the order of the log from `base` on.
 
     `committed` is the group's offset in each source partition. The group has read nothing of partitions without one.
@@ -177,13 +177,13 @@ def find_position(shares: Sequence[Share], committed: Mapping[int, int], *, base
     )
 
 
-def encode_shares(shares: Sequence[Share], *, base: int) -> dict[str, Any]:
+def encode_shares(shares: Sequence[RecordShare], *, base: int) -> dict[str, Any]:
     """The shares as plain JSON values. They are adjacent in the log from `base` on, so only counts are stored."""
     rows = ((share.partition, share.first, share.end - share.first, share.count) for share in shares)
     return {"base": base, "shares": list(chain.from_iterable(rows))}
 
 
-def decode_shares(document: Mapping[str, Any]) -> tuple[int, tuple[Share, ...]]:
+def decode_shares(document: Mapping[str, Any]) -> tuple[int, tuple[RecordShare, ...]]:
     """The base and the shares that `encode_shares` wrote. CorruptDataError: it did not write them."""
     base, columns = decode_columns(document, "shares", _SHARE_FIELDS)
     if (columns < 0).any():
@@ -191,15 +191,15 @@ def decode_shares(document: Mapping[str, Any]) -> tuple[int, tuple[Share, ...]]:
     partition, first, length, count = columns
     rows = (partition, first, first + length, base + np.cumsum(count) - count, count)
     return base, tuple(
-        Share(partition=partition, first=first, end=end, base=start, count=count)
+        RecordShare(partition=partition, first=first, end=end, base=start, count=count)
         for partition, first, end, start, count in zip(*(row.tolist() for row in rows), strict=True)
     )
 
 
-def _unprocessed(share: Share, committed: Mapping[int, int]) -> bool:
+def _unprocessed(share: RecordShare, committed: Mapping[int, int]) -> bool:
     return share.count > 0 and committed.get(share.partition, 0) < share.end
 
 
-def _processed(share: Share, committed: Mapping[int, int]) -> int:
+def _processed(share: RecordShare, committed: Mapping[int, int]) -> int:
     """An upper bound: the offsets of the share below the group's, as if all their records were in this share."""
     return min(share.count, max(committed.get(share.partition, 0) - share.first, 0))

@@ -58,7 +58,7 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceArchive:
-    """What a plan was made from. The URL holds no secret."""
+    """The archive that a plan was made from. The URL holds no secret."""
 
     url: str
     version: int
@@ -159,18 +159,7 @@ def plan_restore(
     sources = measure_sources(
         read.portions(), request, chosen, ends, as_of=as_of, lost=lost, revisions=revisions, had=had
     )
-    known: dict[str, int] = {}
-    for end in ends:
-        known[end.topic_id] = max(known.get(end.topic_id, 0), end.partition + 1)
-    archived = {} if snapshot is None else {topic.topic_id: topic for topic in snapshot.topics}
-    # By its id: another incarnation may have had another configuration.
-    groups = [(group, archived.get(group[0].topic_id)) for group in _by_topic(sources)]
-    counts = [count_partitions(group, state, known.get(group[0].topic_id, 0)) for group, state in groups]
-    check_partitions(
-        {group[0].topic: count for (group, _), count in zip(groups, counts, strict=True)},
-        {group[0].topic: max(len(group), 0 if state is None else state.partition_count) for group, state in groups},
-    )
-    subjects = [_subject(request, *group, count, target) for group, count in zip(groups, counts, strict=True)]
+    subjects = _subjects(request, sources, ends, snapshot, target)
     access = plan_access(
         request,
         snapshot,
@@ -235,8 +224,27 @@ def describe(plan: RestorePlan) -> tuple[PlanLine, ...]:
     return tuple(line for topic in plan.topics for line in _lines(topic))
 
 
-def _by_topic(sources: Sequence[Source]) -> Iterator[list[Source]]:
-    return (list(group) for _, group in groupby(sources, key=lambda each: (each.topic, each.topic_id)))
+def _subjects(
+    request: RestoreRequest,
+    sources: Sequence[Source],
+    ends: Mapping[PartitionId, int],
+    snapshot: ClusterState | None,
+    target: TargetState,
+) -> list[Subject]:
+    """The topics to restore, each with its target and the offsets mode of its partitions."""
+    known: dict[str, int] = {}
+    for end in ends:
+        known[end.topic_id] = max(known.get(end.topic_id, 0), end.partition + 1)
+    archived = {} if snapshot is None else {topic.topic_id: topic for topic in snapshot.topics}
+    by_topic = (list(group) for _, group in groupby(sources, key=lambda source: (source.topic, source.topic_id)))
+    # By its id: another incarnation may have had another configuration.
+    groups = [(group, archived.get(group[0].topic_id)) for group in by_topic]
+    counts = [count_partitions(group, state, known.get(group[0].topic_id, 0)) for group, state in groups]
+    check_partitions(
+        {group[0].topic: count for (group, _), count in zip(groups, counts, strict=True)},
+        {group[0].topic: max(len(group), 0 if state is None else state.partition_count) for group, state in groups},
+    )
+    return [_subject(request, *group, count, target) for group, count in zip(groups, counts, strict=True)]
 
 
 def _subject(

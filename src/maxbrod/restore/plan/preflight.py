@@ -178,7 +178,7 @@ def _target(request: RestoreRequest, subject: Subject, state: TargetState) -> It
 
 
 def _holds_records(subject: Subject, state: TargetState) -> bool:
-    """Whether a partition that is written to holds records. Other partitions may."""
+    """True if a partition that is written to holds records. Other partitions may."""
     target = subject.target
     written = {source.partition for source in subject.sources}
     partitions = range(target.partition_count) if target.repartitioned else written

@@ -125,7 +125,7 @@ class OffsetsMode(StrEnum):
 
 
 class BatchesMode(StrEnum):
-    """Whether neighbouring batches are joined: if they are small, never, or always."""
+    """When neighbouring batches are joined: if they are small, never, or always."""
 
     AUTO = "auto"
     KEEP = "keep"
@@ -183,7 +183,7 @@ class RestoreRequest:
     select: str | None = None
     """Spark SQL expressions that rewrite fields of records."""
     staging: str | None = None
-    """Where transformed records are staged until they are restored; None: in the archive."""
+    """The URL where transformed records are staged until they are restored; None: in the archive."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -196,7 +196,7 @@ class RestoreRequest:
         return Transform(where=self.where, select=self.select)
 
     def names(self, topic: str, partition: int) -> bool:
-        """Whether it names offsets of this partition."""
+        """True if it names offsets of this partition."""
         where = TopicPartition(topic=topic, partition=partition)
         return any(each.where == where and (each.first, each.end) != (None, None) for each in self.ranges)
 

@@ -24,7 +24,7 @@ _PASSING: Final = frozenset({ObstacleKind.RIGHT_UNKNOWN, ObstacleKind.RETENTION,
 
 
 def check_topic(target: TargetTopic, present: TopicState | None, created_id: str | None, *, empty: bool) -> bool:
-    """Whether the topic exists and the restore can write to it. `created_id` is the id that this restore gave it.
+    """True if the topic exists and the restore can write to it. `created_id` is the id that this restore gave it.
 
     A topic that this restore created and somebody deleted is created again, as if nothing had been restored to it.
     TopicGoneError: the name belongs to another topic now, or a topic that existed before the restore was deleted.
@@ -145,7 +145,7 @@ def _changes(agreed: RestorePlan, now: RestorePlan) -> Iterator[str]:
 
 
 def _holds(now: TopicPlan, agreed: TopicPlan) -> bool:
-    """Whether the archive still holds all offsets; more of them do no harm."""
+    """True if the archive still holds all offsets; more of them do no harm."""
     found = {partition.source.partition: partition.source for partition in now.partitions}
     sources = (partition.source for partition in agreed.partitions)
     return all(

@@ -1,4 +1,4 @@
-"""What the archive has for a request: for each source partition the rows to read, their size, and what is missing.
+"""The archive's part of a plan: for each source partition the rows to read, their size, and what is missing.
 
 Works on columns, so that a million rows take tens of megabytes, and keeps no rows: a plan is about offsets, because
 segments may be compacted into others during a restore, and hold the same records then.
@@ -98,7 +98,7 @@ class Source:
     lost: tuple[UnreadableRange, ...] = ()
     """Requested ranges that rows name and that cannot be read from their objects. They are left out."""
     revision: int = 0
-    """How often rows of the partition had been replaced at planning. Later replacements do not change the plan."""
+    """The replacements of rows of the partition until planning. Later replacements do not change the plan."""
 
     @property
     def id(self) -> PartitionId:
@@ -349,7 +349,7 @@ def _gaps(columns: RowColumns, span: slice, asked: tuple[int, int]) -> dict[str,
 
 
 def _loses_records(reason: GapReason) -> bool:
-    """Whether records may be missing from the archive that the log had."""
+    """True if records may be missing from the archive that the log had."""
     match reason:
         case GapReason.CORRUPT | GapReason.UNEXPLAINED:
             return True

@@ -79,7 +79,7 @@ class ConfigChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfigs:
+class PlannedConfigs:
     """`create` is for a topic that does not exist, `hold` for one that exists; `release` is for both, at the end."""
 
     create: Mapping[str, str] = field(default_factory=dict)
@@ -100,7 +100,7 @@ def plan_new_configs(
     replication_factor: int,
     batch_bytes_max: int,
     known: Container[str] | None,
-) -> TopicConfigs:
+) -> PlannedConfigs:
     """The configuration of a topic that the restore creates.
 
     `known` are the settings that the target's brokers know; None: unknown. `source` is the topic as it was backed up;
@@ -116,7 +116,7 @@ def plan_new_configs(
     if _as_int(effective.get(MIN_INSYNC_REPLICAS), 1) > replication_factor > 0:
         final[MIN_INSYNC_REPLICAS] = str(replication_factor)
     held = _held(effective, batch_bytes_max, known)
-    return TopicConfigs(
+    return PlannedConfigs(
         create=dict(sorted({**final, **held}.items())),
         release=_way_back(held, final),
         final=dict(sorted(final.items())),
@@ -127,7 +127,7 @@ def plan_new_configs(
 
 def plan_existing_configs(
     target: TopicState, *, batch_bytes_max: int, known: Container[str] | None
-) -> TopicConfigs | None:
+) -> PlannedConfigs | None:
     """The configuration of a topic that exists, which keeps its own in the end. None: this user may not read it."""
     if target.configs is None or target.effective is None:
         return None
@@ -136,7 +136,7 @@ def plan_existing_configs(
     if _as_int(target.effective.get(MIN_INSYNC_REPLICAS), 1) > target.replication_factor:
         held[MIN_INSYNC_REPLICAS] = str(target.replication_factor)
     held = {name: value for name, value in held.items() if own.get(name) != value}
-    return TopicConfigs(
+    return PlannedConfigs(
         hold=ConfigChange(set=dict(sorted(held.items()))),
         release=_way_back(held, own),
         final=dict(sorted(own.items())),
@@ -229,7 +229,7 @@ class TargetState:
     defaults: Mapping[str, str] | None = None
     """The brokers' default retention for topics; None: unknown."""
     rights: Mapping[Right, bool] = field(default_factory=dict)
-    """What this user may do. A right that is not in it is unknown."""
+    """The rights of this user. A right that is not in it is unknown."""
     denied: Mapping[Right, tuple[str, ...]] = field(default_factory=dict)
     """The topics or groups on which a right is denied."""
     authorized: bool = True
@@ -251,7 +251,7 @@ class TargetTopic:
     source_partition_count: int
     replication_factor: int
     wanted_replication_factor: int
-    configs: TopicConfigs | None
+    configs: PlannedConfigs | None
     """None if this user may not read those of an existing topic: then retention and compaction are not paused."""
     bases: tuple[int, ...]
     """The log end of each partition at planning, from which on records are restored. -1: unknown."""
@@ -276,7 +276,7 @@ def plan_target(
     batch_bytes_max = max(source.slice_bytes_max for source in sources)
     batch_bytes_max += PROVENANCE_BYTES_MAX if request.provenance else 0
     wanted = FACTOR_DEFAULT if archived is None or not archived.replication_factor else archived.replication_factor
-    configs: TopicConfigs | None
+    configs: PlannedConfigs | None
     if present is not None:
         factor = wanted = present.replication_factor
         partitions = present.partition_count

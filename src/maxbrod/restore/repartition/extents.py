@@ -97,7 +97,7 @@ def _extents(
 def _split(
     columns: RowColumns, rows: NDArray[np.int64], *, several: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Where extents end, and about when: times within a row are estimated as if its records were spread evenly."""
+    """The ends of extents, with their times: times within a row are estimated as if records were spread evenly."""
     base, end = columns.base[rows], columns.end[rows]
     counts = np.maximum(-(-columns.raw_bytes[rows] // _SPLIT_BYTES), 1) if several else np.ones(len(rows), np.int64)
     number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts) + 1

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 _OPEN_BYTES: Final = 8 << 20
-"""What all readers together request from the storage at once, and the same again if they read ahead."""
+"""Bytes that all readers together request from the storage at once, and the same again if they read ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from maxbrod.batch.rewrite import CONTENT_COLUMNS, encode_shared
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.appends import Batch, sequence_after, stamped
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.restore.plan.mapping import Share
+from maxbrod.restore.plan.mapping import RecordShare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,13 +47,13 @@ class SharedTarget:
         self.base = base
         self.present = present
         self.passed = 0
-        """How many of its records have been read from the source."""
+        """The number of its records that have been read from the source."""
         self.reached = base + present
         """The end of what is known to be in the log."""
         self.failure: RefusedError | None = None
         """Why it was stopped."""
         self.batches: deque[Batch] = deque()
-        self.shares: list[Share] = []
+        self.shares: list[RecordShare] = []
         self._mark = 0
         self._passed_all = False
         self._sequence = sequence_after(0, present)
@@ -67,16 +67,16 @@ class SharedTarget:
 
     @property
     def done(self) -> bool:
-        """Whether the log holds all records that belong to it."""
+        """True if the log holds all records that belong to it."""
         return self._passed_all and self.reached == self.next_offset
 
-    def written_shares(self) -> list[Share]:
+    def written_shares(self) -> list[RecordShare]:
         """The shares that are in the log, without what was read and not acknowledged."""
         counts = [min(share.count, self.reached - share.base) for share in self.shares]
         return [replace(each, count=count) for each, count in zip(self.shares, counts, strict=True) if count > 0]
 
     def skip(self, records: pa.RecordBatch, rows: NDArray[np.int64]) -> int:
-        """How many of the next records, which are these rows, are in the log already. The last in it are compared.
+        """Return how many of the next records, these rows, are in the log already. The last in it are compared.
 
         The log end says how many records are there, not whose. The records of its last batch are compared with the
         ones that belong at these offsets; if they are equal, nobody else has written.
@@ -99,7 +99,7 @@ class SharedTarget:
         if last is not None and (last.partition, self._mark) == (partition, mark):
             self.shares[-1] = replace(last, end=end, count=last.count + count)
         else:
-            self.shares.append(Share(partition=partition, first=first, end=end, base=base, count=count))
+            self.shares.append(RecordShare(partition=partition, first=first, end=end, base=base, count=count))
         self._mark = mark
 
     def add(self, batches: Iterable[Batch]) -> None:
@@ -181,7 +181,7 @@ class Splitter:
         self._round = _Round()
 
     def add(self, source: SourceRecords) -> bool:
-        """Whether the round is full."""
+        """True if the round is full."""
         partition = source.partition % self._count
         chosen = self._places[partition_for(source.records.column("key"), self._count, null_partition=partition)]
         mine = chosen != _ELSEWHERE

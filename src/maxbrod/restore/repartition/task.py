@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.batch.decode import decode
 from maxbrod.batch.rewrite import CONTENT_COLUMNS
@@ -52,13 +52,13 @@ def run_shared_task(settings: RestoreSettings, item: SharedItem) -> list[Restore
     An error in one of their logs stops that one; an error in the archive or the cluster all that are not complete.
     """
     work = _Work(settings, item)
-    failure = None
+    failure: MaxbrodError | None = None
     try:
         storage = open_storage(settings.archive_url, settings.storage)
         with KafkaClient(settings.kafka) as client, ThreadPoolExecutor(_READERS) as ahead:
             work.run(client, storage, ahead)
     except MaxbrodError as error:
-        failure = error.as_dict()
+        failure = error
     return work.outcome(failure)
 
 
@@ -99,7 +99,7 @@ class Feeding:
         self._targets[acknowledged.where].reached = acknowledged.base_offset + acknowledged.count
 
     def _over(self, target: SharedTarget) -> bool:
-        """Whether the target gets no more batches."""
+        """True if the target gets no more batches."""
         return self._exhausted or target.failure is not None
 
     def _read_on(self) -> None:
@@ -152,20 +152,18 @@ class _Work:
         for acknowledged in produce_all(client, feeds, patience_s=settings.patience_s):
             feeding.acknowledge(acknowledged)
 
-    def outcome(self, failure: dict[str, Any] | None) -> list[Restored]:
+    def outcome(self, failure: MaxbrodError | None) -> list[Restored]:
         """`failure` is what stopped the task. It does not count against a partition that was complete by then."""
-        if self._feeding is not None and self._feeding.failure is not None:
-            failure = self._feeding.failure.as_dict()
+        failure = (None if self._feeding is None else self._feeding.failure) or failure
         met = {target.where: target for target in self._targets}
         return [
             _restored(met[where], failure) if where in met else self._untouched(where, failure) for where in self._where
         ]
 
-    def _untouched(self, where: TopicPartition, failure: dict[str, Any] | None) -> Restored:
+    def _untouched(self, where: TopicPartition, failure: MaxbrodError | None) -> Restored:
         base = self._where[where]
         end, refused = self._refused.get(where, (base, None))
-        failure = failure if refused is None else refused.as_dict()
-        return Restored(where=where, end=end, records=0, map=encode_shares((), base=base), failure=failure)
+        return Restored(where=where, end=end, records=0, map=encode_shares((), base=base), failure=refused or failure)
 
     def _resume(self, client: KafkaClient, deadline: Deadline) -> None:
         """Find out what the target logs already hold, from an earlier attempt."""
@@ -200,7 +198,7 @@ class _Work:
 
 
 def records_present(where: TopicPartition, base: int, extent: LogExtent) -> int:
-    """How many records from `base` on the log holds. RefusedError: the log is shorter, or its start was deleted."""
+    """Return the number of records from `base` on. RefusedError: the log is shorter, or its start was deleted."""
     if extent.end < base:
         what = f"the log ends at {extent.end}, before offset {base}, where the restore starts"
         raise SharedTarget(where, base).refused(what)
@@ -210,14 +208,12 @@ def records_present(where: TopicPartition, base: int, extent: LogExtent) -> int:
     return extent.end - base
 
 
-def _restored(target: SharedTarget, failure: dict[str, Any] | None) -> Restored:
+def _restored(target: SharedTarget, failure: MaxbrodError | None) -> Restored:
     shares = target.written_shares()
-    if target.failure is not None:
-        failure = target.failure.as_dict()
     return Restored(
         where=target.where,
         end=target.reached,
         records=sum(share.count for share in shares),
         map=encode_shares(shares, base=target.base),
-        failure=None if target.done else failure,
+        failure=None if target.done else target.failure or failure,
     )

@@ -59,7 +59,7 @@ def transform_session(
 
 
 def _needs(config: Config, request: RestoreRequest) -> Needs:
-    """As any restore; besides, tasks write where the records are staged."""
+    """The needs of any restore; besides, tasks write where the records are staged."""
     if config.restore.dry_run:
         return needs_of(config)
     needs = needs_of(config, writes=request.staging is None)
@@ -83,7 +83,7 @@ def plan_transform(
 
 
 def _staging_url(archive: Archive, restore_id: str, staging: str | None) -> str:
-    """Where the records of a restore are staged: in a folder of `staging`, or in the archive beside its plan."""
+    """The URL of the staged records of a restore: in a folder of `staging`, or in the archive beside its plan."""
     if staging is not None:
         return f"{staging.rstrip('/')}/{restore_id}"
     own = "" if archive.survey is None else f"{OWN_FOLDER}/"
