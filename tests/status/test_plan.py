@@ -8,7 +8,17 @@ import pytest
 
 from maxbrod.archive.proofs import Proof, ProofKind
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
-from maxbrod.status.plan import Facts, Found, LastBackup, State, Targets, Waiting, exit_code_of, judge, recovery_time_s
+from maxbrod.status.plan import (
+    ArchiveFacts,
+    CompactionBacklog,
+    FoundProblems,
+    LastBackup,
+    PromiseState,
+    Targets,
+    exit_code_of,
+    judge,
+    recovery_time_s,
+)
 
 NOW = 1_790_000_000_000
 HOUR = 3_600_000
@@ -27,7 +37,7 @@ def proof(kind: ProofKind, age_ms: int = HOUR, *, sound: bool = True, **details:
     )
 
 
-GOOD = Facts(
+GOOD = ArchiveFacts(
     now_ms=NOW,
     backup=LastBackup(run_id="run-1", finished_at_ms=NOW - 60_000, exit_code=EXIT_DONE),
     unfinished=(),
@@ -49,65 +59,65 @@ GOOD = Facts(
 
 
 def test_segments_that_wait_for_compaction_are_counted_and_many_of_them_are_a_warning() -> None:
-    few = replace(GOOD, to_compact=Waiting(segments=2000, partitions=2))
-    many = replace(GOOD, to_compact=Waiting(segments=2001, partitions=2))
-    assert (states(few)["compaction"], states(many)["compaction"]) == (State.OK, State.WARN)
+    few = replace(GOOD, to_compact=CompactionBacklog(segments=2000, partitions=2))
+    many = replace(GOOD, to_compact=CompactionBacklog(segments=2001, partitions=2))
+    assert (states(few)["compaction"], states(many)["compaction"]) == (PromiseState.OK, PromiseState.WARN)
     text = {each.name: each.text for each in judge(few, TARGETS)}["compaction"]
     assert text == "2,000 segments of 2 partitions can be merged"
     assert "compaction" not in states(replace(GOOD, own_layout=False))
 
 
-def states(facts: Facts, targets: Targets = TARGETS) -> dict[str, State]:
+def states(facts: ArchiveFacts, targets: Targets = TARGETS) -> dict[str, PromiseState]:
     return {each.name: each.state for each in judge(facts, targets)}
 
 
 def test_an_archive_that_keeps_every_promise_is_ok_in_every_line() -> None:
-    assert set(states(GOOD).values()) == {State.OK}
+    assert set(states(GOOD).values()) == {PromiseState.OK}
     assert exit_code_of(judge(GOOD, TARGETS), strict=True) == EXIT_DONE
 
 
 @pytest.mark.parametrize(
     ("change", "name", "state", "code"),
     [
-        ({"backup": None}, "backup", State.FAILED, EXIT_INCOMPLETE),
+        ({"backup": None}, "backup", PromiseState.FAILED, EXIT_INCOMPLETE),
         (
             {"backup": LastBackup(run_id="r", finished_at_ms=NOW, exit_code=EXIT_FAILED)},
             "backup",
-            State.FAILED,
+            PromiseState.FAILED,
             EXIT_INCOMPLETE,
         ),
         (
             {"backup": LastBackup(run_id="r", finished_at_ms=NOW, exit_code=None)},
             "backup",
-            State.FAILED,
+            PromiseState.FAILED,
             EXIT_INCOMPLETE,
         ),
-        ({"unfinished": ("run-2",)}, "backup", State.WARN, EXIT_DONE),
-        ({"recovery_point_ms": None}, "recovery point", State.FAILED, EXIT_INCOMPLETE),
-        ({"recovery_point_ms": NOW - 2 * HOUR}, "recovery point", State.WARN, EXIT_DONE),
+        ({"unfinished": ("run-2",)}, "backup", PromiseState.WARN, EXIT_DONE),
+        ({"recovery_point_ms": None}, "recovery point", PromiseState.FAILED, EXIT_INCOMPLETE),
+        ({"recovery_point_ms": NOW - 2 * HOUR}, "recovery point", PromiseState.WARN, EXIT_DONE),
         (
-            {"recovery_point_ms": NOW - 2 * HOUR, "missing": Found(count=2, first="not archived")},
+            {"recovery_point_ms": NOW - 2 * HOUR, "missing": FoundProblems(count=2, first="not archived")},
             "recovery point",
-            State.FAILED,
+            PromiseState.FAILED,
             EXIT_INCOMPLETE,
         ),
-        ({"missing": Found(count=1, first="hole")}, "offsets", State.FAILED, EXIT_INCOMPLETE),
-        ({"partitions": 0}, "offsets", State.FAILED, EXIT_INCOMPLETE),
-        ({"damaged": Found(count=1, first="missing")}, "objects", State.FAILED, EXIT_CORRUPT),
-        ({"deep_check": None}, "deep check", State.WARN, EXIT_DONE),
-        ({"deep_check": proof(ProofKind.DEEP_CHECK, 31 * DAY)}, "deep check", State.WARN, EXIT_DONE),
-        ({"deep_check": proof(ProofKind.DEEP_CHECK, sound=False)}, "deep check", State.FAILED, EXIT_CORRUPT),
-        ({"drill": None}, "drill", State.WARN, EXIT_DONE),
-        ({"drill": proof(ProofKind.DRILL, 8 * DAY)}, "drill", State.WARN, EXIT_DONE),
-        ({"drill": proof(ProofKind.DRILL, sound=False)}, "drill", State.FAILED, EXIT_INCOMPLETE),
-        ({"drill": None}, "recovery time", State.WARN, EXIT_DONE),
-        ({"records": 1_000_000}, "recovery time", State.FAILED, EXIT_INCOMPLETE),
-        ({"format_version": "1.10"}, "format", State.WARN, EXIT_DONE),
-        ({"newest_run_ms": NOW + HOUR}, "clock", State.WARN, EXIT_DONE),
+        ({"missing": FoundProblems(count=1, first="hole")}, "offsets", PromiseState.FAILED, EXIT_INCOMPLETE),
+        ({"partitions": 0}, "offsets", PromiseState.FAILED, EXIT_INCOMPLETE),
+        ({"damaged": FoundProblems(count=1, first="missing")}, "objects", PromiseState.FAILED, EXIT_CORRUPT),
+        ({"deep_check": None}, "deep check", PromiseState.WARN, EXIT_DONE),
+        ({"deep_check": proof(ProofKind.DEEP_CHECK, 31 * DAY)}, "deep check", PromiseState.WARN, EXIT_DONE),
+        ({"deep_check": proof(ProofKind.DEEP_CHECK, sound=False)}, "deep check", PromiseState.FAILED, EXIT_CORRUPT),
+        ({"drill": None}, "drill", PromiseState.WARN, EXIT_DONE),
+        ({"drill": proof(ProofKind.DRILL, 8 * DAY)}, "drill", PromiseState.WARN, EXIT_DONE),
+        ({"drill": proof(ProofKind.DRILL, sound=False)}, "drill", PromiseState.FAILED, EXIT_INCOMPLETE),
+        ({"drill": None}, "recovery time", PromiseState.WARN, EXIT_DONE),
+        ({"records": 1_000_000}, "recovery time", PromiseState.FAILED, EXIT_INCOMPLETE),
+        ({"format_version": "1.10"}, "format", PromiseState.WARN, EXIT_DONE),
+        ({"newest_run_ms": NOW + HOUR}, "clock", PromiseState.WARN, EXIT_DONE),
     ],
 )
 def test_a_fact_that_breaks_a_promise_changes_its_line(
-    change: dict[str, object], name: str, state: State, code: int
+    change: dict[str, object], name: str, state: PromiseState, code: int
 ) -> None:
     promises = judge(replace(GOOD, **change), TARGETS)  # type: ignore[arg-type] # fields of several types
     assert {each.name: each.state for each in promises}[name] is state
@@ -123,7 +133,7 @@ def test_a_fact_that_breaks_a_promise_changes_its_line(
 def test_a_clock_that_is_behind_makes_nothing_look_young_enough(change: dict[str, object]) -> None:
     found = states(replace(GOOD, **change))  # type: ignore[arg-type] # fields of several types
     aged = {"backup", "recovery point", "deep check", "drill", "clock"}
-    assert {name for name, state in found.items() if state is State.WARN} >= aged
+    assert {name for name, state in found.items() if state is PromiseState.WARN} >= aged
 
 
 def test_the_recovery_time_is_extrapolated_to_everything_and_never_below_what_was_measured() -> None:
@@ -146,30 +156,38 @@ def test_a_sample_and_the_growth_and_the_price_are_said() -> None:
 def test_an_archive_of_another_tool_is_not_blamed_for_runs_that_it_does_not_record() -> None:
     facts = replace(GOOD, own_layout=False, layout="kbak", backup=None, recovery_point_ms=None, newest_run_ms=None)
     assert {"backup", "recovery point"} & states(facts).keys() == set()
-    assert set(states(facts).values()) == {State.OK}
+    assert set(states(facts).values()) == {PromiseState.OK}
 
 
 @pytest.mark.parametrize(
     ("free", "state"),
-    [(None, None), (0, State.FAILED), (63 << 20, State.FAILED), (10 * 10**9, State.WARN), (15 * 10**9, State.OK)],
+    [
+        (None, None),
+        (0, PromiseState.FAILED),
+        (63 << 20, PromiseState.FAILED),
+        (10 * 10**9, PromiseState.WARN),
+        (15 * 10**9, PromiseState.OK),
+    ],
 )
-def test_a_full_disk_fails_and_one_that_is_full_within_a_week_warns(free: int | None, state: State | None) -> None:
+def test_a_full_disk_fails_and_one_that_is_full_within_a_week_warns(
+    free: int | None, state: PromiseState | None
+) -> None:
     # It has grown by 4 GB in two days.
     promises = judge(replace(GOOD, free_bytes=free), TARGETS)
     found = {each.name: each for each in promises}
     assert (found["room"].state if "room" in found else None) == state
-    assert exit_code_of(promises, strict=False) == (EXIT_FAILED if state is State.FAILED else EXIT_DONE)
+    assert exit_code_of(promises, strict=False) == (EXIT_FAILED if state is PromiseState.FAILED else EXIT_DONE)
 
 
 def test_room_is_enough_where_nothing_grows() -> None:
     found = {each.name: each for each in judge(replace(GOOD, free_bytes=100 << 20, grown=()), TARGETS)}
-    assert found["room"].state is State.OK
+    assert found["room"].state is PromiseState.OK
 
 
 def test_without_a_recovery_point_the_line_says_whether_backups_or_objects_are_to_blame() -> None:
-    damaged = replace(GOOD, recovery_point_ms=None, damaged=Found(count=1, first="missing: a snapshot"))
+    damaged = replace(GOOD, recovery_point_ms=None, damaged=FoundProblems(count=1, first="missing: a snapshot"))
     lines = {each.name: each for each in judge(damaged, TARGETS)}
-    assert (lines["recovery point"].state, lines["recovery point"].hint) == (State.FAILED, "see 'maxbrod check'")
+    assert (lines["recovery point"].state, lines["recovery point"].hint) == (PromiseState.FAILED, "see 'maxbrod check'")
     lines = {each.name: each for each in judge(replace(damaged, damaged=None), TARGETS)}
     assert "maxbrod backup" in (lines["recovery point"].hint or "")
 

@@ -14,7 +14,7 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.hashes import partition_for
 from maxbrod.errors import RefusedError
 from maxbrod.model import Codec
-from maxbrod.table.kafka_sink.task import PORTION_BYTES, PartitionBatches, TargetTopic, portions, shared_out
+from maxbrod.table.kafka_sink.task import PORTION_BYTES, PartitionBatches, SinkTopic, portions, shared_out
 from maxbrod.table.sink_columns import to_rows
 
 SCHEMA = pa.schema(
@@ -45,8 +45,8 @@ ROWS = st.lists(
 )
 
 
-def target(topic: str, partitions: int = 3, batch_bytes_max: int = 1_000_000) -> TargetTopic:
-    return TargetTopic(topic=topic, topic_id=UUID(int=1), partitions=partitions, batch_bytes_max=batch_bytes_max)
+def target(topic: str, partitions: int = 3, batch_bytes_max: int = 1_000_000) -> SinkTopic:
+    return SinkTopic(topic=topic, topic_id=UUID(int=1), partitions=partitions, batch_bytes_max=batch_bytes_max)
 
 
 def share(found: list[dict[str, Any]], *, partitions: int = 3, task: int = 0, **options: Any) -> list[PartitionBatches]:

@@ -143,7 +143,7 @@ DOCUMENTS: Final = (
         fields={"verified": bool, "signature": {}, "verdict": str},
     ),
     Document("status", "The promises of each archive.", fields={"archives": ("status.run:ArchiveStatus",), **_CODE}),
-    Document("ls", "The topics of an archive.", report="inspect.listing:Listing"),
+    Document("ls", "The topics of an archive.", report="inspect.listing:TopicListing"),
     Document(
         "ls-runs",
         "The runs of an archive, with `--runs`.",
@@ -151,7 +151,7 @@ DOCUMENTS: Final = (
         report="archive.runs:RunSummary",
         listed=True,
     ),
-    Document("show", "A topic.", report="inspect.topic:TopicReport"),
+    Document("show", "A topic.", report="inspect.topic:TopicDescription"),
     Document("show-run", "A run, with `--run`.", commands=("show",), report="archive.runs:RunReport"),
     Document(
         "check",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from maxbrod.archive.runs import RunReport, RunSummary
     from maxbrod.inspect.extents import PartitionExtent
     from maxbrod.inspect.garbage import GarbageReport
-    from maxbrod.inspect.listing import GenerationSummary, Listing, TopicSummary
-    from maxbrod.inspect.topic import TopicDetails, TopicReport
+    from maxbrod.inspect.listing import GenerationSummary, TopicListing, TopicSummary
+    from maxbrod.inspect.topic import TopicDescription, TopicDetails
 
 _LINES_SHOWN: Final = 10
 _OBJECTS_SHOWN: Final = 20
@@ -139,7 +139,7 @@ def _no_runs(layout: str) -> str:
     return f"layout {layout}: of another tool, which does not say which runs there were"
 
 
-def _show_topics(listing: Listing, *, every: bool) -> None:
+def _show_topics(listing: TopicListing, *, every: bool) -> None:
     title = listing.archive if listing.as_of is None else f"{listing.archive} as of {listing.as_of}"
     shown = table(title, "*topic", ">parts", ">records", "from", "to", ">stored", ">gaps")
     chosen = [topic for topic in listing.topics if topic.newest or every]
@@ -157,7 +157,7 @@ def _show_topics(listing: Listing, *, every: bool) -> None:
     _show_foot(listing, chosen)
 
 
-def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
+def _show_foot(listing: TopicListing, chosen: list[TopicSummary]) -> None:
     stored, raw = sum(topic.bytes for topic in chosen), sum(topic.raw_bytes for topic in chosen)
     print_line(f"{counted(len(chosen), 'topic')}, {stored_bytes(stored, raw)}")
     gone = [f"{topic.topic} (last seen by run {topic.last_seen})" for topic in chosen if topic.last_seen is not None]
@@ -190,7 +190,7 @@ def _show_foot(listing: Listing, chosen: list[TopicSummary]) -> None:
     _show_recovery_point(listing, chosen)
 
 
-def _show_recovery_point(listing: Listing, chosen: list[TopicSummary]) -> None:
+def _show_recovery_point(listing: TopicListing, chosen: list[TopicSummary]) -> None:
     """With the topic that determines it, if others are newer."""
     if listing.unreadable_snapshot is not None:
         print_line(
@@ -252,7 +252,7 @@ def _describe_generation(generation: GenerationSummary) -> str:
             return f"{name} {human_time(each.ended_at)}: {each.why}"
 
 
-def _print_topics(report: TopicReport, *, as_json: bool) -> None:
+def _print_topics(report: TopicDescription, *, as_json: bool) -> None:
     from maxbrod.inspect.extents import legend  # noqa: PLC0415 - the catalog's words: not for `--help`
 
     if as_json:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import ObjectInfo
 
 FOLDERS: Final = ("packs", "probes", PRUNES, "segments", "snapshots")
-"""Where a killed run leaves objects. Commits clean up the catalog's own folder."""
+"""The folders in which a killed run leaves objects. Commits clean up the catalog's own folder."""
 GRACE_S: Final = 24 * 3600
 GRACE_S_MIN: Final = 3600
 _DELETED_AT_ONCE: Final = 1000

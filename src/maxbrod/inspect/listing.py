@@ -61,7 +61,7 @@ class TopicSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class TopicListing:
     archive: str
     layout: str
     as_of: str | None
@@ -83,7 +83,7 @@ class Listing:
     """The number of faults in another tool's archive by which records are lost: they are not listed."""
 
 
-def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> Listing:
+def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> TopicListing:
     """Topics by name; also empty ones, if the last backup saw them. UsageError: a pattern matches nothing."""
     runs = archive.catalog.runs()
     moment = find_moment(archive.storage, runs, as_of)
@@ -100,7 +100,7 @@ def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | 
     listed = {summary.topic_id for summary in summaries}
     points = {} if snapshot is None else snapshot.recovery_points
     partial = not patterns and is_partial(runs if moment.run is None else runs[: runs.index(moment.run) + 1])
-    return Listing(
+    return TopicListing(
         archive=archive.url,
         layout=archive.layout,
         as_of=moment.as_of,

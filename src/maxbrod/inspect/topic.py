@@ -28,7 +28,7 @@ EVERY: Final = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOffset:
+class TopicGroupOffset:
     """The committed offset of a group. `lag` counts to the archive's end; it is negative if the archive is behind."""
 
     group_id: str
@@ -52,7 +52,7 @@ class TopicDetails:
     partitions: tuple[PartitionExtent, ...]
     configs: Mapping[str, str | None] | None
     """The settings of the topic itself in the snapshot; None if the snapshot does not have them."""
-    groups: tuple[GroupOffset, ...]
+    groups: tuple[TopicGroupOffset, ...]
     last_seen: str | None = None
     """The run that last saw the topic, if the cluster no longer has it."""
     described_by: str | None = None
@@ -62,7 +62,7 @@ class TopicDetails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicReport:
+class TopicDescription:
     archive: str
     as_of: str | None
     snapshot: str | None
@@ -78,7 +78,7 @@ def show_topic(
     partition: int | None = None,
     as_of: str | None = None,
     topic_id: str | None = None,
-) -> TopicReport:
+) -> TopicDescription:
     """The newest incarnation of a topic, or that of `topic_id`. UsageError: it does not exist."""
     moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
     snapshot = moment.snapshot
@@ -98,7 +98,7 @@ def show_topic(
     if as_of is None:
         generations = summarise_generations(archive.catalog)
         details = [replace(detail, generations=generations.get(detail.topic_id, ())) for detail in details]
-    return TopicReport(
+    return TopicDescription(
         archive=archive.url,
         as_of=moment.as_of,
         snapshot=None if snapshot is None else snapshot.run_id,
@@ -191,12 +191,12 @@ def _configs(cluster: ClusterState | None, topic_id: str) -> Mapping[str, str | 
     return next((topic.configs for topic in topics if topic.topic_id == topic_id), None)
 
 
-def _groups(known: Known, topic: str, topic_id: str, extents: Iterable[PartitionExtent]) -> Iterator[GroupOffset]:
+def _groups(known: Known, topic: str, topic_id: str, extents: Iterable[PartitionExtent]) -> Iterator[TopicGroupOffset]:
     ends = {extent.partition: extent.end_offset for extent in extents}
     for group in known.cluster.groups:
         for committed in group.offsets or ():
             if (committed.topic, committed.topic_id) == (topic, topic_id) and committed.partition in ends:
-                yield GroupOffset(
+                yield TopicGroupOffset(
                     group_id=group.group_id,
                     type=group.type,
                     state=group.state,

@@ -37,7 +37,7 @@ class CountQuery:
 
     table: str
     columns: tuple[tuple[str, str], ...]
-    """What each column is, `topic`, `partition` or `count`, and its name."""
+    """The kind of each column, `topic`, `partition` or `count`, and its name."""
     order: tuple[str, ...] = ()
     """The columns that the rows are sorted by, of the same three."""
 
@@ -109,7 +109,7 @@ _FORMS: Final[dict[str, Callable[[pa.Table], pa.Table]]] = {
 
 
 def view_of(name: str, topics: Sequence[str], records: str) -> tuple[bool, str | None]:
-    """Whether there is such a table of records, and its topic if it is one of a topic. Names ignore case."""
+    """True if there is such a table of records, and its topic if it is one of a topic. Names ignore case."""
     if name.lower() == records:
         return True, None
     topic = next((each for each in topics if each.lower() == name.lower()), None)

@@ -21,7 +21,7 @@ from maxbrod.private_files import opened
 from maxbrod.work.jobs import cancelled_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
     from maxbrod.query.output import Output
@@ -187,7 +187,7 @@ def split(text: str) -> tuple[list[str], str]:
 
 
 def has_words(text: str) -> bool:
-    """Whether there is anything but comments and spaces."""
+    """True if there is anything but comments and spaces."""
     return any(not each[0].isspace() and not each[0].startswith(("--", "/*")) for each in _TOKENS.finditer(text))
 
 
@@ -198,7 +198,7 @@ def complete(word: str, line: str, tables: Mapping[str, Sequence[str]]) -> list[
     before, _, start = word.rpartition(".")
     if before and (of := [name for name in tables if quoted(name) == before or name == before]):
         return [f"{before}.{column}" for column in tables[of[0]] if column.startswith(start)]
-    columns = _unique(column for name in (here or tables) for column in tables[name])
+    columns = dict.fromkeys(column for name in (here or tables) for column in tables[name])
     names = [*columns, *map(quoted, tables)]
     wanted = word.lstrip("`").lower()
     found = [each for each in names if each.lstrip("`").lower().startswith(wanted)]
@@ -209,7 +209,3 @@ def complete(word: str, line: str, tables: Mapping[str, Sequence[str]]) -> list[
 def quoted(name: str) -> str:
     """The name as it is written in a query."""
     return name if _PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))

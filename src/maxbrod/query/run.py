@@ -146,7 +146,7 @@ class Query:
         return self._spark
 
     def is_stuck(self) -> bool:
-        """Whether tasks of cancelled statements leave no room for the next one in a Spark of our own, after a while.
+        """True if tasks of cancelled statements leave no room for the next one in a Spark of our own, after a while.
 
         A task of a cancelled join of 48,000 records with themselves ran on for more than two minutes: between two
         batches of rows, compiled code of Spark does not look whether it is cancelled.
@@ -172,7 +172,7 @@ class Query:
         self.start()
 
     def is_alive(self) -> bool:
-        """Whether Spark still answers."""
+        """True if Spark still answers."""
         try:
             return bool(self.spark.sql("SELECT 1").columns)
         except Exception:  # noqa: BLE001 - any of PySpark's, py4j's or the socket's: it does not

@@ -47,7 +47,7 @@ class QueryScope:
     as_of: str | None = None
     isolation: str = "read_committed"
     key: tuple[str, ...] = ()
-    """How keys are decoded: a format, or TOPIC=FORMAT for one topic."""
+    """The decoding of keys: a format, or TOPIC=FORMAT for one topic."""
     value: tuple[str, ...] = ()
     permissive: bool = False
     """A value that cannot be decoded is null, instead of failing the query."""

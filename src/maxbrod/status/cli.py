@@ -15,7 +15,6 @@ from maxbrod.options import PLACE, JsonOption
 from maxbrod.status.options import StatusOptions
 
 if TYPE_CHECKING:
-    from maxbrod.status.plan import Promise
     from maxbrod.status.run import ArchiveStatus
 
 _STYLES: Final = {"OK": "green", "WARN": "yellow", "FAILED": "bold red"}
@@ -68,19 +67,16 @@ def _look(call: Call[StatusOptions], urls: list[str]) -> int:
         document = {"archives": [each.as_dict() for each in found], "exit_code": code}
         (print_json if options.watch is None else print_json_line)(document)
     else:
-        for each in found:
-            _print(each)
+        for status in found:
+            _print(status)
     return code
 
 
 def _print(status: ArchiveStatus) -> None:
     print_line(status.archive)
     for promise in status.promises:
-        _print_promise(promise)
-
-
-def _print_promise(promise: Promise) -> None:
-    line = Text.assemble("  ", (f"{promise.state:<6}", _STYLES[promise.state]), f"  {promise.name}: {promise.text}")
-    out.print(line, soft_wrap=True)
-    if promise.hint is not None:
-        out.print(Text(f"          {promise.hint}", style="dim"), soft_wrap=True)
+        style = _STYLES[promise.state]
+        line = Text.assemble("  ", (f"{promise.state:<6}", style), f"  {promise.name}: {promise.text}")
+        out.print(line, soft_wrap=True)
+        if promise.hint is not None:
+            out.print(Text(f"          {promise.hint}", style="dim"), soft_wrap=True)

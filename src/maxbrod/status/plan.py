@@ -5,7 +5,7 @@ A promise is OK only if the facts prove it. What nobody has looked at is a warni
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +31,7 @@ GROWTH_DAYS: Final = 30
 """The days over which growth is averaged."""
 
 
-class State(StrEnum):
+class PromiseState(StrEnum):
     OK = "OK"
     WARN = "WARN"
     FAILED = "FAILED"
@@ -42,7 +42,7 @@ class Promise:
     """One line: what was promised, whether it holds, and why."""
 
     name: str
-    state: State
+    state: PromiseState
     text: str
     hint: str | None = None
     exit_code: int = EXIT_DONE
@@ -65,13 +65,13 @@ class LastBackup:
     exit_code: int | None
     findings: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    """What to do about the findings."""
+    """Advice about the findings."""
     partial: bool = False
-    """Whether topics may have been hidden from it."""
+    """True if topics may have been hidden from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundProblems:
     """Problems of one gravity that a check of the archive found."""
 
     count: int
@@ -79,7 +79,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class CompactionBacklog:
     """Segments that were never compacted, in partitions that have what a compaction asks for by default."""
 
     segments: int = 0
@@ -87,17 +87,17 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the archive says about itself."""
+class ArchiveFacts:
+    """The facts that the archive tells about itself."""
 
     now_ms: int
     backup: LastBackup | None
     unfinished: tuple[str, ...]
     """Runs since the last backup that ended well."""
     recovery_point_ms: int | None
-    missing: Found | None
+    missing: FoundProblems | None
     """Offsets that are neither archived nor explained, or that the last backup could not archive."""
-    damaged: Found | None
+    damaged: FoundProblems | None
     """Objects that are missing or too short, and rows that contradict each other."""
     deep_check: Proof | None
     drill: Proof | None
@@ -105,7 +105,7 @@ class Facts:
     records: int
     partitions: int
     segments: int
-    to_compact: Waiting = field(default_factory=Waiting)
+    to_compact: CompactionBacklog = field(default_factory=CompactionBacklog)
     grown: Sequence[tuple[int, int]] = field(default=())
     """The end of each run, and the bytes that it added."""
     format_version: str
@@ -115,12 +115,12 @@ class Facts:
     free_bytes: int | None = None
     """On the file system of a directory; None for a store, which does not say."""
     doubts: tuple[str, ...] = ()
-    """What an archive of another tool cannot show, such as a lost last segment."""
+    """Facts that an archive of another tool cannot show, such as a lost last segment."""
     own_layout: bool = True
     """Otherwise the archive is another tool's, which records no runs."""
 
 
-def judge(facts: Facts, targets: Targets) -> list[Promise]:
+def judge(facts: ArchiveFacts, targets: Targets) -> list[Promise]:
     """One line for each promise, in a fixed order."""
     judges = (_backup, _recovery_point) if facts.own_layout else ()
     return [
@@ -140,24 +140,24 @@ def judge(facts: Facts, targets: Targets) -> list[Promise]:
 
 def exit_code_of(promises: Sequence[Promise], *, strict: bool) -> int:
     """The gravest of the promises that failed; warnings count only if `strict`."""
-    failed = max((promise.exit_code for promise in promises if promise.state is State.FAILED), default=EXIT_DONE)
-    warned = any(promise.state is State.WARN for promise in promises)
+    failed = max((promise.exit_code for promise in promises if promise.state is PromiseState.FAILED), default=EXIT_DONE)
+    warned = any(promise.state is PromiseState.WARN for promise in promises)
     return failed or (EXIT_INCOMPLETE if strict and warned else EXIT_DONE)
 
 
 def _failed(name: str, text: str, hint: str | None = None, exit_code: int = EXIT_INCOMPLETE) -> Promise:
-    return Promise(name=name, state=State.FAILED, text=text, hint=hint, exit_code=exit_code)
+    return Promise(name=name, state=PromiseState.FAILED, text=text, hint=hint, exit_code=exit_code)
 
 
 def _warn(name: str, text: str, hint: str | None = None) -> Promise:
-    return Promise(name=name, state=State.WARN, text=text, hint=hint)
+    return Promise(name=name, state=PromiseState.WARN, text=text, hint=hint)
 
 
 def _ok(name: str, text: str) -> Promise:
-    return Promise(name=name, state=State.OK, text=text)
+    return Promise(name=name, state=PromiseState.OK, text=text)
 
 
-def _backup(facts: Facts, _: Targets) -> Promise:
+def _backup(facts: ArchiveFacts, _: Targets) -> Promise:
     last = facts.backup
     if last is None:
         return _failed("backup", "no backup of a cluster has ended", "run 'maxbrod backup'")
@@ -175,12 +175,12 @@ def _backup(facts: Facts, _: Targets) -> Promise:
     return _ok("backup", f"the last one is complete ({age})")
 
 
-def _advice(facts: Facts) -> str | None:
-    """What the last backup said would help; None if it said nothing, or ended well."""
+def _advice(facts: ArchiveFacts) -> str | None:
+    """The advice of the last backup; None if it said nothing, or ended well."""
     return next(iter(facts.backup.hints), None) if facts.backup is not None else None
 
 
-def _recovery_point(facts: Facts, targets: Targets) -> Promise:
+def _recovery_point(facts: ArchiveFacts, targets: Targets) -> Promise:
     point = facts.recovery_point_ms
     if point is None and facts.damaged is not None:
         # A backup that ends with 0 does not bring objects back.
@@ -206,7 +206,7 @@ def _recovery_point(facts: Facts, targets: Targets) -> Promise:
     )
 
 
-def _offsets(facts: Facts) -> Promise:
+def _offsets(facts: ArchiveFacts) -> Promise:
     if facts.missing is not None:
         return _failed("offsets", _found(facts.missing), "see 'maxbrod check'")
     if not facts.partitions:
@@ -217,53 +217,51 @@ def _offsets(facts: Facts) -> Promise:
     return _ok("offsets", f"every offset of {partitions} is archived or explained{known}{more}")
 
 
-def _objects(facts: Facts) -> Promise:
+def _objects(facts: ArchiveFacts) -> Promise:
     if facts.damaged is not None:
         return _failed("objects", _found(facts.damaged), "see 'maxbrod check'", exit_code=EXIT_CORRUPT)
     segments = counted(facts.segments, "segment")
     return _ok("objects", f"all objects of {segments} exist and are long enough; they were not read")
 
 
-def _found(found: Found) -> str:
+def _found(found: FoundProblems) -> str:
     more = f", and {found.count - 1:,} more" if found.count > 1 else ""
     return f"{found.first}{more}"
 
 
-def _deep_check(facts: Facts, targets: Targets) -> Promise:
-    name, proof = "deep check", facts.deep_check
+def _deep_check(facts: ArchiveFacts, targets: Targets) -> Promise:
+    run, proof = "run 'maxbrod check --deep'", facts.deep_check
     if proof is None:
-        return _warn(name, "none is recorded: no check has read all objects", "run 'maxbrod check --deep'")
-    age_ms = facts.now_ms - proof.finished_at_ms
+        return _warn("deep check", "none is recorded: no check has read all objects", run)
     share = proof.details.get("share")
     part = f", of a sample of {share:.0%}" if isinstance(share, float) and share < 1 else ""
-    text = f"{proof.verdict} {human_age(age_ms)} ago{part}"
-    if not proof.sound:
-        return _failed(name, text, "run 'maxbrod check --deep' again", exit_code=EXIT_CORRUPT)
-    if age_ms > targets.deep_check_s * 1000:
-        wanted = human_age(targets.deep_check_s * 1000)
-        return _warn(name, f"{text}, wanted within {wanted}", "run 'maxbrod check --deep'")
-    return _ok(name, text)
+    failed = _failed("deep check", "", f"{run} again", exit_code=EXIT_CORRUPT)
+    return _proven(proof, facts.now_ms - proof.finished_at_ms, targets.deep_check_s, part, run=run, failed=failed)
 
 
-def _drill(facts: Facts, targets: Targets) -> Promise:
-    name, proof = "drill", facts.drill
+def _drill(facts: ArchiveFacts, targets: Targets) -> Promise:
+    run, proof = "run 'maxbrod drill'", facts.drill
     if proof is None:
-        return _warn(name, "none is recorded: no drill has restored records and compared them", "run 'maxbrod drill'")
-    age_ms = facts.now_ms - proof.finished_at_ms
+        return _warn("drill", "none is recorded: no drill has restored records and compared them", run)
     tried, known = proof.details.get("partitions"), proof.details.get("partitions_known")
-    part = ""
-    if isinstance(tried, int) and isinstance(known, int):
-        part = f", {tried:,} of {counted(known, 'partition')}"
+    are_known = isinstance(tried, int) and isinstance(known, int)
+    part = f", {tried:,} of {counted(int(known or 0), 'partition')}" if are_known else ""
+    failed = _failed("drill", "", "look at the report of the drill")
+    return _proven(proof, facts.now_ms - proof.finished_at_ms, targets.drill_s, part, run=run, failed=failed)
+
+
+def _proven(proof: Proof, age_ms: int, wanted_s: float, part: str, *, run: str, failed: Promise) -> Promise:
+    """Judge a check or drill by its verdict and its age. `failed` is the promise for a bad one, without text."""
     text = f"{proof.verdict} {human_age(age_ms)} ago{part}"
     if not proof.sound:
-        return _failed(name, text, "look at the report of the drill")
-    if age_ms > targets.drill_s * 1000:
-        return _warn(name, f"{text}, wanted within {human_age(targets.drill_s * 1000)}", "run 'maxbrod drill'")
-    return _ok(name, text)
+        return replace(failed, text=text)
+    if age_ms > wanted_s * 1000:
+        return _warn(failed.name, f"{text}, wanted within {human_age(wanted_s * 1000)}", run)
+    return _ok(failed.name, text)
 
 
 def recovery_time_s(proof: Proof | None, records: int) -> float | None:
-    """How long restoring this many records would take at the speed of the drill; None if it measured none."""
+    """The time that restoring this many records would take at the speed of the drill; None if it measured none."""
     if proof is None or not proof.sound:
         return None
     took, restored = proof.details.get("restore_s"), proof.details.get("records")
@@ -272,7 +270,7 @@ def recovery_time_s(proof: Proof | None, records: int) -> float | None:
     return took * max(records / restored, 1.0)
 
 
-def _recovery_time(facts: Facts, targets: Targets) -> Iterator[Promise]:
+def _recovery_time(facts: ArchiveFacts, targets: Targets) -> Iterator[Promise]:
     estimate, name = recovery_time_s(facts.drill, facts.records), "recovery time"
     if estimate is None:
         if targets.recovery_time_s is not None:
@@ -287,7 +285,7 @@ def _recovery_time(facts: Facts, targets: Targets) -> Iterator[Promise]:
         yield _failed(name, f"{text}, wanted within {human_age(targets.recovery_time_s * 1000)}")
 
 
-def _daily_growth(facts: Facts) -> float | None:
+def _daily_growth(facts: ArchiveFacts) -> float | None:
     """Bytes added in a day; None if no run has added any lately."""
     since = facts.now_ms - GROWTH_DAYS * _DAY_MS
     recent = [size for at, size in facts.grown if at >= since]
@@ -297,7 +295,7 @@ def _daily_growth(facts: Facts) -> float | None:
     return sum(recent) / max((facts.now_ms - max(first, since)) / _DAY_MS, 1.0)
 
 
-def _room(facts: Facts) -> Iterator[Promise]:
+def _room(facts: ArchiveFacts) -> Iterator[Promise]:
     """A full disk leaves no trace in the archive: the run that met it could not write any."""
     if facts.free_bytes is None:
         return
@@ -313,7 +311,7 @@ def _room(facts: Facts) -> Iterator[Promise]:
     yield _ok("room", text)
 
 
-def _size(facts: Facts, targets: Targets) -> Promise:
+def _size(facts: ArchiveFacts, targets: Targets) -> Promise:
     words = [f"{human_bytes(facts.bytes)} in {counted(facts.segments, 'segment')}"]
     growth = _daily_growth(facts)
     if growth is not None:
@@ -323,7 +321,7 @@ def _size(facts: Facts, targets: Targets) -> Promise:
     return _ok("size", ", ".join(words))
 
 
-def _compaction(facts: Facts) -> Iterator[Promise]:
+def _compaction(facts: ArchiveFacts) -> Iterator[Promise]:
     if not facts.own_layout:
         return
     waiting, name = facts.to_compact, "compaction"
@@ -337,7 +335,7 @@ def _compaction(facts: Facts) -> Iterator[Promise]:
         yield _ok(name, text)
 
 
-def _format(facts: Facts) -> Promise:
+def _format(facts: ArchiveFacts) -> Promise:
     if not facts.own_layout:
         return _ok("format", f"layout {facts.layout}, of another tool")
     ours, theirs = _numbers(facts.release_format), _numbers(facts.format_version)
@@ -354,21 +352,21 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
-def _ahead_ms(facts: Facts) -> int | None:
-    """How far this machine's clock is behind the newest run, check or drill; negative if it is not behind."""
+def _ahead_ms(facts: ArchiveFacts) -> int | None:
+    """The time by which this machine's clock is behind the newest run, check or drill; negative if it is not behind."""
     proofs = (None if each is None else each.finished_at_ms for each in (facts.deep_check, facts.drill))
     known = [at for at in (facts.newest_run_ms, *proofs) if at is not None]
     return max(known) - facts.now_ms if known else None
 
 
-def _unless_too_early(promise: Promise, facts: Facts) -> Promise:
+def _unless_too_early(promise: Promise, facts: ArchiveFacts) -> Promise:
     """A clock that is behind makes everything look younger: no age proves anything then."""
-    if promise.state is not State.OK or (_ahead_ms(facts) or 0) <= _CLOCK_SLACK_MS:
+    if promise.state is not PromiseState.OK or (_ahead_ms(facts) or 0) <= _CLOCK_SLACK_MS:
         return promise
     return _warn(promise.name, f"{promise.text}; by a clock that is behind, so it may be older")
 
 
-def _clock(facts: Facts) -> Iterator[Promise]:
+def _clock(facts: ArchiveFacts) -> Iterator[Promise]:
     ahead_ms = _ahead_ms(facts)
     if ahead_ms is None:
         return

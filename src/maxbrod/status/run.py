@@ -25,7 +25,17 @@ from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, MaxbrodError, UsageErr
 from maxbrod.layouts.compaction_limits import CompactionLimits
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import now_ms
-from maxbrod.status.plan import Facts, Found, LastBackup, Promise, State, Targets, Waiting, exit_code_of, judge
+from maxbrod.status.plan import (
+    ArchiveFacts,
+    CompactionBacklog,
+    FoundProblems,
+    LastBackup,
+    Promise,
+    PromiseState,
+    Targets,
+    exit_code_of,
+    judge,
+)
 from maxbrod.storage.composed import is_joined
 from maxbrod.storage.urls import parse_url
 
@@ -85,7 +95,7 @@ def status_of(
     except MaxbrodError as error:
         failed = Promise(
             name="archive",
-            state=State.FAILED,
+            state=PromiseState.FAILED,
             text=f"it cannot be read: {error.message}",
             hint=error.hint,
             exit_code=error.exit_code,
@@ -94,7 +104,7 @@ def status_of(
     return ArchiveStatus(archive=archive.url, promises=tuple(promises), exit_code=exit_code_of(promises, strict=strict))
 
 
-def gather(archive: Archive, clock_ms: int) -> Facts:
+def gather(archive: Archive, clock_ms: int) -> ArchiveFacts:
     """The facts about an opened archive."""
     proofs = read_proofs(archive.storage)
     totals: Counter[str] = Counter()
@@ -112,7 +122,7 @@ def gather(archive: Archive, clock_ms: int) -> Facts:
             "deep_check": last_proof(proofs, ProofKind.DEEP_CHECK),
             "drill": last_proof(proofs, ProofKind.DRILL),
             **{name: totals[name] for name in ("bytes", "records", "segments")},
-            "to_compact": Waiting(segments=totals["to_compact"], partitions=totals["compact_partitions"]),
+            "to_compact": CompactionBacklog(segments=totals["to_compact"], partitions=totals["compact_partitions"]),
             "release_format": FORMAT_VERSION,
             "free_bytes": free_bytes(archive.url),
         }
@@ -126,7 +136,7 @@ def gather(archive: Archive, clock_ms: int) -> Facts:
     report = check_archive(archive, runs=runs, kept_max=_KEPT, on_rows=add)
     backups = [run for run in runs if run.statistics.get("command") == _BACKUP]
     assert isinstance(archive.catalog, Catalog)  # noqa: S101 - of our own layout
-    return Facts(
+    return ArchiveFacts(
         **shared(),
         backup=_last(backups),
         unfinished=tuple(each.run_id for each in report.unfinished_runs if each.exit_code is None),
@@ -141,7 +151,7 @@ def gather(archive: Archive, clock_ms: int) -> Facts:
     )
 
 
-def _waiting(data: pa.Table, clock_ms: int) -> Waiting:
+def _waiting(data: pa.Table, clock_ms: int) -> CompactionBacklog:
     """The segments that `compact` may merge by its default limits, in whole partitions; stretches are not examined."""
     limits = CompactionLimits()
     level = pc.field("level")
@@ -154,11 +164,11 @@ def _waiting(data: pa.Table, clock_ms: int) -> Waiting:
             pc.greater_equal(found["bytes_sum"], limits.bytes_min),
         )
     )
-    return Waiting(segments=pc.sum(enough["bytes_count"]).as_py() or 0, partitions=enough.num_rows)
+    return CompactionBacklog(segments=pc.sum(enough["bytes_count"]).as_py() or 0, partitions=enough.num_rows)
 
 
 def free_bytes(url: str) -> int | None:
-    """What is free for this user where a directory is; None for a store."""
+    """The bytes that are free for this user where a directory is; None for a store."""
     if is_joined(url) or (location := parse_url(url)).scheme != "file":
         return None
     try:
@@ -167,20 +177,22 @@ def free_bytes(url: str) -> int | None:
         return None
 
 
-def _foreign(archive: Archive, shared: dict[str, Any]) -> Facts:
+def _foreign(archive: Archive, shared: dict[str, Any]) -> ArchiveFacts:
     report = check_foreign(archive)
     assert archive.survey is not None  # noqa: S101 - the caller has looked
     fatal = [fault for fault in report.faults if fault.fatal]
     lost = report.unexplained
-    return Facts(
+    return ArchiveFacts(
         **shared,
         backup=None,
         unfinished=(),
         recovery_point_ms=None,
-        missing=Found(count=len(lost), first=f"{lost[0].where}: offsets from {lost[0].base_offset:,} are missing")
+        missing=FoundProblems(
+            count=len(lost), first=f"{lost[0].where}: offsets from {lost[0].base_offset:,} are missing"
+        )
         if lost
         else None,
-        damaged=Found(count=len(fatal), first=f"{fatal[0].path}: {fatal[0].message}") if fatal else None,
+        damaged=FoundProblems(count=len(fatal), first=f"{fatal[0].path}: {fatal[0].message}") if fatal else None,
         partitions=report.partitions,
         format_version="",
         newest_run_ms=None,
@@ -210,7 +222,7 @@ def _added(run: Run) -> int:
     return size if isinstance(size, int) and not isinstance(size, bool) else 0
 
 
-def _first(report: CheckReport, exit_code: int) -> Found | None:
+def _first(report: CheckReport, exit_code: int) -> FoundProblems | None:
     counts = {
         kind: count for kind, count in report.problem_counts.items() if count and problem_exit_code(kind) == exit_code
     }
@@ -219,5 +231,5 @@ def _first(report: CheckReport, exit_code: int) -> Found | None:
     first = next((problem for problem in report.problems if problem.exit_code == exit_code), None)
     if first is None:
         # There are more problems than were kept.
-        return Found(count=sum(counts.values()), first=f"{next(iter(counts))}: see 'maxbrod check'")
-    return Found(count=sum(counts.values()), first=str(first))
+        return FoundProblems(count=sum(counts.values()), first=f"{next(iter(counts))}: see 'maxbrod check'")
+    return FoundProblems(count=sum(counts.values()), first=str(first))

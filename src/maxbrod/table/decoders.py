@@ -69,7 +69,7 @@ def decoded_column(
     schemas: Callable[[], SchemasTopic],
     permissive: bool,
 ) -> Decoded | None:
-    """How `column`, key or value, is decoded; None: it stays bytes. `sample` returns rows of that column."""
+    """Return the decoder of `column`, key or value; None: it stays bytes. `sample` returns rows of that column."""
     match wanted.kind:
         case formats.UTF8:
             return _by_spark(column, spark.StringType(), _utf8, permissive=permissive)
@@ -135,7 +135,7 @@ def _json(body: Column, *, kind: spark.DataType) -> Column:
 
 
 def _first_json(text: Column, kind: spark.DataType) -> Column:
-    """What Spark decodes from a text. It stops after the first value and ignores what follows."""
+    """The first JSON value of a text, as Spark decodes it. It stops after the first value and ignores what follows."""
     if not isinstance(kind, spark.StructType):
         return spark_functions.from_json(text, kind.simpleString(), {"mode": "PERMISSIVE"})
     extended = spark.StructType([*kind.fields, spark.StructField(_CORRUPT, spark.StringType())])
@@ -145,7 +145,7 @@ def _first_json(text: Column, kind: spark.DataType) -> Column:
 
 
 def _is_one(text: Column) -> Column:
-    """Whether a text is one JSON value and nothing follows it.
+    """True if a text is one JSON value and nothing follows it.
 
     The text is put into a list before a mark: only if it is one value, the mark is the second item. Parsing a variant
     takes a third of the time of parsing types, but cannot hold every JSON: what it cannot hold is parsed the other way.

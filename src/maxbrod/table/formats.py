@@ -31,7 +31,7 @@ class Format:
 
     @property
     def of_topic(self) -> bool:
-        """Whether the type of the decoded column depends on the topic."""
+        """True if the type of the decoded column depends on the topic."""
         return self.kind == CONFLUENT or (self.kind == JSON and not self.argument)
 
 

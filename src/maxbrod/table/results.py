@@ -16,6 +16,8 @@ from pyspark.sql import types as spark
 from maxbrod.table.sql_errors import plain_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
 _NESTED: Final = (spark.ArrayType, spark.MapType, spark.StructType)
@@ -69,25 +71,13 @@ def write(shown: DataFrame, form: str, folder: str) -> None:
         shown.write.save(folder, format=form, mode="error", **({"header": "true"} if form == "csv" else {}))
 
 
-def _as_text(frame: DataFrame) -> DataFrame:
-    return _positional(frame).select(
-        [_text(column, each.dataType).alias(each.name) for column, each in _columns(frame)]
-    )
+def _by_column(frame: DataFrame, convert: Callable[[Column, spark.DataType], Column]) -> DataFrame:
+    columns = [convert(column, field.dataType).alias(field.name) for column, field in _columns(frame)]
+    return _positional(frame).select(columns)
 
 
-def _as_csv(frame: DataFrame) -> DataFrame:
-    return _positional(frame).select(
-        [
-            (column if isinstance(each.dataType, _PLAIN) else _text(column, each.dataType)).alias(each.name)
-            for column, each in _columns(frame)
-        ]
-    )
-
-
-def _as_nested(frame: DataFrame) -> DataFrame:
-    return _positional(frame).select(
-        [_shown(column, each.dataType).alias(each.name) for column, each in _columns(frame)]
-    )
+def _csv(column: Column, kind: spark.DataType) -> Column:
+    return column if isinstance(kind, _PLAIN) else _text(column, kind)
 
 
 def _as_json(frame: DataFrame) -> DataFrame:
@@ -148,4 +138,10 @@ def _has_text(kind: spark.DataType) -> bool:
             return isinstance(kind, spark.BinaryType | spark.StringType)
 
 
-_FORMS: Final = {"arrow": lambda frame: frame, "text": _as_text, "csv": _as_csv, "json": _as_json, "nested": _as_nested}
+_FORMS: Final = {
+    "arrow": lambda frame: frame,
+    "text": lambda frame: _by_column(frame, _text),
+    "csv": lambda frame: _by_column(frame, _csv),
+    "nested": lambda frame: _by_column(frame, _shown),
+    "json": _as_json,
+}

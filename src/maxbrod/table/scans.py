@@ -53,7 +53,7 @@ class Usage:
 
     columns: Mapping[str, frozenset[str]]
     scopes: Mapping[str, tuple[Scope, ...]]
-    """What the scans of a table need between them; none: everything."""
+    """The scopes that the scans of a table need between them; none: everything."""
     known: bool
     """False: it could not be found out, and everything may be read."""
 
@@ -104,7 +104,7 @@ def _relations(spark: SparkSession, sql: str) -> frozenset[str] | None:
 def find_usage(
     spark: SparkSession, sql: str, schemas: Mapping[str, StructType], folder: Path, hints: dict[str, str] | None = None
 ) -> Usage:
-    """What the query reads. UsageError: not a valid query. Leaves views of these names over empty tables behind."""
+    """Find what the query reads. UsageError: not a valid query. Leaves views of these names, of empty tables."""
     classic = hasattr(spark, "_jsparkSession")
     places = {f"{number}": name for number, name in enumerate(schemas)}
     for number, name in places.items():
@@ -192,7 +192,7 @@ def scopes_of(scans: Iterable[Alternatives]) -> tuple[Scope, ...]:
 
 
 def reads_enough(frame: Any) -> bool:  # noqa: ANN401 - a DataFrame
-    """Whether the scopes of a frame's sources cover what the scans of its own plan need.
+    """True if the scopes of a frame's sources cover what the scans of its own plan need.
 
     The frame's plan is the one that runs. The scopes come from an earlier plan of the same query over other tables:
     `now()` has moved on since, and the optimizer may have planned differently.
@@ -206,7 +206,7 @@ def reads_enough(frame: Any) -> bool:  # noqa: ANN401 - a DataFrame
 
 
 def asks_the_clock(frame: Any) -> bool:  # noqa: ANN401 - as above
-    """Whether the query depends on the current time."""
+    """True if the query depends on the current time."""
     if not hasattr(frame, "_jdf"):
         return False
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - as above

@@ -39,7 +39,7 @@ _NAME_CHARACTERS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSinkOptions:
-    """Where a DataFrame is written, and how it is stored. `storage` may hold secrets."""
+    """The archive that a DataFrame is written into, and the form in which it is stored. `storage` may hold secrets."""
 
     url: str
     storage: StorageConfig = field(default_factory=StorageConfig, repr=False)
@@ -72,7 +72,7 @@ def parse_archive_sink_options(options: Mapping[str, str]) -> ArchiveSinkOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopics:
-    """How missing topics are created; -1: the cluster's default."""
+    """The partitions and replicas of topics that a write creates; -1: the cluster's default."""
 
     partitions: int = -1
     replicas: int = -1

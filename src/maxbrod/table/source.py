@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from maxbrod.table.read.options import StreamOptions
+    from maxbrod.table.read.scope import Scope
     from maxbrod.table.stream.follower import Follower
 
 
@@ -152,14 +153,7 @@ class ArchiveReader(Travelling, DataSourceReader):  # type: ignore[misc]  # as a
         return [InputPartition(split) for split in plan_splits(open_table(self._options), self._options) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from maxbrod.storage.stores import open_storage  # noqa: PLC0415
-        from maxbrod.table.read.rows import read_split  # noqa: PLC0415 - numba, which the plan does not need
-
-        options = self._options
-        storage = open_storage(options.url, options.storage)
-        reads: Any = partition.value
-        yield from read_split(storage, reads, options.scopes, self._names, committed=options.committed)
-        settle()
+        return _read(self._options, self._options.scopes, self._names, partition)
 
 
 class ArchiveStreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # not typed
@@ -187,14 +181,7 @@ class ArchiveStreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAva
         return [InputPartition(split) for split in self._following().plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from maxbrod.storage.stores import open_storage  # noqa: PLC0415
-        from maxbrod.table.read.rows import read_split  # noqa: PLC0415 - numba, which the plan does not need
-
-        table = self._options.table
-        storage = open_storage(table.url, table.storage)
-        reads: Any = partition.value
-        yield from read_split(storage, reads, [table.scope], self._names, committed=table.committed)
-        settle()
+        return _read(self._options.table, [self._options.table.scope], self._names, partition)
 
     def _following(self) -> Follower:
         if self._follower is None:
@@ -202,3 +189,15 @@ class ArchiveStreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAva
 
             self._follower = Follower(self._options)
         return self._follower
+
+
+def _read(
+    options: TableOptions, scopes: Sequence[Scope], names: Sequence[str], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    from maxbrod.storage.stores import open_storage  # noqa: PLC0415
+    from maxbrod.table.read.rows import read_split  # noqa: PLC0415 - numba, which the plan does not need
+
+    storage = open_storage(options.url, options.storage)
+    reads: Any = partition.value
+    yield from read_split(storage, reads, scopes, names, committed=options.committed)
+    settle()

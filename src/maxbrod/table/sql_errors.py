@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LINES_BEFORE: Final = 1
-"""How many lines `maxbrod.table.scans.checked` adds above the user's query."""
+"""The number of lines that `maxbrod.table.scans.checked` adds above the user's query."""
 
 _OURS: Final = re.compile(r"maxbrod\.errors\.(\w+): ([^\n]*)")
 _SPARKS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\] (.*?) SQLSTATE: (\w{5})", re.DOTALL)
@@ -31,12 +31,9 @@ _LOGGER: Final = "SQLQueryContextLogger"
 @contextmanager
 def plain_errors(hints: dict[str, str] | None = None) -> Iterator[None]:
     """Within the block, what Spark raises becomes a MaxbrodError. `hints` are by Spark's error class."""
-    logger = logging.getLogger(_LOGGER)
-    level = logger.level
-    # PySpark would log each error with its Java stack to standard error.
-    logger.setLevel(logging.CRITICAL + 1)
     try:
-        yield
+        with quiet_spark():
+            yield
     except Exception as error:
         if _is_gone(error):
             hint = "run it again; set MAXBROD_SPARK_LOG to a file to keep Spark's log"
@@ -44,12 +41,22 @@ def plain_errors(hints: dict[str, str] | None = None) -> Iterator[None]:
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
         raise translate(str(error), hints or {}) from None
+
+
+@contextmanager
+def quiet_spark() -> Iterator[None]:
+    """Within the block, PySpark does not log each error with its Java stack to standard error."""
+    logger = logging.getLogger(_LOGGER)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
     finally:
         logger.setLevel(level)
 
 
 def _is_gone(error: Exception) -> bool:
-    """Whether the JVM no longer answers. Exceptions of Java itself have another class."""
+    """True if the JVM no longer answers. Exceptions of Java itself have another class."""
     of_py4j = type(error).__module__.startswith("py4j") and type(error).__name__ != "Py4JJavaError"
     # Rows come over a socket of their own, which is closed then.
     return isinstance(error, ConnectionError | EOFError) or of_py4j

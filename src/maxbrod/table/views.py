@@ -59,7 +59,7 @@ _LOCAL_SLICES_MAX: Final = 1000
 _REMOTE_SLICES_MAX: Final = 32
 """Each costs a request. More are left to a plan that may need few of them."""
 _DECODED_BYTES_MAX: Final = 64 << 20
-"""Of all tables of one query or prompt. They are in the driver's heap, which has 1 GiB by default."""
+"""The limit for all tables of one query or prompt. They are in the driver's heap, which has 1 GiB by default."""
 _PARTITION_BYTES: Final = 16 << 20
 """One partition needs no exchange: that is worth more than a second core for so few bytes."""
 
@@ -215,7 +215,7 @@ def plan_frame(spark: SparkSession, options: TableOptions, names: Sequence[str])
 
 
 def _counted(spark: SparkSession, counts: Sequence[Count], names: Sequence[str]) -> DataFrame:
-    """As many rows as there are records, made by Spark from a small table."""
+    """A frame with as many rows as there are records, made by Spark from a small table."""
     chunks = [
         (count, min(_CHUNK_RECORDS, count.records - first))
         for count in counts

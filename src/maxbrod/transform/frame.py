@@ -5,12 +5,12 @@ Errors in an expression are reported with the first line of Spark's message.
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import UsageError
+from maxbrod.table.sql_errors import quiet_spark
 from maxbrod.transfer.task import ITEMS
 from maxbrod.transform.plan import (
     CARRIED,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from maxbrod.transfer.task import TransferItem
 
 
-_LOGGER: Final = "SQLQueryContextLogger"
-"""PySpark's logger, which prints a Java stack trace for each mistake in an expression."""
 _MISTAKES: Final = ("0A", "21", "22", "42")
 """SQLSTATE classes: not supported, wrong number of values, invalid data, wrong names or types."""
 _MS: Final = "timestampMs"
@@ -112,20 +110,17 @@ def _judged(records: DataFrame, transform: Transform) -> tuple[DataFrame, dict[s
 @contextmanager
 def mistakes(what: str) -> Iterator[None]:
     """Turns Spark's errors about an expression, or its failure on a record, into UsageError."""
-    logger = logging.getLogger(_LOGGER)
-    before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with quiet_spark():
+            yield
     except Exception as error:
         if not is_mistake(error):
             raise
         raise UsageError(f"{what}: {_first_line(error)}", operation="transform", hint=_HINT) from None
-    finally:
-        logger.disabled = before
 
 
 def is_mistake(error: Exception) -> bool:
-    """Whether Spark says that an expression is invalid, or fails on a record."""
+    """True if Spark says that an expression is invalid, or fails on a record."""
     state = getattr(error, "getSqlState", lambda: None)() if type(error).__module__.startswith("pyspark") else None
     return state is not None and state.startswith(_MISTAKES)
 

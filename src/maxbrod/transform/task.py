@@ -45,7 +45,7 @@ _OF_THE_ITEM: Final = frozenset({"topic", "topic_id", "partition"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSettings:
-    """What every task needs besides its items. Holds secrets."""
+    """The settings that all tasks share. Holds secrets."""
 
     run_id: str
     source_url: str
@@ -63,7 +63,7 @@ class TransformSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformed:
-    """What was written of an item, and the changes. With a failure nothing of its task was written."""
+    """The outcome of an item: segments and changes. With a failure nothing of its task was written."""
 
     topic: str
     topic_id: str

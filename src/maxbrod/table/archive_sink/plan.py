@@ -25,12 +25,12 @@ IN_ORDER: Final = (
     'write with maxbrod.write(df, url), or df.repartition("topic", "partition").sortWithinPartitions("topic", '
     '"partition", "offset") first'
 )
-"""How to sort a DataFrame by offsets."""
+"""The way to sort a DataFrame by offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRange:
-    """What one task has written to a partition: slices in the order of offsets."""
+    """The part of a partition that one task has written: slices in the order of offsets."""
 
     where: TopicPartition
     slices: tuple[Slice, ...]

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from maxbrod.layouts.kafka.writer import PartitionWriter
 
 HELD_BYTES: Final = 32 << 20
-"""How much of the rows is collected, as columns, before it is written."""
+"""The most bytes of rows that are collected, as columns, before they are written."""
 _PACKED_BYTES: Final = 4 << 20
 """Partitions that begin with less than this share objects, as in a backup."""
 _OPEN_MAX: Final = 8
-"""How many segments are open at once. Each buffers a few megabytes of its upload."""
+"""The most segments that are open at once. Each buffers a few megabytes of its upload."""
 
 
 def write_task(

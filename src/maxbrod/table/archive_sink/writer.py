@@ -63,31 +63,33 @@ _EMPTY: Final = Snapshot(run_id="", taken_at_ms=0, cluster={}, ends={}, topics={
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlan:
-    """What the tasks and the commit of a write need."""
+    """A planned write, for its tasks and its commit."""
 
     options: ArchiveSinkOptions
     numbered: bool
-    """Whether the rows have no offsets and get them here."""
+    """True if the rows have no offsets and get them here."""
     starts: Mapping[PartitionId, int]
     """The next offset of each partition, as far as it is known before the tasks run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveCommitMessage(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not typed
-    """What one task has stored, sent to the driver."""
+    """The message of one task to the driver: the ranges that it has stored."""
 
     ranges: tuple[WrittenRange, ...]
     stream: str | None
     began_ms: int
 
 
-class SparkArchiveWriter(Travelling, DataSourceArrowWriter):  # type: ignore[misc]  # as above
+class _PlannedWriter(Travelling):
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ArchiveCommitMessage:
         return _write(self._plan, iterator)
 
+
+class SparkArchiveWriter(_PlannedWriter, DataSourceArrowWriter):  # type: ignore[misc]  # as above
     def commit(self, messages: list[ArchiveCommitMessage | None]) -> None:
         _commit(self._plan, messages)
 
@@ -99,19 +101,13 @@ class SparkArchiveWriter(Travelling, DataSourceArrowWriter):  # type: ignore[mis
         """
 
 
-class SparkArchiveStreamWriter(Travelling, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
-    def __init__(self, plan: SinkPlan) -> None:
-        self._plan = plan
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> ArchiveCommitMessage:
-        return _write(self._plan, iterator)
-
+class SparkArchiveStreamWriter(_PlannedWriter, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
     def commit(self, messages: list[ArchiveCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         if any(message is not None and message.ranges for message in messages):
             _commit(self._plan, messages, StreamBatch(stream=_stream(messages), batch_id=batchId))
 
     def abort(self, messages: list[ArchiveCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """As above."""
+        """Leave the objects to `gc`, as above."""
 
 
 def plan_write(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkPlan:
@@ -183,22 +179,22 @@ def _stream(messages: Sequence[ArchiveCommitMessage | None]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownArchive:
-    """What the archive holds before the write."""
+    """The archive before the write."""
 
     ends: Mapping[PartitionId, int]
     topics: Mapping[str, str]
     """The name of each topic id."""
     cluster: ClusterState | None
     revisions: Revisions
-    """How often rows of each partition have been replaced."""
+    """The number of times that rows of each partition have been replaced."""
     carried: Mapping[str, Any] | None
-    """What the last snapshot carries on, as JSON."""
+    """The part of the last snapshot that is carried on, as JSON."""
     snapshot: Snapshot = _EMPTY
     """The last one; empty if there is none or it cannot be read."""
 
 
 def look(storage: Storage, catalog: Catalog) -> KnownArchive:
-    """What the archive holds now. A snapshot that cannot be read is ignored, as by every command about the present."""
+    """Return the archive as it is now. A snapshot that cannot be read is ignored, as by commands about the present."""
     snapshot, cluster = _EMPTY, None
     last = catalog.last_snapshot_run()
     if last is not None:
@@ -259,7 +255,7 @@ def commit_written(
 
 
 def is_done(last: int | None, batch: StreamBatch) -> bool:
-    """Whether the batch is committed, but Spark was killed before it recorded that. RefusedError: an older batch."""
+    """True if the batch is committed, but Spark was killed before it recorded that. RefusedError: an older batch."""
     if last is not None and batch.batch_id < last:
         raise RefusedError(
             f"batch {batch.batch_id} of the stream is repeated, but batch {last} is committed already",

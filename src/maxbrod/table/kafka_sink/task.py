@@ -90,7 +90,7 @@ class _Filling:
         self._client = client
         self._options = options
         self._attempt = attempt
-        self._targets = TargetTopics(client, options.new_topics)
+        self._targets = SinkTopics(client, options.new_topics)
         self._transaction: Transaction | None = None
         self._records: dict[TopicPartition, int] = defaultdict(int)
         self._rows = 0
@@ -157,7 +157,7 @@ def reserve_id(prefix: str, write: str) -> str:
 class PartitionBatches:
     """Encoded batches for one partition; `data` is shared with others. `source` names the row of each, for errors."""
 
-    target: TargetTopic
+    target: SinkTopic
     where: TopicPartition
     data: NDArray[np.uint8]
     headers: BatchHeaders
@@ -191,7 +191,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def shared_out(
-    rows: SinkRows, targets: Sequence[TargetTopic], *, first_row: int, task: int, codec: Codec
+    rows: SinkRows, targets: Sequence[SinkTopic], *, first_row: int, task: int, codec: Codec
 ) -> list[PartitionBatches]:
     """`targets` are the topics of the rows' dictionary, `first_row` is the number of rows that the task had before."""
     topic = number_column(rows.topic.indices).astype(np.int64)
@@ -230,7 +230,7 @@ def _ordered(records: pa.RecordBatch, order: NDArray[np.int64]) -> pa.RecordBatc
 
 
 def _partitions(
-    rows: SinkRows, topic: NDArray[np.int64], targets: Sequence[TargetTopic], *, first_row: int, task: int
+    rows: SinkRows, topic: NDArray[np.int64], targets: Sequence[SinkTopic], *, first_row: int, task: int
 ) -> NDArray[np.int64]:
     chosen = np.full(len(rows), -1, np.int64) if rows.partition is None else rows.partition.astype(np.int64)
     open_rows = chosen == -1
@@ -257,22 +257,22 @@ def _partitions(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetTopic:
+class SinkTopic:
     topic: str
     topic_id: UUID
     partitions: int
     batch_bytes_max: int
 
 
-class TargetTopics:
+class SinkTopics:
     """Looks topics up when a row first names them. UsageError names those that do not exist."""
 
     def __init__(self, client: KafkaClient, new_topics: NewTopics | None) -> None:
         self._client = client
         self._new_topics = new_topics
-        self._known: dict[str, TargetTopic] = {}
+        self._known: dict[str, SinkTopic] = {}
 
-    def find(self, names: Iterable[str]) -> list[TargetTopic]:
+    def find(self, names: Iterable[str]) -> list[SinkTopic]:
         wanted = list(names)
         missing = [name for name in wanted if name not in self._known]
         if missing:
@@ -289,7 +289,7 @@ class TargetTopics:
         for name in names:
             own = configs.get(name)
             limit = None if own is None else own.effective.get("max.message.bytes")
-            self._known[name] = TargetTopic(
+            self._known[name] = SinkTopic(
                 topic=name,
                 topic_id=found[name].topic_id,
                 partitions=len(found[name].partitions),

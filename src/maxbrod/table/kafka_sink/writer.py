@@ -59,7 +59,7 @@ _ROUNDS_MAX: Final = 5
 
 
 class KafkaSink:
-    """What both writers share. Created on the driver before the tasks of a batch run, and again to commit it."""
+    """The sink of both writers. Created on the driver before the tasks of a batch run, and again to commit it."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool, stream: bool) -> None:
         if overwrite:
@@ -158,7 +158,7 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]  # pyspark 
     query_id: str | None = None
     """Spark's id of the query, which a restart keeps."""
     skipped: bool = False
-    """Whether rows were skipped, because their batch is committed already."""
+    """True if rows were skipped, because their batch is committed already."""
 
 
 class Committer:

@@ -90,7 +90,7 @@ def needed(names: Sequence[str]) -> list[str]:
 
 
 def are_in_rows(names: Sequence[str]) -> bool:
-    """Whether all of these follow from the row of a slice, so that no record needs to be read."""
+    """True if all of these follow from the row of a slice, so that no record needs to be read."""
     return all(_COLUMNS[name].needs is None for name in names)
 
 

@@ -88,7 +88,7 @@ def count_slices(slices: Iterable[SliceRead], options: TableOptions) -> tuple[Co
 
 
 def known_records(stored: Slice, cut: Cut, *, committed: bool) -> int | None:
-    """How many records of a slice are inside the cut; None if only its records can tell."""
+    """The number of records of a slice inside the cut; None if only its records can tell."""
     if stored.details is not None or stored.control_records is None or (committed and stored.aborted):
         return None
     if not _all_in_time(stored, cut):

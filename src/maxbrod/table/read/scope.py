@@ -45,7 +45,7 @@ class Scope:
         return self.partitions is None or number in self.partitions
 
     def covers(self, other: Scope) -> bool:
-        """Whether this scope contains the other one."""
+        """True if this scope contains the other one."""
         return (
             _holds(self.topics, other.topics)
             and (other.topic_prefix.startswith(self.topic_prefix) or _all_start(other.topics, self.topic_prefix))
@@ -72,7 +72,7 @@ def both(one: Scope, other: Scope) -> Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePartition:
-    """What every record of a slice shares."""
+    """The partition that every record of a slice comes from."""
 
     topic: str
     topic_id: str
@@ -92,7 +92,7 @@ class SliceRead:
     end_offset: int
 
     def cut(self, scopes: Sequence[Scope]) -> Cut:
-        """Which of its records may be in one of the scopes."""
+        """The part of it that may be in one of the scopes."""
         found = cut_of(scopes, self.source.topic, self.source.partition, self.end_offset)
         return replace(found, first_offset=max(found.first_offset, self.first_offset))
 

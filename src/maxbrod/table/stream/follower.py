@@ -107,7 +107,7 @@ class Follower:
         return self._archive, self._view
 
     def _beginning(self, archive: Archive, view: StreamView) -> dict[PartitionId, StreamMark]:
-        """What a new stream counts as read. UsageError: a topic or a run does not exist."""
+        """The marks of a new stream: it counts as read up to them. UsageError: a topic or a run does not exist."""
         starting, runs = self._options.starting, archive.catalog.runs()
         now = find_moment(archive.storage, runs, None)
         # A topic without records has no row, and naming it is no mistake.
@@ -174,7 +174,7 @@ def _older_ids(archive: Archive, view: StreamView, now: Moment) -> set[str]:
 def plan_batch(
     catalog: AnyCatalog, start: StreamPosition | None, end: StreamPosition, scope: Scope, *, lossy: bool
 ) -> list[SliceRead]:
-    """In the order of topic ids, partitions and offsets. RefusedError: some of it is no longer in the archive."""
+    """Slices by topic id, partition and offset. RefusedError: some of the batch is no longer in the archive."""
     ranges = ranges_between(start, end)
     found = _rows_of(catalog, ranges) if ranges else {}
     planned: list[SliceRead] = []
@@ -235,7 +235,7 @@ def _reads(ranges: Sequence[Range], rows: Sequence[_Row], mark: StreamMark, scop
 
 
 def _is_newer(row: _Row, mark: StreamMark) -> bool:
-    """Whether it was written after the log was truncated. A later batch reads it, if the stream accepts that."""
+    """True if it was written after the log was truncated. A later batch reads it, if the stream accepts that."""
     return isinstance(row, Segment) and row.first_leader_epoch > mark.epoch
 
 

@@ -62,7 +62,7 @@ class _Candidates:
     rows: NDArray[np.int64]
     groups: NDArray[np.int64]
     first: NDArray[np.int64]
-    """Where reading each begins: at its base, or behind what was read of it before."""
+    """The offset at which reading each begins: at its base, or behind what was read of it before."""
 
 
 def advance(view: StreamView, start: StreamPosition, limits: Limits, scope: Scope, *, lossy: bool) -> StreamPosition:
@@ -173,7 +173,7 @@ def _in_scope(view: StreamView, rows: NDArray[np.int64], scope: Scope) -> NDArra
 
 
 def _fitting(costs: NDArray[np.int64], limit: int | None) -> tuple[int, int]:
-    """How many of the first costs fit into the limit, and what is left of it for the next one."""
+    """The number of first costs that fit into the limit, and what is left of it for the next one."""
     if limit is None:
         return costs.size, 0
     sums = np.cumsum(np.minimum(costs, limit + 1))
@@ -226,7 +226,7 @@ def lost(name: str, first: int, end: int) -> RefusedError:
 
 
 def _cut(view: StreamView, rows: slice, mark: StreamMark) -> int | None:
-    """Where another history begins below the mark. Every leader since a truncation has a higher epoch."""
+    """The offset below the mark at which another history begins. Every leader since a truncation has a higher epoch."""
     below = slice(rows.start, rows.start + int(np.searchsorted(view.base[rows], mark.end)))
     newer = np.flatnonzero(view.data[below] & (view.first_epoch[below] > mark.epoch)) + below.start
     for row in newer:

@@ -25,7 +25,7 @@ Range: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamMark:
-    """How far one partition is read."""
+    """The offset up to which one partition is read."""
 
     end: int
     epoch: int
@@ -38,7 +38,7 @@ class StreamMark:
 class StreamPosition:
     marks: Mapping[PartitionId, StreamMark]
     begins: Mapping[PartitionId, int] = field(default_factory=dict)
-    """Where the batch that ends here began, for partitions that did not begin at the mark before: new ones, say."""
+    """The first offsets of the batch that ends here, for partitions that did not begin at the mark before."""
 
 
 def encode_start(starting: str) -> dict[str, Any]:

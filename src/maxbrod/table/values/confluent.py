@@ -34,7 +34,7 @@ class UndecodedValue:
     row: int
     why: str
     like_it: int = 1
-    """How many values of the batch fail for the same reason."""
+    """The number of values of the batch that fail for the same reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Writers:
     reader: Node
     """The common type of all values."""
     indexed: bool = False
-    """Whether message indexes precede the values: Protobuf."""
+    """True if message indexes precede the values: Protobuf."""
 
 
 def decode_plain(program: Program, values: Encoded) -> tuple[pa.Array, list[UndecodedValue]]:

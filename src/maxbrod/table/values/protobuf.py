@@ -295,7 +295,7 @@ def _run(arguments: list[str]) -> subprocess.CompletedProcess[bytes]:
 
 
 def _own_files() -> Path:
-    """Where google/protobuf/timestamp.proto and its like are."""
+    """The folder of google/protobuf/timestamp.proto and its like."""
     spec = find_spec(_COMPILER)
     if spec is None or spec.origin is None:
         raise EnvironmentMissingError(

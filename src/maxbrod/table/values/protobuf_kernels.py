@@ -221,7 +221,7 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack):
 
 @njit(cache=True, nogil=True)
 def walk(code, data, starts, ends, status, nulls, fill, first, count, value, length):
-    """As the loop over Avro values: the first pass fills `status`, the second obeys it."""
+    """Walk all messages, as the loop over Avro values does: the first pass fills `status`, the second obeys it."""
     stack = np.zeros(2 * DEPTH_MAX, np.int64)
     before = np.zeros(len(count), np.int64)
     for row in range(len(starts)):
