@@ -96,7 +96,7 @@ def _manifest_head(storage: Storage, folder: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupKind:
-    """How the backups of one layout are recognized and read."""
+    """The way in which backups of one layout are recognized and read."""
 
     layout: str
     segment: re.Pattern[str]
@@ -111,7 +111,7 @@ class BackupKind:
     """Every readable segment, without overlaps; the others become faults."""
 
     def detect(self, storage: Storage) -> bool:
-        """Whether the storage has such a backup, by the first names that it lists."""
+        """True if the storage has such a backup, by the first names that it lists."""
         folders = chain([""], self._folders(storage, names_max=_NAMES_MAX))
         return any(self._is_backup(storage, folder) for folder in folders)
 

@@ -88,7 +88,7 @@ def start_offset_of(prefix: str, partition: int) -> int | None:
 
 
 def is_ours(path: str) -> bool:
-    """Whether an object is named as in this layout."""
+    """True if an object is named as in this layout."""
     topic, slash, name = path.partition("/")
     known = _PARTITION_FILE.fullmatch(name) or _SEGMENT_FILE.fullmatch(name)
     return bool(slash and is_plain_name(topic) and known)

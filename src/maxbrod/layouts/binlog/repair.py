@@ -107,8 +107,8 @@ def _chosen(
         base, end = spans[start_offset]
         at = bisect_left(chosen, (base,))
         rivals = [
-            *(each for each in chosen[max(at - 1, 0) : at] if each[1] > base),
-            *(each for each in chosen[at : at + 1] if each[0] < max(end, base + 1)),
+            *(other for other in chosen[max(at - 1, 0) : at] if other[1] > base),
+            *(other for other in chosen[at : at + 1] if other[0] < max(end, base + 1)),
         ]
         if not rivals:
             chosen.insert(at, (base, end, start_offset))

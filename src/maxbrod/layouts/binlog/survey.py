@@ -1,4 +1,4 @@
-"""What a binlog archive holds, by its names and indexes.
+"""The contents of a binlog archive, by its names and indexes.
 
 One request per segment reads the first and the last entry of its index. Only an index that looks torn is read whole,
 and only if it is useless are the records walked.

@@ -1,7 +1,7 @@
 """Records of one partition into segments of the tool's own form.
 
 An object cannot be appended to, so each run begins a segment, which the tool reads just as well. Records and segment
-index are written before anything names them; `publishing` writes the partition index, which does. A new partition gets
+index are written before anything names them; `publish` writes the partition index, which does. A new partition gets
 an empty partition index at once, so that unpublished segments are not mistaken for those of a lost index.
 """
 

@@ -60,7 +60,7 @@ class Entry:
     partition: int
     slice: Slice
     epochs: tuple[tuple[int, int], ...] = ()
-    """Where leader epochs begin within the slice: offset and epoch. The first is that of the first batch."""
+    """The starts of leader epochs within the slice: offset and epoch. The first is that of the first batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def entry_of(name: PartitionName, found: Slice, epochs: Sequence[tuple[int, int]
 
 
 def has_contents(path: str) -> bool:
-    """Whether an object of this name gets a table of contents when it is written."""
+    """True if an object of this name gets a table of contents when it is written."""
     return is_framed(path) or path.startswith("packs/")
 
 
@@ -117,19 +117,19 @@ def read_contents(storage: Storage, path: str, size: int) -> Contents | None:
 
 
 def contents_bytes(path: str, batch_bytes: int) -> int:
-    """How many bytes at the end of an object belong to its table of contents."""
+    """Return how many bytes at the end of an object belong to its table of contents."""
     return batch_bytes + (_SKIPPABLE.size if is_framed(path) else 0)
 
 
-def _fields(each: Entry) -> dict[str, Any]:
-    found = each.slice
+def _fields(entry: Entry) -> dict[str, Any]:
+    found = entry.slice
     return {
-        "topic": each.topic,
-        "topic_id": each.topic_id,
-        "partition": each.partition,
+        "topic": entry.topic,
+        "topic_id": entry.topic_id,
+        "partition": entry.partition,
         **{name: getattr(found, name) for name in _SLICE_FIELDS},
         "aborted": [[one.producer_id, one.first_offset, one.last_offset] for one in found.aborted],
-        "epochs": [list(one) for one in each.epochs],
+        "epochs": [list(one) for one in entry.epochs],
     }
 
 
@@ -204,14 +204,14 @@ def _contents(document: dict[str, Any], path: str, name: str) -> Contents:
     try:
         entries = [
             {
-                **{key: each[key] for key in ("topic", "topic_id", "partition", "epochs")},
+                **{key: row[key] for key in ("topic", "topic_id", "partition", "epochs")},
                 "slice": {
                     "path": path,
-                    **{key: each[key] for key in _SLICE_FIELDS},
-                    "aborted": [dict(zip(keys, one, strict=True)) for one in each["aborted"]],
+                    **{key: row[key] for key in _SLICE_FIELDS},
+                    "aborted": [dict(zip(keys, one, strict=True)) for one in row["aborted"]],
                 },
             }
-            for each in document["slices"]
+            for row in document["slices"]
         ]
         return Contents(
             run_id=str(document["run_id"]),

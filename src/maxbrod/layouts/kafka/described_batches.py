@@ -35,7 +35,7 @@ class BatchFacts:
     exact: NDArray[np.bool_]
     highest: NDArray[np.int64]
     dated: NDArray[np.bool_]
-    """Whether it has a record with a timestamp."""
+    """True if it has a record with a timestamp."""
     codec: NDArray[np.int16]
     """The codec of its records at the source."""
 
@@ -53,7 +53,7 @@ class DescribedBatches:
     headers: BatchHeaders
     facts: BatchFacts
     owned: bool = False
-    """Whether the buffer belongs to this value, not to the caller."""
+    """True if the buffer belongs to this value, not to the caller."""
 
     def __len__(self) -> int:
         return len(self.headers)
@@ -186,7 +186,7 @@ class SliceTally:
         self._first_leader_epoch = -1
         self._last_leader_epoch = -1
         self.epochs: list[tuple[int, int]] = []
-        """Where leader epochs begin: offset and epoch."""
+        """The starts of leader epochs: offset and epoch."""
         self._codec_bytes = np.zeros(_CODECS, np.int64)
 
     def add(self, batches: DescribedBatches) -> None:

@@ -54,11 +54,11 @@ class Slice:
     aborted: tuple[AbortedTransaction, ...] = ()
     digest: str
     min_timestamp_exact: bool = False
-    """Whether no record is older than `min_timestamp`: every batch was read, or its header contains the lowest."""
+    """True if no record is older than `min_timestamp`: every batch was read, or its header contains the lowest."""
     control_records: int | None = None
-    """How many of `records` are transaction markers; None if they were not counted."""
+    """The number of `records` that are transaction markers; None if they were not counted."""
     details: str | None = None
-    """What another layout needs to read it. None in our own archives."""
+    """The details by which another layout reads it. None in our own archives."""
     sound_end: int | None = None
     """Offsets from here are known to be lost and are not read. None: all must be readable."""
 
@@ -90,7 +90,7 @@ def pack_path(*, run_id: str, nonce: str | None = None, framed: bool) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogName:
-    """What the name of a segment says."""
+    """The facts in the name of a segment."""
 
     topic: str
     topic_id: str
@@ -118,7 +118,7 @@ def run_of_pack(path: str) -> str | None:
 
 
 def is_framed(path: str) -> bool:
-    """Whether the log is in zstd frames. UsageError: the object is not a log."""
+    """True if the log is in zstd frames. UsageError: the object is not a log."""
     if path.endswith(_FRAMED):
         return True
     if path.endswith(_PLAIN):
@@ -164,7 +164,7 @@ class CompressionMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression:
-    """How an archive is compressed: the value of `--compression`."""
+    """The compression of an archive: the value of `--compression`."""
 
     mode: CompressionMode = CompressionMode.AUTO
     level: int = LEVEL_DEFAULT

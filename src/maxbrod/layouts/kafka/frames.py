@@ -225,7 +225,7 @@ class Unpacker:
 
 
 def _compressed(headers: BatchHeaders) -> NDArray[np.bool_]:
-    """Which batches to decompress: not markers, and none without records."""
+    """Return a mask of the batches to decompress: not markers, and none without records."""
     current = (headers["magic"] == NEWEST_MAGIC) & ~headers.control
     mask: NDArray[np.bool_] = current & (headers.codec != Codec.NONE) & (headers.size > HEADER_BYTES)
     return mask

@@ -115,7 +115,7 @@ def read_logs(
 
 
 def log_bytes_max(size: int) -> int:
-    """How large the log may be that an object of this size holds: frames of zeros shrink to a thousandth."""
+    """Return how large the log may be that an object of this size holds: frames of zeros shrink to a thousandth."""
     return max(size * _RATIO_MAX, CONTENT_BYTES_MAX)
 
 

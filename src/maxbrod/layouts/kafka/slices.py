@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceProblem:
-    """What is wrong with an object, and from which offset."""
+    """A defect of an object, and the offset from which it has it."""
 
     object_name: str
     offset: int
@@ -204,7 +204,7 @@ def _sound(storage: Storage, row: Slice) -> Iterator[DescribedBatches]:
 
 def _still_aborted(row: Slice, end_offset: int) -> tuple[AbortedTransaction, ...]:
     return tuple(
-        replace(each, last_offset=min(each.last_offset, end_offset - 1))
-        for each in row.aborted
-        if each.first_offset < end_offset
+        replace(transaction, last_offset=min(transaction.last_offset, end_offset - 1))
+        for transaction in row.aborted
+        if transaction.first_offset < end_offset
     )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 SAMPLE_BYTES: Final = 1 << 20
-"""How much of a segment is compressed on trial."""
+"""The bytes of a segment that are compressed on trial."""
 SAMPLE_LEVEL: Final = 1
 
 
@@ -199,7 +199,7 @@ class PartitionWriter:
                     self._waiting.appendleft(batches.take(slice(count, None)))
 
     def _choose_framed(self, *, last: bool) -> bool | None:
-        """Whether to store the next segment in frames; None while there is too little of it to decide."""
+        """Return True to store the next segment in frames; None while there is too little of it to decide."""
         mode = self._how.compression.mode
         if mode is not CompressionMode.AUTO:
             return mode is CompressionMode.ZSTD
@@ -257,7 +257,7 @@ class PartitionWriter:
 
 
 def shrinks_to_half(described: Iterable[DescribedBatches]) -> bool:
-    """Whether the first SAMPLE_BYTES compress to half or less. Batches that are already compressed never do."""
+    """True if the first SAMPLE_BYTES compress to half or less. Batches that are already compressed never do."""
     sample: list[Any] = []
     left = SAMPLE_BYTES
     worth = False
@@ -324,7 +324,7 @@ class AbortedTransactions:
             for (producer_id, first_offset), end in ((key, last_offsets[key]) for key in self._ends)
             if first_offset < end_offset
         ]
-        return tuple(sorted(found, key=lambda each: (each.first_offset, each.producer_id)))
+        return tuple(sorted(found, key=lambda transaction: (transaction.first_offset, transaction.producer_id)))
 
     def _last_offset(self, key: tuple[int, int]) -> int | None:
         end = self._ends[key]
@@ -348,7 +348,7 @@ def at_holes(batches: DescribedBatches, limits: SegmentLimits) -> Iterator[Descr
 
 
 def where_full(batches: DescribedBatches, limits: SegmentLimits, raw_bytes: int, records: int) -> int | None:
-    """How many batches fit a segment that already has `raw_bytes` and `records`; None: all, and it is not yet full."""
+    """Return how many batches fit a segment of `raw_bytes` and `records`; None: all, and it is not yet full."""
     full = np.flatnonzero(np.cumsum(batches.headers.size) + raw_bytes >= limits.bytes_max)
     if limits.records_max is not None:
         counted = np.flatnonzero(np.cumsum(batches.facts.records) + records >= limits.records_max)

@@ -121,7 +121,7 @@ def compress(codec: KbakCodec, body: NDArray[np.uint8], level: int | None) -> li
 
 
 def open_body(codec: KbakCodec, stored: pa.NativeFile, size: int) -> pa.NativeFile:
-    """The records of a body of `size` stored bytes as a stream, which `reading` reads piece by piece."""
+    """The records of a body of `size` stored bytes as a stream, which `reader` reads piece by piece."""
     match codec:
         case KbakCodec.NONE:
             return stored

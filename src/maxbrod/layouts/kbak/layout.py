@@ -122,7 +122,7 @@ def _merge(manifest: dict[str, Any], written: Iterable[ForeignSegment], facts: C
     if not facts.committed:
         manifest["isolation_level"] = UNCOMMITTED_LEVEL
     topics = _list(manifest, "topics")
-    for segment in sorted(written, key=lambda each: each.base_offset):
+    for segment in sorted(written, key=lambda one: one.base_offset):
         _merge_segment(_entry(topics, "name", segment.where.topic, _new_topic), segment)
     for topic in facts.topics.values():
         _merge_topic(_entry(topics, "name", topic.name, _new_topic), topic)
@@ -166,7 +166,7 @@ def _merge_segment(topic: dict[str, Any], segment: ForeignSegment) -> None:
     partition = _entry(_list(topic, "partitions"), "partition_id", segment.where.partition, _new_partition)
     entry = _segment_entry(segment)
     segments = _list(partition, "segments")
-    segments[:] = [each for each in segments if each.get("key") != entry["key"]]
+    segments[:] = [other for other in segments if other.get("key") != entry["key"]]
     segments.append(entry)
     partition["covered_through"] = max(partition.get("covered_through", -1), entry["covered_end_offset"])
 
@@ -213,12 +213,12 @@ def prune(storage: Storage, survey: Survey, going: Collection[str]) -> None:
 def _move(partition: dict[str, Any], leaving: set[str]) -> None:
     """Move segments from the list of a partition to what was pruned of it."""
     listed = partition.get("segments") or []
-    gone = [each for each in listed if each.get("key") in leaving]
+    gone = [segment for segment in listed if segment.get("key") in leaving]
     if not gone:
         return
-    partition["segments"] = [each for each in listed if each.get("key") not in leaving]
-    first = min(each["start_offset"] for each in gone)
-    entry = {"start_offset": first, "end_offset": max(each["end_offset"] for each in gone), "reason": "retention"}
+    partition["segments"] = [segment for segment in listed if segment.get("key") not in leaving]
+    first = min(segment["start_offset"] for segment in gone)
+    entry = {"start_offset": first, "end_offset": max(segment["end_offset"] for segment in gone), "reason": "retention"}
     partition["pruned"] = [*(partition.get("pruned") or []), entry]
 
 

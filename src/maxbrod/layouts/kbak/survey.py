@@ -1,4 +1,4 @@
-"""What a backup holds, by its manifest; where that is damaged, by the headers of its segments.
+"""The contents of a backup, by its manifest; where that is damaged, by the headers of its segments.
 
 Damage to a part of `manifest.json` or `consumer-groups-snapshot.json` is a fault of that part alone.
 """
@@ -193,10 +193,10 @@ class _Reader:
         self.gaps += gaps
 
     def _gaps(self, where: TopicPartition, partition: Fields, name: str, inclusive: int) -> Iterable[ForeignGap]:
-        for each in partition.objects(name):
-            base = each.integer("start_offset")
-            end = each.integer("end_offset", least=base, most=INT64_MAX - 1) + inclusive
-            reason = each.text("reason", default="")
+        for gap in partition.objects(name):
+            base = gap.integer("start_offset")
+            end = gap.integer("end_offset", least=base, most=INT64_MAX - 1) + inclusive
+            reason = gap.text("reason", default="")
             if end > base:
                 yield ForeignGap(
                     where=where,

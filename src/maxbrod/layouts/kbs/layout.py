@@ -94,7 +94,7 @@ def _old(storage: Storage, path: str) -> dict[str, Any]:
 def _held(
     storage: Storage, backup: BackupRef, survey: Survey, written: Sequence[ForeignSegment]
 ) -> tuple[Sequence[ForeignSegment], Emptied]:
-    """What the manifest has besides these segments. An earlier attempt may already have published some of them.
+    """Return the segments of the manifest besides these. An earlier attempt may already have published some of them.
 
     And how many segments of each partition were emptied, by topic and partition.
     """
@@ -167,7 +167,7 @@ def _statistics(old: dict[str, Any], segments: Sequence[ForeignSegment], emptied
         **statistics,
         "topics": len({segment.where.topic for segment in segments}),
         "partitions": len({segment.where for segment in segments}),
-        "segments": len(segments) + sum(sum(each.values()) for each in emptied.values()),
+        "segments": len(segments) + sum(sum(counts.values()) for counts in emptied.values()),
         "records": sum(segment.records or 0 for segment in segments),
         "uncompressed_bytes": before + sum(segment.details.get("uncompressed_bytes", 0) for segment in segments),
         "compressed_bytes": sum(segment.bytes for segment in segments),
@@ -180,20 +180,20 @@ def _time_range(old: dict[str, Any], segments: Sequence[ForeignSegment]) -> dict
     latest = [before.get("latest_timestamp"), *(segment.max_timestamp for segment in segments)]
     return {
         **before,
-        "earliest_timestamp": min((each for each in earliest if isinstance(each, int)), default=None),
-        "latest_timestamp": max((each for each in latest if isinstance(each, int)), default=None),
+        "earliest_timestamp": min((timestamp for timestamp in earliest if isinstance(timestamp, int)), default=None),
+        "latest_timestamp": max((timestamp for timestamp in latest if isinstance(timestamp, int)), default=None),
     }
 
 
 def _topics(old: dict[str, Any], segments: Sequence[ForeignSegment], emptied: Emptied) -> list[dict[str, Any]]:
-    topics = {each["name"]: {**each, "partitions": []} for each in old.get("topics") or []}
+    topics = {topic["name"]: {**topic, "partitions": []} for topic in old.get("topics") or []}
     for where, held in sorted(by_partition(segments).items()):
         topic = topics.setdefault(where.topic, {"name": where.topic, "partitions": []})
         entry = {
             "partition": where.partition,
             "first_offset": held[0].base_offset,
             "last_offset": held[-1].end_offset - 1,
-            "records": sum(each.records or 0 for each in held),
+            "records": sum(segment.records or 0 for segment in held),
             "segments": len(held) + emptied.get(where.topic, {}).get(str(where.partition), 0),
         }
         topic["partitions"].append(entry)
@@ -239,7 +239,7 @@ def _segment_entry(segment: ForeignSegment) -> dict[str, Any]:
 
 
 def _is_complete(entries: list[dict[str, Any]]) -> bool:
-    """Whether everything is known of these segments. Those of another tool are described by their headers only."""
+    """True if everything is known of these segments. Those of another tool are described by their headers only."""
     return all(value is not None for entry in entries for value in entry.values())
 
 
@@ -287,13 +287,13 @@ def _empty(first_offset: int) -> bytes:
 
 def _without(old: Mapping[str, Any], before: Partitions, kept: Partitions) -> dict[str, Any]:
     """The manifest without the records of emptied segments, which it still counts."""
-    gone = [each for where, held in before.items() for each in held if each not in kept[where]]
-    segments = [each for held in kept.values() for each in held]
+    gone = [segment for where, held in before.items() for segment in held if segment not in kept[where]]
+    segments = [segment for held in kept.values() for segment in held]
     statistics = _copied(old, "statistics")
     for name, less in (
-        ("records", sum(each.records or 0 for each in gone)),
-        ("compressed_bytes", sum(each.bytes - EMPTY_BYTES for each in gone)),
-        ("uncompressed_bytes", sum(each.details.get("uncompressed_bytes", 0) for each in gone)),
+        ("records", sum(segment.records or 0 for segment in gone)),
+        ("compressed_bytes", sum(segment.bytes - EMPTY_BYTES for segment in gone)),
+        ("uncompressed_bytes", sum(segment.details.get("uncompressed_bytes", 0) for segment in gone)),
     ):
         if isinstance(statistics.get(name), int):
             statistics[name] = max(statistics[name] - less, 0)
@@ -304,7 +304,7 @@ def _without(old: Mapping[str, Any], before: Partitions, kept: Partitions) -> di
     topics = [
         {
             **topic,
-            "partitions": [_kept_entry(topic["name"], each, kept) for each in topic.get("partitions") or []],
+            "partitions": [_kept_entry(topic["name"], entry, kept) for entry in topic.get("partitions") or []],
         }
         for topic in old.get("topics") or []
     ]
@@ -317,7 +317,7 @@ def _kept_entry(topic: str, entry: dict[str, Any], kept: Partitions) -> dict[str
     )
     if held is None:
         return entry
-    return {**entry, "first_offset": held[0].base_offset, "records": sum(each.records or 0 for each in held)}
+    return {**entry, "first_offset": held[0].base_offset, "records": sum(segment.records or 0 for segment in held)}
 
 
 def _pruned_own(old: Mapping[str, Any], kept: Partitions) -> dict[str, Any]:

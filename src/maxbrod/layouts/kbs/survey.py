@@ -1,4 +1,4 @@
-"""What a backup holds, by its manifest, and by the headers of its segments where the manifest says too little.
+"""The contents of a backup, by its manifest, and by the headers of its segments where the manifest says too little.
 
 The documented manifest, of version 1, only counts a partition's segments, and has neither groups nor topic settings.
 Those are in one object of ours, `maxbrod`, which other readers skip: unknown fields are to be ignored. Without it, a

@@ -75,7 +75,7 @@ class PartitionFolder:
         """The logs that a broker would load. Swap files of a cleaning that was still running are incomplete."""
         limit = self.cleaned_from
         kept = [file for file in self.files if not file.swap or limit is None or file.base_offset < limit]
-        return sorted(kept, key=lambda each: (each.base_offset, each.swap))
+        return sorted(kept, key=lambda file: (file.base_offset, file.swap))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def folder_of(name: str) -> TopicPartition | None:
 
 
 def is_log(path: str) -> bool:
-    """Whether it is named like a log of a partition."""
+    """True if it is named like a log of a partition."""
     parts = path.rsplit("/", 2)
     return len(parts) >= 2 and _FOLDER.fullmatch(parts[-2]) is not None and _LOG.fullmatch(parts[-1]) is not None
 

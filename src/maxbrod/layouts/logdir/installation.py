@@ -68,12 +68,12 @@ def discard_staged(directory: Path) -> None:
 
 def staged_bytes(directory: Path) -> int:
     """The bytes that `discard_staged` would free."""
-    return sum(each.stat().st_size for folder in _aside_in(directory) for each in folder.iterdir())
+    return sum(path.stat().st_size for folder in _aside_in(directory) for path in folder.iterdir())
 
 
 def _aside_in(directory: Path) -> list[Path]:
     found = sorted(directory.glob(f"*.{_MARK}*-delete"))
-    return [each for each in found if each.is_dir() and not each.is_symlink()]
+    return [path for path in found if path.is_dir() and not path.is_symlink()]
 
 
 def read_journal(directory: Path) -> Journal | None:
@@ -95,7 +95,7 @@ def read_journal(directory: Path) -> Journal | None:
 
 def write_journal(directory: Path, journal: Journal) -> None:
     """The commit point: from here on the restore is completed, if need be by the next run. All folders are on disk."""
-    document = {"format": _FORMAT, "command": journal.command, "staged": [asdict(each) for each in journal.staged]}
+    document = {"format": _FORMAT, "command": journal.command, "staged": [asdict(staged) for staged in journal.staged]}
     replace_file(directory / JOURNAL, json.dumps(document, sort_keys=True).encode())
 
 
@@ -105,19 +105,19 @@ def finish(directory: Path, journal: Journal) -> tuple[Staged, ...]:
     A partition that a broker has deleted in the meantime is not among them.
     """
     done = []
-    for each in journal.staged:
-        place, folder = directory / str(each.where), directory / each.folder
+    for staged in journal.staged:
+        place, folder = directory / str(staged.where), directory / staged.folder
         # A broker may have run in between. Then it has begun to delete the folder, or the place has new records.
-        if _holds(folder, each.log) and held_in(place) is None:
+        if _holds(folder, staged.log) and held_in(place) is None:
             # After a crash between the two renames the place is missing, and the next run does the second one only.
             if place.exists():
-                place.rename(directory / _aside(each.where))
+                place.rename(directory / _aside(staged.where))
             folder.rename(place)
-        if _holds(place, each.log):
-            done.append(each)
+        if _holds(place, staged.log):
+            done.append(staged)
     # The renames must be durable first: a broker does not read logs up to their recovery point again.
     sync_folder(directory)
-    note_logs(directory, {each.where: (each.log.start, each.log.base, each.log.end) for each in done})
+    note_logs(directory, {staged.where: (staged.log.start, staged.log.base, staged.log.end) for staged in done})
     discard_staged(directory)
     return tuple(done)
 
@@ -130,9 +130,9 @@ def forget(directories: Sequence[Path]) -> None:
 
 
 def _holds(place: Path, log: WrittenLog) -> bool:
-    """Whether a folder has what was written, and perhaps more by now."""
+    """True if a folder has what was written, and perhaps more by now."""
     return (place / f"{log.end:020d}.log").is_file() and sum(
-        each.stat().st_size for each in place.glob("*.log")
+        path.stat().st_size for path in place.glob("*.log")
     ) >= log.bytes
 
 

@@ -100,17 +100,17 @@ def _checkpoints(copy: Copy) -> list[SnapshotCheckpoint]:
         for name, match in named
         if match is not None
     ]
-    return sorted(found, key=lambda each: (each.end_offset, each.epoch), reverse=True)
+    return sorted(found, key=lambda checkpoint: (checkpoint.end_offset, checkpoint.epoch), reverse=True)
 
 
 def _reach(copy: Copy) -> tuple[int, int]:
-    """How far a copy reaches: epoch and offset. A node that has just loaded a checkpoint has no log yet."""
+    """Return how far a copy reaches: epoch and offset. A node that has just loaded a checkpoint has no log yet."""
     noted = ((checkpoint.epoch, checkpoint.end_offset) for checkpoint in _checkpoints(copy))
     return max([(copy.last_epoch, copy.end), *noted])
 
 
 def _leads_on(copy: Copy, checkpoint: SnapshotCheckpoint | None) -> bool:
-    """Whether the log continues where a checkpoint ends, or is complete without one."""
+    """True if the log continues where a checkpoint ends, or is complete without one."""
     begins = copy.logs[0].base_offset if copy.logs else None
     if checkpoint is None:
         return begins == 0 and not copy.logs[0].empty
@@ -279,7 +279,7 @@ class MetadataImage:
                 configs = self._configs.setdefault((record.resource_type, record.resource_name), {})
                 _set(configs, record.name, record.value)
             case QuotaSet():
-                entities = tuple(sorted(record.entities, key=lambda each: each[0]))
+                entities = tuple(sorted(record.entities, key=lambda entity: entity[0]))
                 quotas = self._quotas.setdefault(entities, {})
                 _set(quotas, record.key, record.value)
                 if not quotas:

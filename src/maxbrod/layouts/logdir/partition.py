@@ -8,7 +8,7 @@ those files are read again that must be cut.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -89,13 +89,13 @@ def swapped(logs: Sequence[ScannedLog]) -> list[ScannedLog]:
 
 def furthest(copies: Sequence[Copy]) -> Copy:
     """The copy that an election among all of them must choose: the longest one of the latest epoch."""
-    return max(copies, key=lambda each: (each.last_epoch, each.end, each.high_watermark or 0, -each.start))
+    return max(copies, key=lambda copy: (copy.last_epoch, copy.end, copy.high_watermark or 0, -copy.start))
 
 
 def agreed_until(copy: Copy, chosen: Copy) -> int:
     """The first offset that the copy holds under another epoch than the chosen one or after its end; else its end."""
     low, high = max(copy.start, chosen.start), min(copy.end, chosen.end)
-    edges = {low, *(start for each in (copy, chosen) for _, start in each.epochs if low < start < high)}
+    edges = {low, *(start for copy in (copy, chosen) for _, start in copy.epochs if low < start < high)}
     for edge in sorted(edges):
         if edge < high and _epoch_at(copy, edge) != _epoch_at(chosen, edge):
             return edge
@@ -103,7 +103,7 @@ def agreed_until(copy: Copy, chosen: Copy) -> int:
 
 
 def _epoch_at(copy: Copy, offset: int) -> int:
-    before = bisect_right(copy.epochs, offset, key=lambda each: each[1])
+    before = bisect_right(copy.epochs, offset, key=lambda epoch: epoch[1])
     return copy.epochs[before - 1][0] if before else -1
 
 
@@ -130,10 +130,10 @@ def load_copy(
     cleaned = notes.of(CLEANED, folder) or 0
     noted = read_epochs(storage, f"{folder.path}/{EPOCHS}", faults) if EPOCHS in folder.names else []
     if check_crc or cleaned:
-        logs = [scan(storage, each, check_crc=check_crc) for each in folder.loaded()]
+        logs = [scan(storage, file, check_crc=check_crc) for file in folder.loaded()]
     else:
         logs = _scan_some(storage, folder, noted)
-    logs = sorted(swapped(logs), key=lambda each: each.file.base_offset)
+    logs = sorted(swapped(logs), key=lambda log: log.file.base_offset)
     known = read_topic_id(storage, f"{folder.path}/{METADATA}", faults) if METADATA in folder.names else None
     end = max((log.end_offset for log in logs), default=0)
     copy = Copy(
@@ -150,8 +150,8 @@ def load_copy(
 
 def _scan_some(storage: Storage, folder: PartitionFolder, noted: Sequence[tuple[int, int]]) -> list[ScannedLog]:
     """The logs without their checksums, and without the middle of large files if nothing is to be seen there."""
-    ends = {each.path: scan_ends(storage, each, noted) for each in folder.loaded() if _index_of(each) in folder.names}
-    logs = [ends.get(each.path) or scan(storage, each, check_crc=False) for each in folder.loaded()]
+    ends = {file.path: scan_ends(storage, file, noted) for file in folder.loaded() if _index_of(file) in folder.names}
+    logs = [ends.get(file.path) or scan(storage, file, check_crc=False) for file in folder.loaded()]
     # A transaction may continue in the next file. A gap between two files is explained by holes within the first.
     apart = any(before.end_offset != after.base_offset for before, after in pairwise(logs))
     if apart or any(log.events for log in logs):
@@ -188,7 +188,7 @@ def join(
     joined = Joined()
     chosen = furthest(copies)
     others = _agreeing(chosen, copies, joined)
-    watermarks = [each.high_watermark for each in (chosen, *others) if each.high_watermark is not None]
+    watermarks = [copy.high_watermark for copy in (chosen, *others) if copy.high_watermark is not None]
     watermark = max(watermarks, default=None)
     end = chosen.end
     if watermark is not None and watermark < end and not uncommitted_tail:
@@ -295,7 +295,7 @@ def _fill(storage: Storage, first: int, end: int, others: Sequence[Copy]) -> lis
 
 
 def _within_file(before: ScannedLog, after: ScannedLog | None) -> bool:
-    """Whether a hole is within one file, between sound batches. Only compaction makes such holes."""
+    """True if a hole is within one file, between sound batches. Only compaction makes such holes."""
     return after is not None and after.file.base_offset <= before.end_offset
 
 
@@ -333,23 +333,24 @@ def _aborted(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], decide: D
     """Transactions with an abort marker, and open ones that were not committed. Every open one is reported."""
     aborted, undecided = fold(logs)
     end = logs[-1].end_offset if logs else 0
-    for each in undecided:
-        first, who = each.first_offset, f"a transaction of producer {each.producer_id}"
+    for transaction in undecided:
+        first, who = transaction.first_offset, f"a transaction of producer {transaction.producer_id}"
         # If the log is cut, the marker may be after the cut.
-        marker = marker_after(chosen.logs, each.producer_id, end)
-        verdict = decide(each) if marker is None else _MARKED[marker]
+        marker = marker_after(chosen.logs, transaction.producer_id, end)
+        verdict = decide(transaction) if marker is None else _MARKED[marker]
         said = "was prepared" if marker is None else "is marked above"
         if verdict is Fate.COMMITTED:
             message = f"{who} {said} to commit, and has no marker in the log; its records from offset {first} on count"
         else:
-            aborted.append(AbortedTransaction(producer_id=each.producer_id, first_offset=first, last_offset=OFFSET_MAX))
+            producer_id = transaction.producer_id
+            aborted.append(AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=OFFSET_MAX))
             lost = "" if verdict is Fate.UNKNOWN else ", as it was not committed"
             message = (
                 f"{who} has no marker in the log; its records from offset {first} on count as aborted, up to offset "
                 f"{end - 1}{lost}"
             )
-        fatal = verdict is Fate.UNKNOWN
-        joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=first, fatal=fatal))
+        unknown = verdict is Fate.UNKNOWN
+        joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=first, fatal=unknown))
     return aborted
 
 
@@ -372,7 +373,7 @@ def _describe(
                 codec=tally.codec,
                 first_leader_epoch=log.epochs[0][0],
                 last_leader_epoch=log.epochs[-1][0],
-                aborted=_bounded(touching(aborted, log.base_offset, log.end_offset), log.end_offset),
+                aborted=touching(aborted, log.base_offset, log.end_offset),
                 reason="compacted",
                 details={
                     "position": log.position,
@@ -381,7 +382,3 @@ def _describe(
                 },
             )
         )
-
-
-def _bounded(aborted: Sequence[AbortedTransaction], end_offset: int) -> tuple[AbortedTransaction, ...]:
-    return tuple(replace(each, last_offset=min(each.last_offset, end_offset - 1)) for each in aborted)

@@ -89,7 +89,7 @@ def read_batches(
 
 
 def is_plain(headers: BatchHeaders, epochs: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-    """Whether each batch is complete, of no transaction, and of the leader epoch that is expected at its offset.
+    """Return a mask of the batches that are complete, of no transaction, and of the leader epoch expected there.
 
     `epochs` are those of the file with their first offsets, in order.
     """

@@ -84,7 +84,7 @@ class ScannedLog:
     """Producer id and epoch, offset, and what: the beginning of a transaction in this file, or its marker."""
     damage: LogDamage | None = None
     checked: bool = True
-    """Whether every checksum was verified."""
+    """True if every checksum was verified."""
     middle_read: bool = True
     """False: only the ends of the file were read (`scan_ends`), and timestamps and codec are unknown."""
     log_start: int | None = None
@@ -264,7 +264,7 @@ def _note_transactions(
 
 
 def _is_zero(storage: Storage, file: LogFile, position: int) -> bool:
-    """Whether only zeros follow: a log that its broker has preallocated."""
+    """True if only zeros follow: a log that its broker has preallocated."""
     for start in range(position, file.size, CHUNK_BYTES):
         part = storage.get_range(file.path, start, min(CHUNK_BYTES, file.size - start))
         if np.frombuffer(part, np.uint8).any():
@@ -374,7 +374,7 @@ def _sampled(storage: Storage, file: LogFile) -> BatchHeaders | None:
     rows = np.linspace(0, positions.size - 1, min(_SAMPLES, positions.size)).astype(np.int64)
     at = np.unique(np.append(np.int64(0), positions[rows]))
     ranges = [ByteRange(start=int(position), size=HEADER_BYTES) for position in at]
-    read = b"".join(bytes(each) for each in storage.get_ranges(file.path, ranges))
+    read = b"".join(bytes(part) for part in storage.get_ranges(file.path, ranges))
     return read_headers(read, at, np.full(at.size, HEADER_BYTES, np.int64))
 
 
@@ -394,7 +394,7 @@ def _assumed(file: LogFile, headers: BatchHeaders, noted: Sequence[tuple[int, in
     """The file up to the last of these headers, if nothing in them shows that it is not plain."""
     offsets = headers["base_offset"]
     first, last = int(offsets[0]), int(offsets[-1])
-    epochs = [(int(headers["leader_epoch"][0]), first), *(each for each in noted if first < each[1] < last)]
+    epochs = [(int(headers["leader_epoch"][0]), first), *(epoch for epoch in noted if first < epoch[1] < last)]
     if first != file.base_offset or (np.diff(offsets) <= 0).any() or not is_plain(headers, epochs).all():
         return None
     found = ScannedLog(file=file, checked=False, middle_read=False, stop=int(headers.position[-1]))

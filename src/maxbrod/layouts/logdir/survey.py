@@ -1,4 +1,4 @@
-"""What log directories hold. Every log is scanned, several at a time: nothing else shows where a crash has left it.
+"""The contents of log directories. Every log is scanned, several at a time: nothing else shows where a crash left it.
 
 Without checksums, the two ends of a large log are enough (`scan_ends`).
 
@@ -20,6 +20,7 @@ from maxbrod.layouts.logdir.format import (
     CLUSTER_METADATA,
     META,
     DirectoryTree,
+    PartitionFolder,
     arrange,
     read_cluster_id,
     read_directory_id,
@@ -55,23 +56,18 @@ def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) 
     gaps: list[ForeignGap] = []
     positions: dict[TopicPartition, int] = {}
     with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
-        folders = [*tree.metadata, *(each for found in tree.folders.values() for each in found)]
-        read = dict(
-            zip(
-                (folder.path for folder in folders),
-                pool.map(
-                    lambda each: load_copy(storage, each, notes, check_crc=check_crc or each.where.topic in _SMALL),
-                    folders,
-                ),
-                strict=True,
-            )
-        )
+        folders = [*tree.metadata, *(folder for found in tree.folders.values() for folder in found)]
+
+        def load(folder: PartitionFolder) -> tuple[Copy, list[Fault]]:
+            return load_copy(storage, folder, notes, check_crc=check_crc or folder.where.topic in _SMALL)
+
+        read = dict(zip((folder.path for folder in folders), pool.map(load, folders), strict=True))
     faults += [fault for _, found in read.values() for fault in found]
-    copies = {where: [read[each.path][0] for each in found] for where, found in tree.folders.items()}
-    image = read_metadata(storage, [read[each.path][0] for each in tree.metadata], faults)
+    copies = {where: [read[folder.path][0] for folder in found] for where, found in tree.folders.items()}
+    image = read_metadata(storage, [read[folder.path][0] for folder in tree.metadata], faults)
     topics = find_topics(copies, image, _directory_ids(storage, tree), faults)
     meant = {
-        where: [each for each in found if each.topic_id in {None, topics[where.topic].topic_id}]
+        where: [copy for copy in found if copy.topic_id in {None, topics[where.topic].topic_id}]
         for where, found in copies.items()
     }
     coordinators = _Coordinators(storage, meant, topics, faults)
@@ -130,7 +126,7 @@ class _Coordinators:
 
 def _cluster_id(storage: Storage, tree: DirectoryTree) -> str | None:
     found = {root: read_cluster_id(storage, f"{root}{META}") for root, names in tree.roots.items() if META in names}
-    ids = {each for each in found.values() if each is not None}
+    ids = {cluster_id for cluster_id in found.values() if cluster_id is not None}
     if len(ids) > 1:
         raise RefusedError(
             f"these directories belong to several clusters: {', '.join(sorted(ids))}",
@@ -172,15 +168,15 @@ def find_topics(
 
 def _choose(found: Sequence[Copy], known: str | None, faults: list[Fault]) -> str | None:
     """The id of a topic. Of two topics with one name, that in the metadata, otherwise the one written to last."""
-    named = [each for each in found if each.topic_id is not None]
-    newest = max(named, key=lambda each: each.folder.modified_ms, default=None)
+    named = [copy for copy in found if copy.topic_id is not None]
+    newest = max(named, key=lambda copy: copy.folder.modified_ms, default=None)
     chosen = None if newest is None else newest.topic_id
-    if known is not None and any(each.topic_id in {None, known} for each in found):
+    if known is not None and any(copy.topic_id in {None, known} for copy in found):
         chosen = known
-    for each in named:
-        if each.topic_id != chosen:
-            message = f"belongs to another topic of this name ({each.topic_id}) and is skipped"
-            faults.append(Fault(path=each.folder.path, message=message, fatal=False))
+    for copy in named:
+        if copy.topic_id != chosen:
+            message = f"belongs to another topic of this name ({copy.topic_id}) and is skipped"
+            faults.append(Fault(path=copy.folder.path, message=message, fatal=False))
     return chosen
 
 
@@ -205,12 +201,12 @@ def _strays(
 ) -> Iterator[Fault]:
     """Faults for folders that a broker would put aside. They are read here, because they may be needed."""
     for where, found in copies.items():
-        for each in found:
-            topic_id = each.topic_id
+        for copy in found:
+            topic_id = copy.topic_id
             if topic_id is None or topic_id in image.topics or topic_id != topics[where.topic].topic_id:
                 continue
             why = "the topic was deleted" if topic_id in image.removed else "the cluster's metadata does not know it"
-            yield Fault(path=each.folder.path, message=f"{why} ({topic_id}); it is read nevertheless", fatal=False)
+            yield Fault(path=copy.folder.path, message=f"{why} ({topic_id}); it is read nevertheless", fatal=False)
 
 
 def _missing(
@@ -230,7 +226,7 @@ def _missing(
             )
             (unwritten if whole else lost).append(partition)
     if lost:
-        brokers = sorted({each for partition in lost for each in image.partitions[topic_id][partition]})
+        brokers = sorted({broker for partition in lost for broker in image.partitions[topic_id][partition]})
         message = f"no directory has {_named(name, lost)}, which brokers {_listed(brokers)} held"
         yield Fault(path=f"{CLUSTER_METADATA}-0", message=message)
     if unwritten:

@@ -195,7 +195,7 @@ def read_assignments(directories: Iterable[Path]) -> Assignments | None:
     found = [image for image in map(_read, directories) if image is not None]
     if not found:
         return None
-    _, image = max(found, key=lambda each: each[0])
+    _, image = max(found, key=lambda one: one[0])
     names = image.names()
     defaults = image.cluster().defaults
     return Assignments(
@@ -216,6 +216,6 @@ def _read(directory: Path) -> tuple[int, MetadataImage] | None:
     faults: list[Fault] = []
     tree = arrange(storage.list(_FOLDER))
     notes = Notes(storage, tree, faults)
-    copies = [load_copy(storage, each, notes)[0] for each in tree.metadata]
+    copies = [load_copy(storage, folder, notes)[0] for folder in tree.metadata]
     image = read_metadata(storage, copies, faults)
     return None if image is None else (max(copy.end for copy in copies), image)

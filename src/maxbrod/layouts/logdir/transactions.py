@@ -1,4 +1,4 @@
-"""Which transactions of a partition were aborted: by the markers in its logs, and by `__transaction_state`.
+"""The aborted transactions of a partition: by the markers in its logs, and by `__transaction_state`.
 
 `__transaction_state` holds what coordinators had decided before they wrote the markers. A key is `version int16 ·
 transactional id`. A value begins with its version; version 1 is flexible. The last record of a producer names the
@@ -8,7 +8,7 @@ partitions of the transaction in progress, and its state.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -59,7 +59,7 @@ def fold(logs: Sequence[ScannedLog]) -> tuple[list[AbortedTransaction], list[Ope
         ended[producer_id] = offset + 1
         if kind == ABORTED:
             aborted.append(AbortedTransaction(producer_id=producer_id, first_offset=began, last_offset=offset))
-    return aborted, sorted(open_since.values(), key=lambda each: each.first_offset)
+    return aborted, sorted(open_since.values(), key=lambda transaction: transaction.first_offset)
 
 
 def marker_after(logs: Sequence[ScannedLog], producer_id: int, offset: int) -> int | None:
@@ -71,7 +71,12 @@ def marker_after(logs: Sequence[ScannedLog], producer_id: int, offset: int) -> i
 def touching(
     aborted: Sequence[AbortedTransaction], base_offset: int, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
-    return tuple(each for each in aborted if each.first_offset < end_offset and each.last_offset >= base_offset)
+    """Return the transactions that reach into a range, as far as they do."""
+    return tuple(
+        replace(one, last_offset=min(one.last_offset, end_offset - 1))
+        for one in aborted
+        if one.first_offset < end_offset and one.last_offset >= base_offset
+    )
 
 
 class Status(IntEnum):
@@ -81,7 +86,7 @@ class Status(IntEnum):
 
 
 class Fate(Enum):
-    """What becomes of a transaction."""
+    """The end of a transaction."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"

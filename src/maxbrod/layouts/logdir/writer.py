@@ -125,7 +125,7 @@ class LogWriter:
     def _note_undecided(self, aborted: Iterable[AbortedTransaction]) -> None:
         """Indexes aborted transactions whose markers are after the end: a log ends before the first open one."""
         undecided = self._transactions.undecided
-        known = {each.producer_id for each in aborted if each.last_offset >= self._end - 1}
+        known = {transaction.producer_id for transaction in aborted if transaction.last_offset >= self._end - 1}
         for producer_id in sorted(undecided.keys() & known, key=undecided.__getitem__):
             if self._segment is not None:
                 first, last = undecided[producer_id], self._end - 1
@@ -324,6 +324,6 @@ class SegmentIndexes:
         last["timestamp"], last["offset"] = self._highest, self._highest_at - self._base_offset
         files = {
             "index": b"".join(offset.tobytes() for offset in self._offsets),
-            "timeindex": b"".join(each.tobytes() for each in (*self._times, last)),
+            "timeindex": b"".join(entry.tobytes() for entry in (*self._times, last)),
         }
         return files | ({"txnindex": b"".join(self._aborted)} if self._aborted else {})
