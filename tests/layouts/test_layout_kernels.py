@@ -63,7 +63,7 @@ print(sorted(before))
 @pytest.mark.parametrize("name", COMPILED)
 def test_set_up_compiles_every_kernel_that_real_calls_use(name: str, tmp_path: Path) -> None:
     # With the cache that set-up has filled: a signature counts the same whether it was compiled or loaded.
-    command = [sys.executable, "-c", PROGRAM, name, str(tmp_path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", PROGRAM, name, str(tmp_path), str(Path(__file__).parent.parent)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "gather" in ran.stdout
@@ -74,7 +74,7 @@ def test_reading_and_writing_load_no_pandas(tmp_path: Path) -> None:
     """It would add half a second to the first batch of every worker. One process tries all layouts."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from reference import Record, write_batch\n"
+        "from support.plain_batches import Record, write_batch\n"
         "from maxbrod.batch.decode import decode\n"
         "from maxbrod.layouts.registry import layout_of\n"
         "from maxbrod.layouts.prepare import WHERE\n"
@@ -90,8 +90,8 @@ def test_reading_and_writing_load_no_pandas(tmp_path: Path) -> None:
         "    assert sum(b.num_rows for s in layout.survey(storage).segments for b in layout.read(storage, s)) == 1\n"
         "    assert 'pandas' not in sys.modules, name"
     )
-    reference = str(Path(__file__).parent.parent / "batch")
-    command = [sys.executable, "-c", code, str(tmp_path), reference, *COMPILED]
+    tests = str(Path(__file__).parent.parent)
+    command = [sys.executable, "-c", code, str(tmp_path), tests, *COMPILED]
     assert subprocess.run(command, check=False).returncode == 0
 
 

@@ -20,7 +20,7 @@ class CompactionLimits:
     bytes_max: int = 4 << 30
     delete: bool = True
     step_over: bool = False
-    """Whether to merge behind segments that are missing, too young or damaged."""
+    """True: merge behind segments that are missing, too young or damaged."""
 
     def __post_init__(self) -> None:
         for name, least, most in (

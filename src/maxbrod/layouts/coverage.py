@@ -51,7 +51,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is wrong with the segments of a tree as a whole."""
+    """The faults of the segments of a tree as a whole."""
 
     faults: tuple[Fault, ...]
     gaps: tuple[ForeignGap, ...]

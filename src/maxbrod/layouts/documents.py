@@ -31,7 +31,7 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether Kafka allows it as a topic's name, so that it is one part of a path and leads nowhere else."""
+    """True if Kafka allows it as a topic's name, so that it is one part of a path and leads nowhere else."""
     return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 

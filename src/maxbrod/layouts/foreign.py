@@ -58,7 +58,7 @@ class ForeignSegment:
     reason: str = "unrecorded"
     """Why it has fewer records than offsets, if so."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the layout itself needs to read the segment. JSON values."""
+    """Facts that the layout itself needs to read the segment. JSON values."""
 
 
 _DESCRIBED: Final = TypeAdapter(tuple[str, ForeignSegment])
@@ -86,7 +86,7 @@ class ForeignGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignTopic:
-    """What the archive knows of a topic besides its records. None: unknown."""
+    """A topic as the archive knows it, besides its records. None: unknown."""
 
     name: str
     partition_count: int | None = None
@@ -149,7 +149,7 @@ class Survey:
     faults: tuple[Fault, ...] = ()
     doubts: tuple[Doubt, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the layout itself needs to publish. JSON values."""
+    """Facts that the layout itself needs to publish. JSON values."""
 
     def of_partition(self, where: TopicPartition) -> PartitionSurvey:
         """Return the part that the writer of one partition needs."""
@@ -192,7 +192,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How a tree is written. None: the default of the tool."""
+    """Options for writing a tree. None: the default of the tool."""
 
     codec: str | None = None
     level: int | None = None
@@ -205,7 +205,7 @@ class WriteOptions:
     """Where the reading of the records began, to be asked when the first of them has come. No offset from there on that
     has no record ever had one. None: unknown."""
     asked_from: int | None = None
-    """Where it was to begin: if that is before `read_from`, the source had deleted the offsets in between."""
+    """The offset to begin with: if that is before `read_from`, the source had deleted the offsets in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +221,7 @@ class ClusterFacts:
     empty: tuple[TopicPartition, ...] = ()
     """Partitions that never had a record."""
     log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Where the source's logs ended when this was taken."""
+    """The ends of the source's logs when this was taken."""
     committed: bool = True
     """False: records of aborted transactions may be among those that are published."""
     taken_at_ms: int = 0
@@ -279,7 +279,7 @@ class Layout:
 
     name: str
     losses: Sequence[Loss]
-    """What is lost when records are written in this layout."""
+    """The parts of records that are lost when they are written in this layout."""
     detect: Callable[[Storage], bool]
     """True if the storage holds such an archive. Cheap: lists names, and reads a few bytes at most."""
     look: Callable[..., Survey]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Shape(Enum):
-    """How the tape stores occurrences of a node."""
+    """The form in which the tape stores occurrences of a node."""
 
     NUMBER = auto()
     REAL = auto()

@@ -53,7 +53,7 @@ class Facts:
 
 
 def is_published(storage: Storage, layout: str) -> bool:
-    """Whether the object exists and is of this layout: an archive of empty topics has nothing else."""
+    """True if the object exists and is of this layout: an archive of empty topics has nothing else."""
     try:
         return bool(strict_json.parse(storage.get(PATH))["layout"] == layout)
     except (ObjectNotFoundError, ValueError, KeyError, TypeError, CorruptDataError):

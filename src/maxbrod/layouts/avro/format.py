@@ -192,7 +192,7 @@ def check_options(options: WriteOptions) -> str:
 
 
 def is_seed(options: WriteOptions) -> bool:
-    """Whether files have exactly the schema of the tool's documentation."""
+    """True if files have exactly the schema of the tool's documentation."""
     return options.extra.get("schema") == "seed"
 
 

@@ -49,16 +49,16 @@ _TRIES: Final = 5
 
 
 class Stage(StrEnum):
-    """What the files of an instance are."""
+    """The state of the files of an instance."""
 
     WAITING = "waiting"
-    """Of a generation that is over, or none."""
+    """They are of a generation that is over, or there are none."""
     BUILDING = "building"
-    """Of a generation that has not reached the end of the log yet."""
+    """They are of a generation that has not reached the end of the log yet."""
     ACTIVE = "active"
-    """A complete generation, which is continued."""
+    """They are a complete generation, which is continued."""
     RETIRING = "retiring"
-    """A complete generation. The other instance has one as well, and goes on."""
+    """They are a complete generation. The other instance has one as well, and goes on."""
 
     @property
     def complete(self) -> bool:
@@ -83,7 +83,7 @@ class Instance:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The facts about the topic, the groups and the offsets of the files, as in `maxbrod.json`. {}: none yet."""
     turn: Mapping[str, Any] = field(default_factory=dict)
-    """What the instance itself must know after a restart."""
+    """The facts that the instance itself needs after a restart."""
 
     def decode_facts(self) -> Facts:
         return decode_facts(dict(self.facts)) if self.facts else Facts()
@@ -91,7 +91,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What a file says of its writer."""
+    """The writer of a file, as its header names it."""
 
     instance: str
     generation: int
@@ -216,7 +216,7 @@ FINGERPRINT: Final = bytes.fromhex("60ca86f8cd2aabcf")
 
 
 class Event(IntEnum):
-    """What the connector must do."""
+    """The request to a connector."""
 
     ACTIVATE = 0
     PASSIVATE = 1

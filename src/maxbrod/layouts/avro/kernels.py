@@ -340,7 +340,7 @@ def _length(ends, row):
 
 @njit(cache=True, nogil=True, inline="always")
 def _listed(header_ends, header_value_valid, text, row):
-    """Whether the map of headers would lose something: their order, one of them, a null, a key that is not UTF-8."""
+    """True if the map of headers would lose something: their order, one of them, a null, a key that is not UTF-8."""
     first = header_ends[row]
     last = header_ends[row + 1]
     return last - first > 1 or (last - first == 1 and not (header_value_valid[first] and text[first]))

@@ -228,7 +228,7 @@ class _Compiler:
         return whole
 
     def _finish(self, found: Node, members: dict[int, Node], branch: int) -> None:
-        """What the program does after a branch: nulls for all other branches."""
+        """Emit what follows a branch: nulls for all other branches."""
         chosen = members.get(branch)
         if chosen is None:
             nulls = [each.number for each in found.beside()]
@@ -332,7 +332,7 @@ class RecordProgram:
 
     code: NDArray[np.int64]
     slots: NDArray[np.int64]
-    """Where the kernel stores the occurrences of each node; -1: nowhere."""
+    """For each node the place where the kernel stores its occurrences; -1: nowhere."""
     header_null: NDArray[np.int64]
     """For the map and for the list: the null branch of a header value's union, -1 if it is not a union."""
 

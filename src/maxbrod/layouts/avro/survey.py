@@ -93,7 +93,7 @@ def survey(storage: Storage, instance: str | None = None) -> Survey:
 
 
 class _Choice:
-    """Which files count where instances of ours take turns. Of other topics, and of other tools, all do."""
+    """The files that count where instances of ours take turns. All files of other topics and other tools count."""
 
     def __init__(self, instances: Mapping[str, Instance], wanted: str | None) -> None:
         self._instances = instances

@@ -111,7 +111,7 @@ def plan_folder(
 
 class Plan(NamedTuple):
     runs: list[list[SegmentRange]]
-    """Which ranges of which segments to merge, one run per new segment."""
+    """The ranges of segments to merge, one run per new segment."""
     left: Counter[str]
     """The number of segments that are old enough and stay as they are, by reason."""
 
@@ -170,7 +170,7 @@ def _explainer(storage: Storage, objects: dict[SegmentName, ObjectInfo]) -> Call
     facts = cache(lambda: surveyed_facts(storage, []))
 
     def explains(name: SegmentName, at: int) -> bool:
-        """Whether the writer says, in its footer or its list, that no segment comes between `at` and this one."""
+        """True if the writer says, in its footer or its list, that no segment comes between `at` and this one."""
         try:
             follows = open_found(storage, name, objects[name]).footer.follows
         except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):

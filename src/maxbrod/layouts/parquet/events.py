@@ -24,7 +24,7 @@ class EventType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """How far a partition of a region was written to its destination: `offset` is that of the last record.
+    """The progress of a partition of a region at its destination: `offset` is that of the last record written.
 
     Its topic is compacted and keeps the last one for each key.
     """

@@ -163,7 +163,7 @@ _SHOWN_MAX: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What a segment says about itself."""
+    """The description of a segment in its own footer."""
 
     name: SegmentName
     """Its folder is not in the footer."""

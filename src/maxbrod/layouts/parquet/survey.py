@@ -215,7 +215,7 @@ def _segment(found: Found, part: SegmentRange) -> ForeignSegment:
 
 
 def _is_of(folder: str, region: str | None) -> bool:
-    """Whether the folder of a partition belongs to the chosen region."""
+    """True if the folder of a partition belongs to the chosen region."""
     return region is None or folder.split("/")[-3:-2] in ([], [region])
 
 

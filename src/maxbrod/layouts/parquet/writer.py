@@ -72,7 +72,7 @@ def write(
 
 
 def _before(options: WriteOptions, written_to: int | None) -> tuple[int | None, int | None]:
-    """What the footer of a segment says about the offsets before it: `follows` and `deleted`."""
+    """Return `follows` and `deleted` of a segment's footer, which tell about the offsets before it."""
     if options.read_from is None or written_to is not None:
         return None if options.read_from is None else written_to, None
     follows, asked = options.read_from(), options.asked_from
