@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.foreign_target import TargetRequest
-from maxbrod.backup.logdir import logdir_request
 from maxbrod.config import SparkConfig, StorageConfig
-from maxbrod.convert.run import Convert
+from maxbrod.convert.run import Convert, logdir_request
 from maxbrod.errors import MaxbrodError
 from maxbrod.table.read.counts import count_records
 from maxbrod.table.read.options import parse_options

@@ -18,7 +18,7 @@ from maxbrod.errors import AccessDeniedError, RefusedError
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.model import CLOCKS_APART_MS, now_ms
 from maxbrod.prune.plan import SegmentPolicy
-from maxbrod.prune.run import PruneReport, PruneRequest, prune_archive
+from maxbrod.prune.run import PruneRequest, prune_archive
 from maxbrod.prune.runs import RunPolicy
 from support.catalog_rows import run as run_row
 from support.clocks import set_clocks
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from maxbrod.archive.archive import Archive
+    from maxbrod.prune.report import PruneReport
     from support.archives import Place
 
 HOUR_MS: Final = 3600 * 1000

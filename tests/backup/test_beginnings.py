@@ -8,7 +8,7 @@ import pytest
 
 from backup.engine import back_up, config_of
 from maxbrod.archive.foreign_target import TargetRequest
-from maxbrod.backup import observing
+from maxbrod.backup import observation
 from maxbrod.backup import run as engine
 from maxbrod.backup.plan.items import Failure, FailureKind, Outcome, Task
 from maxbrod.cli.main import run
@@ -71,7 +71,7 @@ def test_a_partition_first_met_in_a_quiet_run_never_begins_later_than_there(
 
     with monkeypatch.context() as patched:
         patched.setattr(LogBoundsReader, "read", lambda *_, **__: {})
-        patched.setattr(observing, "list_offsets", without_a_leader)
+        patched.setattr(observation, "list_offsets", without_a_leader)
         assert back_up(config).exit_code == 3
     assert back_up(config).exit_code == 0
     ledger = Ledger()

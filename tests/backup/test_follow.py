@@ -10,7 +10,7 @@ import pytest
 from maxbrod.archive.archive import open_archive
 from maxbrod.backup import follow as following
 from maxbrod.backup.follow import Interval, follow
-from maxbrod.backup.plan.rolling import RollLimits, Waiting
+from maxbrod.backup.plan.roll_limits import RollLimits, RollSchedule
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import Config, KafkaConfig
@@ -159,7 +159,7 @@ class Looked:
     def hurry(self) -> None:
         pass
 
-    def run(self, *, waiting: Waiting | None, **_: bool) -> None:
+    def run(self, *, waiting: RollSchedule | None, **_: bool) -> None:
         self.everything.append(waiting is None)
         self._during()
 
@@ -170,7 +170,7 @@ def test_a_stop_reads_what_came_after_the_last_look(*, by_caller: bool, runs: li
     stop = threading.Event()
     looked: Any = Looked() if by_caller else Looked(during=stop.set)
     on_interval = (lambda _: stop.set()) if by_caller else (lambda _: None)
-    follow(Config(), stop=stop, on_interval=on_interval, opened=looked, waiting=Waiting(RollLimits(age_ms=1000)))
+    follow(Config(), stop=stop, on_interval=on_interval, opened=looked, waiting=RollSchedule(RollLimits(age_ms=1000)))
     assert looked.everything == runs
 
 

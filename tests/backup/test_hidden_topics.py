@@ -11,12 +11,12 @@ from uuid import uuid4
 import pytest
 
 from backup.engine import config_of, kinds
-from maxbrod.backup.choosing import open_backup
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.metrics import BackupMetrics, problem_of
-from maxbrod.backup.observing import ChosenTopics, choose_topics
+from maxbrod.backup.observation import ChosenTopics, choose_topics
 from maxbrod.backup.options import BackupOptions
 from maxbrod.backup.run import Backup
+from maxbrod.backup.variants import open_backup
 from maxbrod.config import Config, from_java_properties
 from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS, ClusterState, MissingState
 from maxbrod.replicate.egress import backup_config
@@ -202,10 +202,10 @@ def test_a_topic_that_becomes_hidden_keeps_its_recovery_point_and_is_not_gone(
     config = config_of(fenced, tmp_path / "archive", f"{prefix}-*")
     with Backup(config) as admin:
         assert admin.run().complete
-        before = dict(admin._known.recovery_points)
+        before = dict(admin._state.known.recovery_points)
     with Backup(as_dave(fenced, tmp_path / "archive", f"{prefix}-*")) as dave:
         report = dave.run()
-        points = dict(dave._known.recovery_points)
+        points = dict(dave._state.known.recovery_points)
     assert (report.exit_code, report.recovery_point_ms) == (3, None)
     assert "hidden" in kinds(report)
     assert points.keys() == before.keys()

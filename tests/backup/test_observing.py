@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from maxbrod.backup.observing import choose_topics
+from maxbrod.backup.observation import choose_topics
 from maxbrod.backup.options import BackupOptions
 from maxbrod.errors import UsageError
 

@@ -10,7 +10,7 @@ import pytest
 from backup.engine import back_up_while, config_of
 from maxbrod.archive.archive import open_native
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
-from maxbrod.backup import joint
+from maxbrod.backup import commits
 from maxbrod.backup.part import Part
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
@@ -144,7 +144,7 @@ def test_a_writer_whose_part_has_changed_begins_where_the_others_have_ended(conf
 def test_a_quiet_part_records_its_recovery_point_while_others_write(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joint, "_RECORD_POINTS_MS", 0)
+    monkeypatch.setattr(commits, "_RECORD_POINTS_MS", 0)
     with without_spark(), Backup(config, take_part=lambda: part(0)) as quiet:
         quiet.run()
         assert not quiet.run().committed, "nobody has written"

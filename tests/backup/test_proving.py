@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backup.plan.examples import PARTITION, TOPIC, TOPIC_ID, item, outcome, part
-from maxbrod.backup.observing import Observed
+from maxbrod.backup.observation import Observed
 from maxbrod.backup.plan.items import Failure, FailureKind, Task
 from maxbrod.backup.plan.starts import Earliest
 from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition
-from maxbrod.backup.proving import prove, still_to_read
+from maxbrod.backup.proof import prove, still_to_read
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.rows import Gap

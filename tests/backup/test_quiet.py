@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backup.engine import config_of
-from maxbrod.backup import observing
+from maxbrod.backup import observation
 from maxbrod.backup import run as engine
-from maxbrod.backup.observing import Observed
+from maxbrod.backup.observation import Observed
 from maxbrod.backup.plan import states
 from maxbrod.backup.plan.states import PartitionBackup, PartitionState
-from maxbrod.backup.quiet import quiet_run
 from maxbrod.backup.run import Backup
-from maxbrod.backup.run_state import BackupRun
+from maxbrod.backup.run_state import BackupRun, quiet_run
 from maxbrod.errors import UnavailableError
 from maxbrod.model import PartitionId
 from maxbrod.notices import Notice
@@ -46,10 +45,10 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(module, name, count)
 
-    counted(observing, "PartitionState")
+    counted(observation, "PartitionState")
     counted(states, "PartitionBackup")
-    counted(observing, "TopicPartition")
-    counted(observing, "PartitionId")
+    counted(observation, "TopicPartition")
+    counted(observation, "PartitionId")
     return found
 
 
@@ -76,12 +75,12 @@ def test_an_interval_without_news_builds_nothing_for_a_partition(
         if not report.committed:  # a group of another test may have come to rest
             break
     assert built == []
-    points = backup._known.recovery_points
+    points = backup._state.known.recovery_points
     assert len(points) == PARTITIONS
     assert {*points.values(), report.recovery_point_ms, backup.recovery_point_ms} == {report.started_at_ms}
     assert report.started_at_ms <= report.finished_at_ms
     assert (report.exit_code, report.records, report.topics[0].partitions) == (0, 0, PARTITIONS)
-    assert report.run_id == backup._run.run_id
+    assert report.run_id == backup._state.run.run_id
     assert backup.lags == {topic: 0}
 
 
@@ -114,7 +113,7 @@ def test_whatever_changes_after_quiet_intervals_is_archived(
     settle(backup)
     set_topic_config(cluster, topic, {"retention.ms": "123456789"})
     assert any(backup.run().committed for _ in range(20))
-    kept = next(each for each in backup._known.knowledge.cluster.topics if each.name == topic)  # type: ignore[union-attr]
+    kept = next(each for each in backup._state.known.knowledge.cluster.topics if each.name == topic)  # type: ignore[union-attr]
     assert dict(kept.configs or {})["retention.ms"] == "123456789"
 
 

@@ -12,7 +12,7 @@ from kafka.structs import OffsetAndMetadata
 from backup.engine import config_of
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.backup import archive_state, observing
+from maxbrod.backup import archive_state, observation
 from maxbrod.backup.run import Backup
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
@@ -112,7 +112,7 @@ def test_truncation_is_looked_for_again_only_after_an_election(
         asked.append([state.where.topic for state in states])  # type: ignore[attr-defined]
         return {}
 
-    monkeypatch.setattr(observing, "find_truncations", noted)
+    monkeypatch.setattr(observation, "find_truncations", noted)
     with without_spark(), Backup(config_of(cluster, tmp_path / "archive", topic)) as backup:
         backup.run()
         produce(cluster, topic, numbered(3))

@@ -9,10 +9,9 @@ import pytest
 from backup.engine import config_of
 from backup.test_generations import COMPACTED, write
 from maxbrod.archive.archive import open_archive
-from maxbrod.backup.choosing import open_backup
-from maxbrod.backup.coordinating import CoordinationTopic
 from maxbrod.backup.plan.turns import Mailbox
-from maxbrod.backup.turns import TurnsBackup
+from maxbrod.backup.turns import CoordinationTopic, TurnsBackup
+from maxbrod.backup.variants import open_backup
 from maxbrod.check.foreign import check_foreign
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import EXIT_REFUSED, RefusedError, UsageError

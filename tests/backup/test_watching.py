@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from maxbrod.backup import watching as module
-from maxbrod.backup.watching import BrokerWatch
+from maxbrod.backup import progress as module
+from maxbrod.backup.progress import BrokerWatch
 from maxbrod.config import KafkaConfig
 from maxbrod.kafka.state.cluster_state import Broker
 from maxbrod.kafka.wire.client import KafkaClient

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup import foreign as backing_up
-from maxbrod.backup.choosing import target_request
+from maxbrod.backup.variants import target_request
 from maxbrod.config import Config, SparkConfig, StorageConfig
 from maxbrod.convert import run as converting
 from support.sparkless import without_spark

@@ -15,7 +15,7 @@ from convert.engine import back_up_as, convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import foreign as backing_up
-from maxbrod.backup.choosing import target_request
+from maxbrod.backup.variants import target_request
 from maxbrod.convert.targets import NativeTarget
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_INCOMPLETE, StorageFullError
 from maxbrod.sandbox.topics import create_topic, recreate_topic
@@ -159,7 +159,7 @@ def test_a_backup_in_another_layout_tells_what_it_has_not_stored(cluster: Cluste
     Ledger().write(cluster, topic, 20)
     config = config_of(cluster, tmp_path / "binlog", topic)
     changed = config.model_copy(update={"layout": "binlog"})
-    full = StorageFullError("the disk is full").as_dict()
+    full = StorageFullError("the disk is full")
 
     def failing(*arguments: Any, **options: Any) -> list[Transferred]:
         return [replace(each, failure=full, segments=()) for each in run_here(*arguments, **options)]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from maxbrod.config import S3Config, StorageConfig
-from maxbrod.convert.sides import sides_of
+from maxbrod.convert.run import sides_of
 from maxbrod.errors import UsageError
 
 S3 = StorageConfig(s3=S3Config(endpoint="http://one:1", region="eu-1"), deadline_s=5)

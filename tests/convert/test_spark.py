@@ -9,7 +9,7 @@ from backup.test_runs import KEEP
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.surveyed import topic_id_for
-from maxbrod.backup.choosing import open_backup
+from maxbrod.backup.variants import open_backup
 from maxbrod.check.foreign import check_foreign
 from maxbrod.config import SparkConfig, StorageConfig
 from maxbrod.convert.run import Convert, ConvertRequest

@@ -23,7 +23,7 @@ from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import encode_state
 from maxbrod.model import GapReason, now_ms
 from maxbrod.prune.plan import SegmentPolicy
-from maxbrod.prune.run import PruneReport, PruneRequest, prune_archive
+from maxbrod.prune.run import PruneRequest, prune_archive
 from maxbrod.prune.runs import RunPolicy
 from support.archives import Place, commit_run
 from support.catalog_rows import run
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maxbrod.archive.archive import Archive
+    from maxbrod.prune.report import PruneReport
 
 
 def prune(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.prune.runs import PERIODS, RunFacts, RunPolicy, thin_runs
+from maxbrod.prune.runs import PERIODS, RunPolicy, RunToJudge, thin_runs
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -16,15 +16,15 @@ def ms(at: datetime) -> int:
     return int(at.timestamp() * 1000)
 
 
-def run(name: str, at: datetime, **changes: object) -> RunFacts:
-    return RunFacts(**{"run_id": name, "at_ms": ms(at), "point": True, **changes})  # type: ignore[arg-type]
+def run(name: str, at: datetime, **changes: object) -> RunToJudge:
+    return RunToJudge(**{"run_id": name, "at_ms": ms(at), "point": True, **changes})  # type: ignore[arg-type]
 
 
-def daily(count: int) -> list[RunFacts]:
+def daily(count: int) -> list[RunToJudge]:
     return [run(f"day-{number}", START + timedelta(days=number)) for number in range(count)]
 
 
-def kept(runs: list[RunFacts], policy: RunPolicy) -> list[str]:
+def kept(runs: list[RunToJudge], policy: RunPolicy) -> list[str]:
     return [each.run_id for each in thin_runs(runs, policy) if each.keep]
 
 

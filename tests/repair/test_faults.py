@@ -126,7 +126,7 @@ def test_a_commit_between_reading_and_publishing_makes_the_repair_refuse(
 ) -> None:
     running = history.open().catalog
     (Path(history.url) / ENTRY).unlink()
-    aside = "maxbrod.repair.rebuilding.keep_aside"
+    aside = "maxbrod.repair.rebuilt_catalog.keep_aside"
 
     def beaten(*_: object) -> int:
         from support.catalog_rows import run  # noqa: PLC0415
@@ -155,7 +155,7 @@ def test_an_object_that_is_deleted_while_others_are_read_makes_a_rebuild_refuse(
         pack.unlink()
         return 0
 
-    monkeypatch.setattr("maxbrod.repair.rebuilding.keep_aside", deleting)
+    monkeypatch.setattr("maxbrod.repair.rebuilt_catalog.keep_aside", deleting)
     with pytest.raises(RefusedError, match="deleted while the archive was read"):
         repaired(history.url)
     monkeypatch.undo()
@@ -185,7 +185,7 @@ def test_gc_deletes_nothing_that_a_rebuild_has_found(history: History, monkeypat
         met.append(refused.value.message)
         return 0
 
-    monkeypatch.setattr("maxbrod.repair.rebuilding.keep_aside", beside)
+    monkeypatch.setattr("maxbrod.repair.rebuilt_catalog.keep_aside", beside)
     repaired(history.url, rebuild=True)
     assert met
     rebuilt = history.state()
@@ -230,7 +230,7 @@ def test_an_object_that_is_deleted_while_the_new_catalog_is_put_in_place_is_said
         original(*arguments, **options)
         pack.unlink()
 
-    monkeypatch.setattr("maxbrod.repair.rebuilding.replace_catalog", deleting)
+    monkeypatch.setattr("maxbrod.repair.rebuilt_catalog.replace_catalog", deleting)
     with pytest.raises(CorruptDataError, match="deleted meanwhile"):
         repaired(history.url)
     monkeypatch.undo()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.backup.plan.mending import plan_mending
+from maxbrod.backup.plan.retries import plan_mending
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.cli.main import run as maxbrod

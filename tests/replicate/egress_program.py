@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from maxbrod.backup.run import Backup
+from maxbrod.backup.commits import Commits
 from maxbrod.config import Config
 from maxbrod.replicate.egress import follow_source
 from support.sparkless import without_spark
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from maxbrod.backup.follow import Interval
 
 _FLAG = Path(sys.argv[2])
-_record = Backup._record
+_record = Commits._record
 _stopped: list[str] = []
 
 
-def _stop_and_record(self: Backup, *arguments: Any) -> None:
-    if self._run.rows and _FLAG.exists():
+def _stop_and_record(self: Commits, *arguments: Any) -> None:
+    if self.state.run.rows and _FLAG.exists():
         _FLAG.unlink()
-        _stopped.append(self._run.run_id)
+        _stopped.append(self.state.run.run_id)
         os.kill(os.getpid(), signal.SIGSTOP)
     _record(self, *arguments)
 
@@ -44,7 +44,7 @@ def _tell(interval: Interval) -> None:
 
 def main() -> None:
     config = Config.model_validate(json.loads(sys.argv[1]))
-    with patch.object(Backup, "_record", _stop_and_record), without_spark():
+    with patch.object(Commits, "_record", _stop_and_record), without_spark():
         follow_source(config, stop=threading.Event(), on_interval=_tell)
 
 

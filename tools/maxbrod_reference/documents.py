@@ -181,7 +181,7 @@ DOCUMENTS: Final = (
     Document("compact", "The report of a compaction.", report="compact.report:CompactReport", computed=("exit_code",)),
     Document("repair", "The report of a repair.", report="repair.report:RepairReport", computed=("exit_code",)),
     Document("gc", "The garbage of an archive.", report="inspect.garbage:GarbageReport"),
-    Document("prune", "What goes, and why.", report="prune.run:PruneReport", fields=_CODE),
+    Document("prune", "What goes, and why.", report="prune.report:PruneReport", fields=_CODE),
     Document(
         "prune-undo",
         "What came back, with `--undo`.",

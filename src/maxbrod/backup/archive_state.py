@@ -1,4 +1,4 @@
-"""What the archive knows that the next run needs: how far each partition reaches, and what earlier runs recorded.
+"""The archive as the next run needs it: how far each partition reaches, and what earlier runs recorded.
 
 A frozen value, read from the catalog and the last snapshot when an archive is opened. Each step of a run returns
 a newer one. After an error it may be ahead of the catalog, or behind a commit whose answer was lost: it is read again.
@@ -32,7 +32,7 @@ _CHANGES_BYTES_MAX: Final = 8192
 
 
 class SnapshotRanges(Mapping[PartitionId, ArchivedRange]):
-    """How far each partition is archived, by a snapshot. A run makes values of its own partitions, not of all.
+    """The end of each partition, by a snapshot. A run makes values of its own partitions, not of all.
 
     `exact`: the snapshot says all that the rows would say; else where partitions end, and nothing about their rows.
     """
@@ -85,7 +85,7 @@ class SharedSnapshot:
     runs: tuple[Run, ...] = ()
 
     def changes_to(self, document: Mapping[str, Any]) -> list[Any] | None:
-        """How this document differs. None: it is to be an object of its own, because they differ much, or after a time.
+        """Return how this document differs. None: it becomes an object of its own: they differ much, or after a time.
 
         At an interval of a second most objects would be snapshots. A minute is what an archive that loses its catalog
         may lose of their number.
@@ -211,7 +211,7 @@ class ArchiveState:
         return [point for each, point in self.recovery_points.items() if names[each.topic_id] in chosen]
 
     def carried_beside(self, cluster: ClusterState) -> Carried:
-        """What the last snapshot knew and this cluster has lost."""
+        """Return what the last snapshot knew and this cluster has lost."""
         return NOTHING if self.knowledge is None else carry(self.knowledge, cluster, self.topics)
 
 
@@ -269,7 +269,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
 
 
 def _describes_rows(snapshot: Snapshot, run: Run, *, version: int) -> bool:
-    """Whether the snapshot says of every partition what the rows of this version would say."""
+    """True if the snapshot says of every partition what the rows of this version would say."""
     ends = snapshot.ends
     if run.commit != version or not isinstance(ends, PartitionNumbers):
         return False
@@ -302,7 +302,7 @@ def _partition_counts(cluster: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _may_hide_topics(cluster: Mapping[str, Any]) -> bool:
-    """Whether the cluster may have had topics that this user could not see: `topic X`, or any number of them."""
+    """True if the cluster may have had topics that this user could not see: `topic X`, or any number of them."""
     return any(gap["what"].startswith("topic") for gap in cluster.get("gaps", ()))
 
 

@@ -1,4 +1,4 @@
-"""What backups into any layout share: the request, a Kafka client and a Spark session that stay open between runs."""
+"""The base of backups into any layout: the request, a Kafka client and workers that stay open between runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class BackupBase:
         """Allow one more run after a stop, which reads everything to the end."""
         self.stop = self._client.stop = self._workers.stop = threading.Event()
 
-    def _rate_of_one(self, tasks: int) -> float | None:
-        """What each of these tasks may read in a second, of what the user allows all of them."""
-        rate = self._request.rate_bytes_per_s
-        return None if rate is None else rate / max(min(tasks, self._workers.parallelism), 1)
+
+def rate_of_one(rate: float | None, tasks: int, parallelism: int) -> float | None:
+    """The bytes that each of these tasks may read in a second, of what the user allows all of them."""
+    return None if rate is None else rate / max(min(tasks, parallelism), 1)

@@ -16,8 +16,8 @@ from maxbrod.errors import UsageError
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
 
 if TYPE_CHECKING:
-    from maxbrod.backup.choosing import AnyBackup
     from maxbrod.backup.follow import Interval
+    from maxbrod.backup.variants import AnyBackup
     from maxbrod.config import Config
 
 
@@ -57,8 +57,8 @@ def backup(call: Call[BackupOptions]) -> None:
 
 
 def _run_once(request: Config, *, quiet: bool, as_json: bool) -> None:
-    from maxbrod.backup.choosing import open_backup  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
     from maxbrod.backup.summary import print_notices, print_summary  # noqa: PLC0415
+    from maxbrod.backup.variants import open_backup  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
@@ -99,9 +99,9 @@ def _print_losses(work: AnyBackup, *, quiet: bool) -> None:
 
 
 def _follow(request: Config, *, quiet: bool, as_json: bool) -> None:
-    from maxbrod.backup.cli_following import IntervalPrinter  # noqa: PLC0415
     from maxbrod.backup.follow import follow  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
     from maxbrod.backup.metrics import BackupMetrics, problem_of  # noqa: PLC0415
+    from maxbrod.backup.summary import IntervalPrinter  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.metrics import exporting  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
@@ -149,11 +149,10 @@ def _back_up_logdirs(request: Config, *, quiet: bool, as_json: bool) -> None:
 
 def _convert(request: Config, source: str, *, quiet: bool, as_json: bool) -> None:
     from maxbrod.archive.foreign_target import TargetRequest  # noqa: PLC0415
-    from maxbrod.backup.logdir import logdir_request  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
     from maxbrod.convert.cli import print_report  # noqa: PLC0415
-    from maxbrod.convert.run import Convert  # noqa: PLC0415 - Arrow and Delta: not for `--help`
+    from maxbrod.convert.run import Convert, logdir_request  # noqa: PLC0415 - Arrow and Delta: not for `--help`
 
     plan = logdir_request(
         source,

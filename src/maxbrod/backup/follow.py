@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.backup.choosing import AnyBackup, open_backup
 from maxbrod.backup.notices import STOPPED
-from maxbrod.backup.plan.rolling import RollLimits, Waiting
+from maxbrod.backup.plan.roll_limits import RollLimits, RollSchedule
 from maxbrod.backup.report import BackupReport, add_up
+from maxbrod.backup.variants import AnyBackup, open_backup
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError
 from maxbrod.model import now_ms
 from maxbrod.notices import verdict_of, worst_exit_code
@@ -61,7 +61,7 @@ class Interval:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop ended it before it had read everything."""
+        """True if a stop ended it before it had read everything."""
         return self.report is not None and any(notice.kind == STOPPED for notice in self.report.notices)
 
     @property
@@ -100,7 +100,7 @@ def follow(
     on_progress: OnProgress = silent,
     session: Session | None = None,
     opened: AbstractContextManager[AnyBackup] | None = None,
-    waiting: Waiting | None = None,
+    waiting: RollSchedule | None = None,
 ) -> Interval:
     """Run until `stop` is set, and return the last interval. Errors that a retry cannot fix are raised.
 
@@ -125,21 +125,21 @@ def follow(
 
 
 def _told(interval: Interval, on_interval: Callable[[Interval], None], stop: threading.Event) -> bool:
-    """Whether `on_interval` has set `stop`."""
+    """True if `on_interval` has set `stop`."""
     before = stop.is_set()
     on_interval(interval)
     return not before and stop.is_set()
 
 
-def _waiting(request: BackupOptions) -> Waiting | None:
+def _waiting(request: BackupOptions) -> RollSchedule | None:
     if not request.roll_age:
         return None
-    return Waiting(
+    return RollSchedule(
         RollLimits(bytes=request.roll_bytes, records=request.roll_records, age_ms=round(request.roll_age * 1000))
     )
 
 
-def _attempt(backup: AnyBackup, last: Interval | None, waiting: Waiting | None) -> Interval:
+def _attempt(backup: AnyBackup, last: Interval | None, waiting: RollSchedule | None) -> Interval:
     started_at_ms = now_ms()
     report: BackupReport | None = None
     failed: MaxbrodError | None = None

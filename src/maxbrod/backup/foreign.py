@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.recovery import Reach, move_on, oldest
 from maxbrod.archive.surveyed import SurveyedCatalog, topic_id_for
-from maxbrod.backup.base import BackupBase
+from maxbrod.backup.base import BackupBase, rate_of_one
 from maxbrod.backup.notices import about, is_partial, stopped
-from maxbrod.backup.observing import Observed, choose_topics, observe
+from maxbrod.backup.observation import Observed, choose_topics, observe
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
 from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterable, Mapping, Sequence
 
-    from maxbrod.backup.plan.rolling import Waiting
+    from maxbrod.backup.plan.roll_limits import RollSchedule
     from maxbrod.config import Config
+    from maxbrod.errors import MaxbrodError
     from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.work.session import Session
 
@@ -48,7 +49,7 @@ _ELSEWHERE: Final = "back it up to another place: this layout cannot distinguish
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Progress:
-    """What a run has published so far, and what is left."""
+    """The offsets that a run has published so far, and those that are left."""
 
     left: Mapping[TopicPartition, Window]
     ends: Mapping[TopicPartition, int]
@@ -90,12 +91,14 @@ class ForeignBackup(BackupBase):
     def _open_target(self, request: TargetRequest) -> ForeignTarget:
         return ForeignTarget(self._archive_url, self._config.storage, request)
 
-    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+    def run(self, *, demand_topics: bool = True, waiting: RollSchedule | None = None) -> BackupReport:
         """Bring the archive up to date, except for partitions that `waiting` defers."""
         cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
         return self._back_up(cluster, demand_topics=demand_topics, waiting=waiting)
 
-    def _back_up(self, cluster: ClusterState, *, demand_topics: bool, waiting: Waiting | None = None) -> BackupReport:
+    def _back_up(
+        self, cluster: ClusterState, *, demand_topics: bool, waiting: RollSchedule | None = None
+    ) -> BackupReport:
         self.lags = None
         self._reached = None
         self.target.demand_acceptance()
@@ -174,7 +177,7 @@ class ForeignBackup(BackupBase):
         topics = tuple(topic for topic in cluster.topics if topic.name not in others)
         return replace(cluster, topics=topics, groups=groups)
 
-    def _plan(self, observed: Observed, waiting: Waiting | None) -> _Progress:
+    def _plan(self, observed: Observed, waiting: RollSchedule | None) -> _Progress:
         """The offsets of each partition to write."""
         plans: dict[TopicPartition, PartitionBackup] = {}
         notices = list(observed.notices)
@@ -226,7 +229,7 @@ class ForeignBackup(BackupBase):
         )
 
     def _read_up_to(self, where: TopicPartition, plan: PartitionBackup) -> int:
-        """How far the log is archived, with markers at its end: this process has read them, and there was no record."""
+        """Return how far the log is archived, with markers at its end: this process read them, without a record."""
         position, end = self._read.get(where, (-1, -1))
         return min(max(end, plan.start), plan.end) if plan.start == position else plan.start
 
@@ -234,7 +237,7 @@ class ForeignBackup(BackupBase):
         """Called when a run has planned, with how far each partition is archived."""
 
     def _begun(self, state: PartitionState) -> int | None:
-        """Where a partition without records begins; None if it has not begun, or if it is another topic now."""
+        """Return where a partition without records begins; None if it has not begun, or if it is another topic now."""
         known = self.target.topic_ids.get(state.topic) == state.topic_id
         return self.target.starts.get(state.where) if known else None
 
@@ -260,7 +263,10 @@ class ForeignBackup(BackupBase):
             tasks = spread(
                 [(each.bytes, self._item(where, each)) for where, each in wave.items()], self._workers.parallelism
             )
-            paced = replace(settings, rate_bytes_per_s=self._rate_of_one(len(tasks)))
+            paced = replace(
+                settings,
+                rate_bytes_per_s=rate_of_one(self._request.rate_bytes_per_s, len(tasks), self._workers.parallelism),
+            )
             done = executor.run(run_transfer_task, paced, tasks, name=run_id)
             progress, segments = self._after_wave(progress, done)
             lags = _lags(observed, progress.ends)
@@ -290,7 +296,7 @@ class ForeignBackup(BackupBase):
         return replace(facts, log_ends=log_ends)
 
     def _has_news(self, facts: ClusterFacts) -> bool:
-        """Whether to publish although nothing was written: for facts that have changed, or to say that none has."""
+        """True if facts are published without segments: for those that have changed, or to say that none has."""
         stale = now_ms() - self._published_at_ms >= _PUBLISH_EVERY_MS
         return stale or self._published != replace(facts, taken_at_ms=0)
 
@@ -397,12 +403,12 @@ def _lost(where: TopicPartition, first: int, end: int) -> Notice:
     return about(where, "retention", message, (first, end), hint=hint, exit_code=EXIT_INCOMPLETE)
 
 
-def _failed(where: TopicPartition, offset: int, failure: Mapping[str, Any]) -> Notice:
+def _failed(where: TopicPartition, offset: int, error: MaxbrodError) -> Notice:
     return about(
         where,
         FAILED,
-        failure.get("message", "it could not be read"),
+        error.message,
         (offset, offset),
-        hint=failure.get("hint"),
-        exit_code=failure.get("exit_code") or EXIT_FAILED,
+        hint=error.hint,
+        exit_code=error.exit_code or EXIT_FAILED,
     )

@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 from maxbrod.backup.notices import STORAGE
 from maxbrod.backup.plan.generations import (
     TOMBSTONES_MS,
+    GenerationPolicy,
+    GenerationShare,
     PartitionView,
-    Policy,
-    Share,
     TopicView,
     begin,
     bytes_left,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
     from maxbrod.backup.options import BackupOptions
     from maxbrod.backup.plan.states import PartitionBackup
-    from maxbrod.backup.proving import Proved
+    from maxbrod.backup.proof import Proved
     from maxbrod.kafka.state.cluster_state import ClusterState
 
 NOTICE = "generation"
@@ -102,7 +102,7 @@ class KnownGenerations:
         )
 
     def changes(self, archive: Archive, *, run_id: str, everything: bool) -> GenerationChanges:
-        """What the next commit changes; a switch only with the commit of the run's own row."""
+        """Return the changes of the next commit; a switch only with the commit of the run's own row."""
         if not self.pending:
             return GenerationChanges()
         by_number: dict[int, list[Segment | Gap]] = {}
@@ -139,13 +139,13 @@ class Switch:
     """The rows of the generations before, as far as the new ones do not share them."""
 
 
-def policy_of(request: BackupOptions) -> Policy | None:
+def policy_of(request: BackupOptions) -> GenerationPolicy | None:
     """None: topics are not read in generations."""
     every_s = parse_length(request.generation_every, request.layout_options)
     if every_s is None:
         return None
     interval_ms = round(request.every * 1000) if request.follow else None
-    return Policy(every_ms=round(every_s * 1000), interval_ms=interval_ms, bytes_max=request.generation_bytes)
+    return GenerationPolicy(every_ms=round(every_s * 1000), interval_ms=interval_ms, bytes_max=request.generation_bytes)
 
 
 def read_generations(archive: Archive) -> KnownGenerations:
@@ -186,7 +186,7 @@ def drop_and_begin(
     known: KnownGenerations,
     views: Mapping[str, TopicView],
     archive: Archive,
-    policy: Policy,
+    policy: GenerationPolicy,
     *,
     present: frozenset[str],
     now: int,
@@ -224,14 +224,16 @@ def drop_and_begin(
     return known, notices
 
 
-def choose_shares(known: KnownGenerations, views: Mapping[str, TopicView], policy: Policy, *, now: int) -> list[Share]:
-    """What this run reads, the oldest generations first."""
+def choose_shares(
+    known: KnownGenerations, views: Mapping[str, TopicView], policy: GenerationPolicy, *, now: int
+) -> list[GenerationShare]:
+    """Return the shares that this run reads, the oldest generations first."""
     building = [
         (topic.building, views[each])
         for each, topic in known.topics.items()
         if topic.building is not None and each in views
     ]
-    shares: list[Share] = []
+    shares: list[GenerationShare] = []
     room = policy.bytes_max
     for generation, view in sorted(building, key=lambda each: (each[0].began_at, each[1].topic_id)):
         if not view.left(generation):
@@ -243,8 +245,8 @@ def choose_shares(known: KnownGenerations, views: Mapping[str, TopicView], polic
     return shares
 
 
-def held_by(shares: Iterable[Share], known: KnownGenerations) -> dict[PartitionId, ArchivedRange]:
-    """What generations hold of the partitions that are read on."""
+def held_by(shares: Iterable[GenerationShare], known: KnownGenerations) -> dict[PartitionId, ArchivedRange]:
+    """Return what generations hold of the partitions that are read on."""
     found: dict[PartitionId, ArchivedRange] = {}
     for share in shares:
         plan = share.plan
@@ -386,7 +388,7 @@ def _boundaries(archive: Archive, topic_id: str) -> list[tuple[int, int, int]]:
 
 
 def _below(live: pa.Table, targets: Mapping[int, int]) -> pa.Array:
-    """Which rows the new generation replaces."""
+    """Return the rows that the new generation replaces."""
     partitions, ends = live["partition"].to_pylist(), live["end_offset"].to_numpy()
     limits = np.array([targets.get(partition, 0) for partition in partitions], np.int64)
     return pa.array(ends <= limits)

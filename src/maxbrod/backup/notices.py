@@ -130,7 +130,7 @@ def no_topics(*, any_topic: bool) -> Notice:
 
 
 def is_partial(notices: Iterable[Notice]) -> bool:
-    """Whether a run cannot know that it has archived every topic that it was to archive."""
+    """True if a run cannot know that it has archived every topic that it was to archive."""
     return any(notice.kind == HIDDEN and notice.exit_code for notice in notices)
 
 

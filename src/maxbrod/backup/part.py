@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maxbrod.backup.archive_state import ArchiveState
-    from maxbrod.backup.observing import ChosenTopics
+    from maxbrod.backup.observation import ChosenTopics
     from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.run_state import BackupRun
     from maxbrod.catalog.queries import ArchivedRange
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one writer backs up in one run."""
+    """The partitions that one writer backs up in one run."""
 
     claim: int
     """Commits are refused once the catalog's fence is above it."""

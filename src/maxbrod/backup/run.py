@@ -5,52 +5,47 @@ objects that no row names, and the next run starts where the catalog ends.
 
 Each step is a function over frozen values, and every step has its own module:
 
-    observing.observe      the cluster and the archive's end  → Observed: the state of every partition
+    observation.observe    the cluster and the archive's end  → Observed: the state of every partition
     plan/                  Observed                           → plans, ranges, tasks, waves
     truncation             what the archive holds of a log that was cut is replaced
-    job, task              a wave of tasks                    → Outcome for each range, from Spark's workers
-    proving                Outcomes                           → Proved: rows that cover every offset once, and notices
+    task                   a wave of tasks                    → Outcome for each range, from Spark's workers
+    proof                  Outcomes                           → Proved: rows that cover every offset once, and notices
     generations            compacted topics are read afresh beside all this, if that was asked for
-    Backup._commit         Proved rows                        → the catalog
+    commits                Proved rows                        → the catalog, beside other writers if there are some
 
-`Backup` only connects them. It keeps three values, which each step replaces: `ArchiveState` and `KnownGenerations`
-(what the archive knows, for any number of runs) and `BackupRun` (what this run has done). An error leaves them at the
-last step that succeeded.
+`Backup` only connects them. `BackupState` has the three values that each step replaces: `ArchiveState` and
+`KnownGenerations` (what the archive knows, for any number of runs) and `BackupRun` (what this run has done). An error
+leaves them at the last step that succeeded.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.archive import Archive, open_for_writing
-from maxbrod.archive.knowledge import RunKnowledge, encode_carried
 from maxbrod.archive.recovery import oldest
 from maxbrod.archive.selection import select_topics
-from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
-from maxbrod.backup.archive_state import ArchiveState, SharedSnapshot, StoredDocument, read_archive_state
+from maxbrod.backup.archive_state import ArchiveState, read_archive_state
+from maxbrod.backup.base import BackupBase
+from maxbrod.backup.commits import Commits, dropped, own_catalog
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
-from maxbrod.backup.joint import ATTEMPTS, PAUSE_S, JointBackup, dropped, own_catalog
 from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
-from maxbrod.backup.observing import ChosenTopics, Observations, Observed, choose_topics, observe
-from maxbrod.backup.plan.mending import plan_mending
+from maxbrod.backup.observation import ChosenTopics, Observations, Observed, choose_topics, observe
+from maxbrod.backup.part import PartOfTopics
+from maxbrod.backup.plan.retries import plan_mending
 from maxbrod.backup.plan.states import PartitionBackup, plan_partitions
 from maxbrod.backup.plan.tasks import Wave, plan_tasks
-from maxbrod.backup.proving import Proved, prove, prove_mended, prove_unread, still_to_read
-from maxbrod.backup.quiet import QuietRun, quiet_run
-from maxbrod.backup.run_state import BackupRun
-from maxbrod.backup.task import TaskSettings, run_backup_task
-from maxbrod.backup.truncation import apply_truncation, find_mixed
-from maxbrod.backup.watching import BrokerWatch, Meter
-from maxbrod.catalog.replaced import after_replacing
-from maxbrod.catalog.rows import Row, Run
+from maxbrod.backup.progress import Meter
+from maxbrod.backup.proof import prove_mended, prove_unread, still_to_read
+from maxbrod.backup.run_state import BackupRun, BackupState, QuietRun, quiet_run
+from maxbrod.backup.truncation import apply_truncation
+from maxbrod.backup.waves import WaveReader, advance_generations
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullError, UnavailableError
 from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.state.cluster_state import ClusterState, encode_state
 from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.kafka.format import Compression, SegmentLimits
+from maxbrod.layouts.kafka.format import Compression
 from maxbrod.model import MENDABLE, PartitionId, now_ms
 from maxbrod.notices import Notice, worst_exit_code
 from maxbrod.work.jobs import ON_SPARK
@@ -61,22 +56,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from maxbrod.backup.part import Part
-    from maxbrod.backup.plan.items import Outcome, Task
-    from maxbrod.backup.plan.rolling import Waiting
+    from maxbrod.backup.plan.roll_limits import RollSchedule
     from maxbrod.backup.report import BackupReport
-    from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.config import Config
-    from maxbrod.work.executor import TasksDone
+    from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.work.session import Session
 
     Plans = Mapping[PartitionId, PartitionBackup]
-    Held = Mapping[PartitionId, ArchivedRange]
 
 _ROUNDS_MAX: Final = 3
 """A topic that is recreated, or truncated, while it is read is planned again in the same run, this often at most."""
 
 
-class Backup(JointBackup):
+class Backup(BackupBase):
     """A backup into an archive of our own layout."""
 
     def __init__(
@@ -88,9 +80,26 @@ class Backup(JointBackup):
         stop: threading.Event | None = None,
         take_part: Callable[[], Part] | None = None,
     ) -> None:
-        super().__init__(config, session=session, on_progress=on_progress, stop=stop, take_part=take_part)
+        """`take_part`, if there may be several writers: what this one backs up in the next run."""
+        super().__init__(config, session=session, on_progress=on_progress, stop=stop)
         select_topics({}, self._request.topics, self._request.exclude, internal=True)  # refuses an invalid pattern
-        self._compression = Compression.parse(self._request.compression)
+        self._state = BackupState()
+        self._commits = Commits(
+            self._state,
+            self._archive_url,
+            look_again=self._look_again,
+            on_progress=on_progress,
+            take_part=take_part,
+        )
+        self._reader = WaveReader(
+            config=config,
+            kafka=self._kafka,
+            client=self._client,
+            workers=self._workers,
+            compression=Compression.parse(self._request.compression),
+            on_progress=on_progress,
+        )
+        self._narrowing = PartOfTopics()
         self._opened: Archive | None = None
         self._last: Archive | None = None
         """As it was opened last, also if it has to be read again."""
@@ -101,30 +110,31 @@ class Backup(JointBackup):
         self._quiet: QuietRun | None = None
         """The last run, if this one has observed the same."""
 
-    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+    def run(self, *, demand_topics: bool = True, waiting: RollSchedule | None = None) -> BackupReport:
         """Bring the archive up to date, except for partitions that `waiting` defers.
 
         UsageError if a named topic does not exist, unless `demand_topics` is false. After an error the next run reads
         the catalog again.
         """
-        self._run = BackupRun()
+        self._state.run = BackupRun()
         try:
-            self._begin_part()
+            if self._commits.begin_part():
+                self._forget_everything()
             return self._run_rounds(demand_topics=demand_topics, waiting=waiting)
         except BaseException as error:
             archive = self._opened
             self._forget(error)
             if isinstance(error, UnavailableError) and self.stop.is_set():
                 # The run was waiting for something when the stop came, and gave up waiting.
-                self._run = self._run.without_uncommitted().with_notices([stopped()])
-                return self._run.report(self._archive_url, -1, self.recovery_point_ms)
-            if isinstance(error, RefusedError) and archive is not None and self._is_overtaken(archive, error):
+                self._state.run = self._state.run.without_uncommitted().with_notices([stopped()])
+                return self._state.run.report(self._archive_url, -1, self.recovery_point_ms)
+            if isinstance(error, RefusedError) and archive is not None and self._commits.is_overtaken(archive, error):
                 raise dropped(archive, error) from error
             raise
         finally:
-            self.lags = self._run.lags() if self._quiet is None else self._quiet.lags
+            self.lags = self._state.run.lags() if self._quiet is None else self._quiet.lags
 
-    def _run_rounds(self, *, demand_topics: bool, waiting: Waiting | None) -> BackupReport:
+    def _run_rounds(self, *, demand_topics: bool, waiting: RollSchedule | None) -> BackupReport:
         """One round for all chosen topics, and further ones for topics that changed while they were read."""
         self._on_progress(Progress(phase="planning"))
         seen: list[tuple[ClusterState, ChosenTopics]] = []
@@ -139,36 +149,36 @@ class Backup(JointBackup):
             self._try_executors(seen[0][1])
 
         archive = self._archive(look_first)
-        if self._part is not None:
-            own_catalog(archive).claim = self._part.claim
-        self._note(*clock_behind(self._known.newest_run, self._run.started_at_ms))
+        if self._commits.part is not None:
+            own_catalog(archive).claim = self._commits.part.claim
+        self._state.note(*clock_behind(self._state.known.newest_run, self._state.run.started_at_ms))
         cluster, chosen = seen[0] if seen else look()
         compacted = {topic.topic_id for topic in cluster.topics if topic.compacted}
-        self._known = replace(self._known, compacted=self._known.compacted | compacted)
+        self._state.known = replace(self._state.known, compacted=self._state.known.compacted | compacted)
         again: frozenset[str] | None = None
         for _ in range(_ROUNDS_MAX):
             if again is not None:
                 chosen = self._choose(cluster, demand=False)
             others: frozenset[PartitionId] = frozenset()
-            if self._part is not None:
-                chosen, others = self._narrowing.narrow(chosen, self._part)
+            if self._commits.part is not None:
+                chosen, others = self._narrowing.narrow(chosen, self._commits.part)
             if again is None:
-                self._run = replace(self._run, present=chosen.present, others=others)
+                self._state.run = replace(self._state.run, present=chosen.present, others=others)
                 again = self._round(archive, chosen, waiting)
                 self._mend()
             else:
                 topics = {name: topic for name, topic in chosen.topics.items() if name in again}
                 again = self._round(archive, replace(chosen, topics=topics, notices=()), None)
-            if not again or self._run.interrupted:
+            if not again or self._state.run.interrupted:
                 break
-            self._commit(archive)
+            self._commits.commit(archive)
         else:
-            self._note(*map(never_still, sorted(again or ())))
-        if self._policy is not None and not self._run.interrupted:
-            self._advance_generations(archive, cluster, self._policy)
+            self._state.note(*map(never_still, sorted(again or ())))
+        if self._policy is not None and not self._state.run.interrupted:
+            advance_generations(self._state, self._commits, self._reader, archive, cluster, self._policy)
         return self._finish(archive, cluster)
 
-    def _round(self, archive: Archive, chosen: ChosenTopics, waiting: Waiting | None) -> frozenset[str]:
+    def _round(self, archive: Archive, chosen: ChosenTopics, waiting: RollSchedule | None) -> frozenset[str]:
         """Observe, plan, read, prove and commit the chosen topics; the last wave is left to the caller to commit.
 
         Returns the topics to plan again.
@@ -177,29 +187,29 @@ class Backup(JointBackup):
             self._client,
             archive.catalog,
             chosen,
-            held=self._known.held,
-            compacted=self._known.compacted,
+            held=self._state.known.held,
+            compacted=self._state.known.compacted,
             start=self._start,
             patience_s=self._config.patience,
             earlier=self._observations,
         )
-        self._note(*observed.notices)
-        self._observed = observed if not self._run.planned else None
+        self._state.note(*observed.notices)
+        self._observed = observed if not self._state.run.planned else None
         if self._quiet is not None and observed is self._quiet.observed:
-            self._run = self._quiet.again(self._run)
+            self._state.run = self._quiet.again(self._state.run)
             return frozenset()
         self._quiet = None
-        appeared = self._known.appeared(observed.states, divided=bool(self._run.others))
+        appeared = self._state.known.appeared(observed.states, divided=bool(self._state.run.others))
         plans = plan_partitions(
             observed.states, self._start, appeared=appeared, offsets_for_time=observed.offsets_for_time
         )
-        self._note(*_start_notes(plans))
+        self._state.note(*_start_notes(plans))
         self._apply_truncations(archive, plans)
-        self._known = self._known.with_partitions(plans)
-        self._run = self._run.with_plans(observed, plans, self._known.ends)
+        self._state.known = self._state.known.with_partitions(plans)
+        self._state.run = self._state.run.with_plans(observed, plans, self._state.known.ends)
         due = self._defer(plans, waiting)
         self._note_open_transactions(due)
-        self._accept(prove_unread(due, self._known.held, run_id=self._run.run_id))
+        self._state.accept(prove_unread(due, self._state.known.held, run_id=self._state.run.run_id))
         waves = plan_tasks(
             [plan.range for plan in due if not plan.idle],
             parallelism=self._workers.parallelism,
@@ -207,15 +217,18 @@ class Backup(JointBackup):
         )
         return self._read_waves(archive, waves)
 
-    def _note(self, *notices: Notice) -> None:
-        self._run = self._run.with_notices(notices)
-
     # Planning
 
     def _choose(self, cluster: ClusterState, *, demand: bool) -> ChosenTopics:
         return choose_topics(
             self._client, self._request, patience_s=self._config.patience, demand=demand, cluster=cluster
         )
+
+    def _look_again(self) -> tuple[ClusterState, frozenset[str]]:
+        """The cluster as it is now, and the ids of all its topics."""
+        cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
+        chosen = choose_topics(self._client, self._request, patience_s=self._config.patience, demand=False)
+        return cluster, chosen.present
 
     def _try_executors(self, chosen: ChosenTopics) -> None:
         """Test the workers of a Spark cluster, which may fail, before the first run creates the archive."""
@@ -234,11 +247,11 @@ class Backup(JointBackup):
                 single_writer=self._request.single_writer,
                 before_creating=before_creating,
             )
-            self._known = read_archive_state(opened, before=self._known)
-            self._generations = KnownGenerations() if self._policy is None else read_generations(opened)
+            self._state.known = read_archive_state(opened, before=self._state.known)
+            self._state.generations = KnownGenerations() if self._policy is None else read_generations(opened)
             self._opened = self._last = opened
-            if self.recovery_point_ms is None and not self._known.partial:
-                self.recovery_point_ms = oldest(self._known.recovery_points_of(self._choose_names))
+            if self.recovery_point_ms is None and not self._state.known.partial:
+                self.recovery_point_ms = oldest(self._state.known.recovery_points_of(self._choose_names))
         return self._opened
 
     def _forget(self, error: BaseException) -> None:
@@ -252,7 +265,7 @@ class Backup(JointBackup):
     def _forget_everything(self) -> None:
         self._opened = self._quiet = None
         self._observations.clear()
-        self._known = ArchiveState()
+        self._state.known = ArchiveState()
 
     def _choose_names(self, names: Mapping[str, bool]) -> tuple[str, ...]:
         return select_topics(names, self._request.topics, self._request.exclude, internal=self._request.internal).chosen
@@ -262,28 +275,34 @@ class Backup(JointBackup):
         cuts = {}
         for partition, plan in plans.items():
             if plan.truncated_at is not None:
-                cut = cuts[partition] = apply_truncation(archive, plan, plan.truncated_at, run_id=self._run.run_id)
-                self._run = replace(self._run, committed=self._run.committed or cut.superseded is None)
+                cut = cuts[partition] = apply_truncation(
+                    archive, plan, plan.truncated_at, run_id=self._state.run.run_id
+                )
+                self._state.run = replace(
+                    self._state.run, committed=self._state.run.committed or cut.superseded is None
+                )
         if not cuts:
             return
-        self._known = replace(
-            self._known.with_held({partition: cut.held for partition, cut in cuts.items()}),
+        self._state.known = replace(
+            self._state.known.with_held({partition: cut.held for partition, cut in cuts.items()}),
             revisions=archive.catalog.revisions(),
             mendable=tuple(archive.catalog.gaps(MENDABLE)),
         )
         superseded = {partition: cut.superseded for partition, cut in cuts.items() if cut.superseded is not None}
-        self._run = replace(self._run, superseded={**self._run.superseded, **superseded})
-        self._note(*(cut.notice for cut in cuts.values()))
+        self._state.run = replace(self._state.run, superseded={**self._state.run.superseded, **superseded})
+        self._state.note(*(cut.notice for cut in cuts.values()))
 
-    def _defer(self, plans: Plans, waiting: Waiting | None) -> list[PartitionBackup]:
+    def _defer(self, plans: Plans, waiting: RollSchedule | None) -> list[PartitionBackup]:
         """The plans to carry out now; the others wait until more has been written."""
         if waiting is None:
             return list(plans.values())
         # A new generation becomes active when the archive reaches the end of all partitions of its topic.
-        urgent = self._generations.caught_up()
+        urgent = self._state.generations.caught_up()
         may_wait = [plan for plan in plans.values() if plan.state.topic_id not in urgent]
-        due, deferred = waiting.choose(may_wait, now_ms=self._run.started_at_ms)
-        self._run = replace(self._run, deferred=self._run.deferred | {plan.state.id for plan in deferred})
+        due, deferred = waiting.choose(may_wait, now_ms=self._state.run.started_at_ms)
+        self._state.run = replace(
+            self._state.run, deferred=self._state.run.deferred | {plan.state.id for plan in deferred}
+        )
         return [*due, *(plan for plan in plans.values() if plan.state.topic_id in urgent)]
 
     def _note_open_transactions(self, plans: Sequence[PartitionBackup]) -> None:
@@ -298,8 +317,8 @@ class Backup(JointBackup):
             waiting[where].id: oldest(transaction.started_at_ms for transaction in transactions)
             for where, transactions in open_by_partition.items()
         }
-        self._run = replace(self._run, held_since_ms={**self._run.held_since_ms, **since})
-        self._note(
+        self._state.run = replace(self._state.run, held_since_ms={**self._state.run.held_since_ms, **since})
+        self._state.note(
             *(
                 held_back(waiting[where], transaction, now_ms=now_ms())
                 for where, transactions in open_by_partition.items()
@@ -316,236 +335,100 @@ class Backup(JointBackup):
         again: frozenset[str] = frozenset()
         for number, planned in enumerate(waves):
             if number:
-                self._commit(archive)
+                self._commits.commit(archive)
             if self.stop.is_set():
-                self._run = replace(self._run, interrupted=True)
+                self._state.run = replace(self._state.run, interrupted=True)
                 break
-            wave = still_to_read(planned, self._known.held, unreadable)
+            wave = still_to_read(planned, self._state.known.held, unreadable)
             if not wave:
                 meter.wave_done()
                 continue
-            proved = self._read_wave(wave, self._run.plans, self._known.held, meter)
-            self._accept(proved)
+            proved = self._reader.read(
+                self._state.run.run_id, wave, self._state.run.plans, self._state.known.held, meter
+            )
+            self._state.accept(proved)
             unreadable = unreadable.union(proved.stopped)
             again = again.union(proved.again)
         return again
 
-    def _read_wave(self, wave: Sequence[Task], plans: Plans, held: Held, meter: Meter) -> Proved:
-        watch = BrokerWatch(self._kafka, self._client.brokers, then=meter.tasks_done)
-        outcomes = self._run_tasks(wave, bytes_total=meter.bytes_total, on_done=watch.tasks_done)
-        # A log that was cut while it was read must not become one history: it is planned again.
-        mixed = find_mixed(self._client, held, outcomes, patience_s=self._config.patience)
-        outcomes = [outcome for outcome in outcomes if outcome.item.id not in mixed]
-        proved = prove(outcomes, plans, held, run_id=self._run.run_id)
-        meter.wave_done(outcomes)
-        return replace(
-            proved,
-            stopped=proved.stopped.union(mixed),
-            again=proved.again.union(plans[each].state.topic for each in mixed),
-        )
-
     def _mend(self) -> None:
         """Read offsets again that were damaged or unexplained in earlier runs: another replica may lead today."""
-        retries = plan_mending(self._known.mendable, self._run.plans)
-        if self._run.interrupted:
-            self._run = replace(self._run, suspect=self._run.suspect.union(retry.partition for retry in retries))
+        retries = plan_mending(self._state.known.mendable, self._state.run.plans)
+        if self._state.run.interrupted:
+            self._state.run = replace(
+                self._state.run, suspect=self._state.run.suspect.union(retry.partition for retry in retries)
+            )
             return
         waves = plan_tasks([retry.range for retry in retries], parallelism=self._workers.parallelism)
         total = sum(task.bytes_estimate for wave in waves for task in wave)
-        outcomes = [outcome for wave in waves for outcome in self._run_tasks(wave, bytes_total=total)]
-        self._accept(prove_mended(outcomes, retries, self._run.plans, run_id=self._run.run_id))
-
-    def _run_tasks(self, wave: Sequence[Task], *, bytes_total: int, on_done: TasksDone | None = None) -> list[Outcome]:
-        """Return the outcome of every range of a wave, which is one of several with `bytes_total` together."""
-        executor = self._workers.for_bytes(bytes_total)
-        tasks = [task.items for task in wave]
-        return executor.run(run_backup_task, self._settings(len(wave)), tasks, name=self._run.run_id, on_done=on_done)
-
-    def _accept(self, proved: Proved) -> None:
-        """Keep proved rows for the next commit."""
-        self._known = self._known.with_held(proved.held)
-        self._run = self._run.with_proved(proved)
-
-    def _settings(self, tasks: int) -> TaskSettings:
-        request = self._request
-        return TaskSettings(
-            run_id=self._run.run_id,
-            archive_url=self._archive_url,
-            kafka=self._kafka,
-            storage=self._config.storage,
-            compression=self._compression,
-            exact_timestamps=self._request.exact_timestamps,
-            limits=SegmentLimits(
-                bytes_max=request.segment_bytes or SegmentLimits().bytes_max, records_max=request.segment_records
-            ),
-            patience_s=self._config.patience,
-            rate_bytes_per_s=self._rate_of_one(tasks),
-        )
-
-    # Committing
-
-    def _commit(self, archive: Archive, row: Run | None = None) -> None:
-        """Commit all proved rows; with the run's own row at the end of the run."""
-        run, everything = self._run, row is not None
-        if not run.rows and not run.replaced and not self._generations.pending and row is None:
-            return
-        retired = self._to_retire(everything=everything)
-        switched = everything and self._generations.switch is not None
-        for attempt in range(ATTEMPTS):
-            try:
-                archive.catalog.commit(
-                    [*run.rows, *(() if row is None else (row,))],
-                    retired=retired,
-                    generations=self._generations.changes(archive, run_id=run.run_id, everything=everything),
-                )
-                break
-            except RefusedError:
-                # With the run's own row the snapshot must be made anew: see `_record_on_newest`.
-                if row is not None or attempt == ATTEMPTS - 1 or not self._may_catch_up(archive):
-                    raise
-            time.sleep(PAUSE_S * attempt)
-            self._catch_up(archive)
-        self._generations = self._generations.after_commit()
-        self._known = self._known.with_committed(run.rows, retired)
-        if switched:
-            # What a generation brings along was proved by earlier runs.
-            self._known = replace(self._known, mendable=tuple(archive.catalog.gaps(MENDABLE)))
-        self._run = run.after_commit(self._known.ends, everything=everything)
-
-    def _to_retire(self, *, everything: bool) -> list[Row]:
-        """The rows that the next commit retires; with those of a switch of generations if it is the run's last."""
-        switch = self._generations.switch if everything else None
-        return [*self._run.to_retire(everything=everything), *(() if switch is None else switch.retired)]
+        outcomes = [
+            outcome
+            for wave in waves
+            for outcome in self._reader.run_tasks(self._state.run.run_id, wave, bytes_total=total)
+        ]
+        self._state.accept(prove_mended(outcomes, retries, self._state.run.plans, run_id=self._state.run.run_id))
 
     def _finish(self, archive: Archive, cluster: ClusterState) -> BackupReport:
-        if self._run.interrupted:
-            self._note(stopped())
-        self._note(*not_captured(cluster, self._run.notices))
+        if self._state.run.interrupted:
+            self._state.note(stopped())
+        self._state.note(*not_captured(cluster, self._state.run.notices))
         quiet, news = self._quiet, self._has_news(archive, cluster)
         if not news:
             # Nothing will be written, which would fail if the archive were gone: "complete" is about what it holds.
             own_catalog(archive).demand_presence()
-        if quiet is not None and not worst_exit_code(self._run.notices) and not news:
+        if quiet is not None and not worst_exit_code(self._state.run.notices) and not news:
             return self._finish_quietly(archive, quiet)
         self._quiet = None
-        before = self._points_before()
-        reaches = self._run.reaches()
-        if news or self._run.behind(self._known.behind, reaches).keys() != self._known.behind.keys():
+        before = self._commits.points_before()
+        reaches = self._state.run.reaches()
+        if news or self._state.run.behind(self._state.known.behind, reaches).keys() != self._state.known.behind.keys():
             try:
-                before = self._record_on_newest(archive, cluster)
+                before = self._commits.record_on_newest(archive, cluster)
             except MaxbrodError as error:
                 if news and not self._reports(error):
                     raise
                 self._forget(error)
-                self._run = self._run.without_uncommitted()
-            reaches = self._run.reaches()
-        points = self._run.recovery_points(before, reaches)
-        self._known = replace(self._known, recovery_points=points, confirmed_at_ms=self._run.started_at_ms)
-        self.recovery_point_ms = self._run.recovery_point(points)
-        report = self._run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
-        if self._observed is not None and self._policy is None and not self._known.mendable:
-            self._quiet = quiet_run(self._observed, self._run, report, reaches, points)
+                self._state.run = self._state.run.without_uncommitted()
+            reaches = self._state.run.reaches()
+        points = self._state.run.recovery_points(before, reaches)
+        self._state.known = replace(
+            self._state.known, recovery_points=points, confirmed_at_ms=self._state.run.started_at_ms
+        )
+        self.recovery_point_ms = self._state.run.recovery_point(points)
+        report = self._state.run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
+        if self._observed is not None and self._policy is None and not self._state.known.mendable:
+            self._quiet = quiet_run(self._observed, self._state.run, report, reaches, points)
         return report
 
     def _finish_quietly(self, archive: Archive, quiet: QuietRun) -> BackupReport:
-        points = quiet.recovery_points(self._run)
-        self._known = replace(self._known, recovery_points=points, confirmed_at_ms=self._run.started_at_ms)
-        self.recovery_point_ms = self._run.started_at_ms
-        return quiet.report(self._run, archive.catalog.version)
-
-    def _record(
-        self, archive: Archive, cluster: ClusterState, before: Mapping[PartitionId, int | None], attempt: int
-    ) -> None:
-        """Commit the remaining rows together with the run's own row, which names a snapshot of the cluster."""
-        self._on_progress(Progress(phase="committing"))
-        run, known = self._run, self._known
-        # Snapshot and row describe the state after the commit that names them: only readers of that commit see them.
-        done = run.after_commit(known.ends, everything=True)
-        reaches = done.reaches()
-        points, behind = done.recovery_points(before, reaches), done.behind(known.behind, reaches)
-        point = done.recovery_point(points, with_others=True)
-        report = done.report(self._archive_url, archive.catalog.version + 1, point)
-        carried = known.carried_beside(cluster)
-        snapshot = Snapshot(
-            run_id=run.run_id,
-            taken_at_ms=run.started_at_ms,
-            cluster=encode_state(cluster),
-            ends=known.ends,
-            topics=known.topics,
-            recovery_points=points,
-            behind=behind,
-            carried=encode_carried(carried),
-            revisions=after_replacing(known.revisions, self._to_retire(everything=True)),
-            log_starts={
-                **{other: known.log_starts[other] for other in run.others if other in known.log_starts},
-                **{partition: plan.state.log_start for partition, plan in run.plans.items()},
-            },
-            firsts={partition: held.first_offset for partition, held in known.held.items()},
-            leader_epochs={partition: held.last_leader_epoch for partition, held in known.held.items()},
-            gaps=gaps_of(done.explained),
-            run=RunFacts(
-                started_at=run.started_at_ms,
-                finished_at=report.finished_at_ms,
-                statistics=report.statistics(),
-                commit=archive.catalog.version + 1,
-            ),
+        points = quiet.recovery_points(self._state.run)
+        self._state.known = replace(
+            self._state.known, recovery_points=points, confirmed_at_ms=self._state.run.started_at_ms
         )
-        shared, changes = self._put_snapshot(archive, snapshot, attempt)
-        row = Run(
-            run_id=run.run_id,
-            started_at=run.started_at_ms,
-            finished_at=report.finished_at_ms,
-            snapshot=shared.path,
-            snapshot_changes=changes,
-            statistics=report.statistics(),
-            written_at=now_ms(),
-        )
-        self._commit(archive, row)
-        if changes:
-            shared = replace(shared, runs=(*shared.runs, replace(row, commit=archive.catalog.version)))
-        self._known = replace(
-            self._known,
-            newest_run=row,
-            knowledge=RunKnowledge(run_id=run.run_id, cluster=cluster, carried=carried),
-            cluster=snapshot.cluster,
-            unrecorded=False,
-            behind=behind,
-            partial=run.partial,
-            shared=shared,
-            log_starts=snapshot.log_starts,
-        )
-        self._recorded_at_ms = run.started_at_ms
-
-    def _put_snapshot(self, archive: Archive, snapshot: Snapshot, attempt: int) -> tuple[SharedSnapshot, list[Any]]:
-        """Store the snapshot, or find how it differs from the last one that was stored, if that is little.
-
-        The snapshot is durable before the row that names it.
-        """
-        stored = StoredDocument(snapshot)
-        last = self._known.shared
-        changes = None if last is None else last.changes_to(stored.document)
-        if last is not None and changes is not None:
-            return last, changes
-        path = self._snapshot_path(attempt)
-        runs = () if last is None else last.encode_runs()
-        archive.storage.put(path, encode(replace(snapshot, runs=runs)))
-        return SharedSnapshot(path=path, stored=stored), []
+        self.recovery_point_ms = self._state.run.started_at_ms
+        return quiet.report(self._state.run, archive.catalog.version)
 
     def _has_news(self, archive: Archive, cluster: ClusterState) -> bool:
         """A run in which nothing changed writes nothing to the archive."""
-        run, known, part = self._run, self._known.knowledge, self._part
-        if run.rows or run.superseded or run.committed or self._known.unrecorded or self._generations.pending:
+        run, known, part = self._state.run, self._state.known.knowledge, self._commits.part
+        if (
+            run.rows
+            or run.superseded
+            or run.committed
+            or self._state.known.unrecorded
+            or self._state.generations.pending
+        ):
             return True
         if known is None:
             return True
         # One of several writers records changes of the cluster alone.
         changed = replace(cluster, taken_at_ms=known.cluster.taken_at_ms) != known.cluster
-        changed = changed or run.partial != self._known.partial
-        return (changed and (part is None or part.leads)) or self._are_points_outdated(archive)
+        changed = changed or run.partial != self._state.known.partial
+        return (changed and (part is None or part.leads)) or self._commits.are_points_outdated(archive)
 
     def _reports(self, error: MaxbrodError) -> bool:
-        """Whether the report says already that the archive cannot be written: that says more than the error."""
-        failed = worst_exit_code(self._run.notices) == EXIT_FAILED
+        """True if the report says already that the archive cannot be written: that says more than the error."""
+        failed = worst_exit_code(self._state.run.notices) == EXIT_FAILED
         return failed and isinstance(error, StorageFullError | UnavailableError)
 
 

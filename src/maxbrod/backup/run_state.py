@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from maxbrod.archive.recovery import Reach, behind, move_on, oldest
+from maxbrod.backup.archive_state import ArchiveState
+from maxbrod.backup.generations import KnownGenerations
 from maxbrod.backup.notices import STORAGE, is_partial
 from maxbrod.backup.report import BackupReport, TopicReport, add_up
 from maxbrod.catalog.rows import Gap, Row, Segment, new_run_id
@@ -19,14 +21,14 @@ from maxbrod.model import PartitionId, now_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from maxbrod.backup.observing import Observed
+    from maxbrod.backup.observation import Observed
     from maxbrod.backup.plan.states import PartitionBackup
-    from maxbrod.backup.proving import Proved
+    from maxbrod.backup.proof import Proved
     from maxbrod.notices import Notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class ArchivedTally:
     """The figures of rows, by topic id."""
 
     records: Counter[str] = field(default_factory=Counter)
@@ -35,7 +37,7 @@ class Tally:
     gaps: Mapping[str, Counter[str]] = field(default_factory=dict)
     objects: frozenset[str] = frozenset()
 
-    def plus(self, rows: Iterable[Segment | Gap]) -> Tally:
+    def plus(self, rows: Iterable[Segment | Gap]) -> ArchivedTally:
         records, stored, raw = Counter(self.records), Counter(self.bytes), Counter(self.raw_bytes)
         gaps = {topic_id: Counter(counts) for topic_id, counts in self.gaps.items()}
         paths = set()
@@ -47,7 +49,7 @@ class Tally:
             stored[row.topic_id] += row.bytes
             raw[row.topic_id] += row.raw_bytes
             paths.add(row.path)
-        return Tally(records=records, bytes=stored, raw_bytes=raw, gaps=gaps, objects=self.objects | paths)
+        return ArchivedTally(records=records, bytes=stored, raw_bytes=raw, gaps=gaps, objects=self.objects | paths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ class BackupRun:
     # Committed
     ends: Mapping[PartitionId, int] = field(default_factory=dict)
     """How far the catalog reaches for each planned partition."""
-    archived: Tally = field(default_factory=Tally)
+    archived: ArchivedTally = field(default_factory=ArchivedTally)
     explained: tuple[Gap, ...] = ()
     """The gaps among the committed rows: the run's snapshot lists them."""
     committed: bool = False
@@ -154,11 +156,11 @@ class BackupRun:
 
     @property
     def partial(self) -> bool:
-        """Whether the run cannot know that it has archived every topic that it was to archive."""
+        """True if the run cannot know that it has archived every topic that it was to archive."""
         return is_partial(self.notices)
 
     def reaches(self) -> dict[PartitionId, Reach]:
-        """How far the run has come with every partition that it chose."""
+        """Return how far the run has come with every partition that it chose."""
         grave = {
             (notice.topic, notice.partition) for notice in self.notices if notice.exit_code and notice.topic is not None
         }
@@ -212,7 +214,7 @@ class BackupRun:
         return {**kept, **behind(reaches)}
 
     def _may_be_there(self, partition: PartitionId) -> bool:
-        """Whether the cluster may have it: one that is hidden is not gone."""
+        """True if the cluster may have it: one that is hidden is not gone."""
         return self.partial or partition.topic_id in self.present
 
     def lags(self) -> dict[str, int | None] | None:
@@ -270,3 +272,87 @@ class BackupRun:
         for partition, plan in self.plans.items():
             lags[partition.topic_id] += max(plan.state.high_watermark - self.ends.get(partition, plan.first), 0)
         return {**lags, **dict.fromkeys(each.topic_id for each in self.unanswered)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuietRun:
+    """A run that found the archive complete and wrote nothing: if the next one observes the same, so does that.
+
+    Most intervals of a backup that follows are such. `observation.observe` then returns the same value as in the last
+    run, and everything that was derived from it holds again, except for the times.
+    """
+
+    observed: Observed
+    run: BackupRun
+    lags: Mapping[str, int | None] | None
+    _report: BackupReport
+    _other_points: Mapping[PartitionId, int | None]
+    """The recovery points of partitions that the run did not choose."""
+
+    def again(self, run: BackupRun) -> BackupRun:
+        """A run that has just observed the same, once it has planned."""
+        return replace(self.run, run_id=run.run_id, started_at_ms=run.started_at_ms, notices=run.notices)
+
+    def recovery_points(self, run: BackupRun) -> dict[PartitionId, int | None]:
+        """The recovery points after such a run: everything that it chose is archived as of its start."""
+        return {**self._other_points, **dict.fromkeys(self.run.plans, run.started_at_ms)}
+
+    def report(self, run: BackupRun, version: int) -> BackupReport:
+        return replace(
+            self._report,
+            run_id=run.run_id,
+            started_at_ms=run.started_at_ms,
+            finished_at_ms=now_ms(),
+            notices=run.notices,
+            version=version,
+            recovery_point_ms=run.started_at_ms,
+        )
+
+
+def quiet_run(
+    observed: Observed,
+    run: BackupRun,
+    report: BackupReport,
+    reaches: Mapping[PartitionId, Reach],
+    points: Mapping[PartitionId, int | None],
+) -> QuietRun | None:
+    """The run, if the next one would end the same with what it has observed; None if something is left to do.
+
+    `points` are the recovery points after the run. Damage and open transactions are looked at again in every run.
+    """
+    if run.committed or run.interrupted or report.exit_code or not run.plans:
+        return None
+    if not all(reach.complete and not reach.held_back and not reach.put_off for reach in reaches.values()):
+        return None
+    if any(plan.state.high_watermark > plan.state.end for plan in run.plans.values()):
+        return None
+    return QuietRun(
+        observed=observed,
+        run=run,
+        lags=run.lags(),
+        _report=report,
+        _other_points={each: point for each, point in points.items() if each not in run.plans},
+    )
+
+
+class BackupState:
+    """The three values that the steps of a run replace, so that each step sees what the last one has left.
+
+    An error leaves them at the last step that succeeded.
+    """
+
+    def __init__(self) -> None:
+        self.known = ArchiveState()
+        """What the archive knows, for any number of runs."""
+        self.generations = KnownGenerations()
+        """Also for any number of runs."""
+        self.run = BackupRun()
+        """What this run has done."""
+
+    def note(self, *notices: Notice) -> None:
+        self.run = self.run.with_notices(notices)
+
+    def accept(self, proved: Proved) -> None:
+        """Keep proved rows for the next commit."""
+        self.known = self.known.with_held(proved.held)
+        self.run = self.run.with_proved(proved)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from maxbrod.cli.output import out, print_line, table
+from maxbrod.cli.output import err, out, print_error, print_json_line, print_line, table
+from maxbrod.errors import EXIT_DONE
 from maxbrod.text import counted, human_bytes, human_time
 
 if TYPE_CHECKING:
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from maxbrod.backup.follow import Interval
     from maxbrod.backup.report import BackupReport, TopicReport
     from maxbrod.notices import Notice
+
 
 TOPICS_SHOWN_MAX: Final = 60
 NOTICES_SHOWN_MAX: Final = 10
@@ -104,7 +107,7 @@ def print_notice(notice: Notice, console: Console) -> None:
 
 def verdict(report: BackupReport) -> Text:
     if report.complete and report.nothing_selected:
-        return Text.assemble((report.verdict, "bold yellow"), ": no topic is there of those that were asked for")
+        return Text.assemble((report.verdict, "bold yellow"), ": no matching topic exists")
     if report.complete:
         text = ": every offset up to the end of this run is archived or explained"
         return Text.assemble((report.verdict, "bold green"), text)
@@ -115,3 +118,62 @@ def verdict(report: BackupReport) -> Text:
 
 def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
+
+
+class IntervalPrinter:
+    """Prints a line for each interval of `--follow`, and each new notice once. Call it with each one."""
+
+    def __init__(self, *, quiet: bool, as_json: bool) -> None:
+        self._quiet = quiet
+        self._as_json = as_json
+        self._printed: set[tuple[object, ...]] = set()
+
+    def __call__(self, interval: Interval) -> None:
+        if self._as_json:
+            # One line for each interval, so that the reader of a pipe need not wait for the end.
+            print_json_line(interval.as_dict())
+            return
+        if interval.error is not None:
+            print_error(interval.error, as_json=False)
+        self._print_new_notices(interval)
+        if not self._quiet:
+            out.print(interval_line(interval), soft_wrap=True)
+
+    def _print_new_notices(self, interval: Interval) -> None:
+        notices = () if interval.report is None else interval.report.notices
+        all_of_them = not self._quiet or (interval.report is not None and interval.report.nothing_selected)
+        for notice in notices:
+            if _key(notice) not in self._printed and (notice.exit_code or all_of_them):
+                print_notice(notice, err if self._quiet else out)
+        # A notice that disappears and comes back is new again.
+        if interval.report is not None:
+            self._printed = {_key(notice) for notice in notices}
+
+
+def interval_line(interval: Interval) -> Text:
+    when = human_time(interval.finished_at_ms)
+    took_s = (interval.finished_at_ms - interval.started_at_ms) / 1000
+    report = interval.report
+    done = ""
+    if report is not None:
+        done = f"{counted(report.records, 'record')}, {human_bytes(report.raw_bytes)} in {took_s:,.1f} s; "
+    if report is not None and report.of_partitions is not None:
+        mine = sum(topic.partitions for topic in report.topics)
+        done += f"{mine:,} of {counted(report.of_partitions, 'partition')}; "
+    word = f"failed, {interval.failures:,} in a row" if interval.failures else interval.verdict
+    return Text.assemble(
+        when,
+        f"  {done}lag {_lag(interval)}; recovery point {human_time(interval.recovery_point_ms) or 'none yet'}; ",
+        (word, "green" if interval.exit_code == EXIT_DONE else "bold red"),
+    )
+
+
+def _lag(interval: Interval) -> str:
+    """In offsets and in time, as far as known."""
+    offsets = "unknown" if interval.lag_offsets is None else counted(interval.lag_offsets, "offset")
+    return offsets if interval.lag_ms is None else f"{offsets}, {interval.lag_ms / 1000:,.0f} s"
+
+
+def _key(notice: Notice) -> tuple[object, ...]:
+    """Without the message, which may contain an age."""
+    return notice.kind, notice.topic, notice.partition, notice.first_offset, notice.exit_code

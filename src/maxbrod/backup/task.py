@@ -54,7 +54,7 @@ _GATHER_RANGES: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """What every task of a run needs besides its items. Contains secrets."""
+    """The settings that all tasks of a run share. Contains secrets."""
 
     run_id: str
     archive_url: str

@@ -76,7 +76,7 @@ def find_truncations(
 
 
 def truncated_at(archive_end: int, *, common_end: int | None, high_watermark: int) -> int | None:
-    """Where the log was cut below the end of the archive. `common_end` comes from `diverges_at`.
+    """Return where the log was cut below the end of the archive. `common_end` comes from `diverges_at`.
 
     Only without an epoch to compare does the high watermark decide.
     """
@@ -120,7 +120,7 @@ def _epochs(catalog: AnyCatalog, partition: PartitionId) -> list[tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """What the archive holds of a partition after its log was cut, and the notice about it."""
+    """The archive of a partition after its log was cut, and the notice about it."""
 
     held: ArchivedRange
     notice: Notice

@@ -7,14 +7,15 @@ know later is in the archive, so that runs may be minutes or days apart, and eac
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from maxbrod.archive.foreign_target import InstanceTarget
-from maxbrod.backup.coordinating import CoordinationTopic
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.backup.generations import NOTICE, tombstones_ms
 from maxbrod.backup.notices import HIDDEN
-from maxbrod.backup.observing import choose_topics
+from maxbrod.backup.observation import choose_topics
 from maxbrod.backup.plan.generations import parse_length
 from maxbrod.backup.plan.turns import (
     BACKING_UP,
@@ -23,46 +24,60 @@ from maxbrod.backup.plan.turns import (
     Action,
     Clear,
     Mailbox,
-    Phase,
-    Policy,
     Role,
     Send,
     Sight,
     Turn,
+    TurnsPhase,
+    TurnsPolicy,
     decide,
     decode_turn,
     first_turn,
     parse_interval,
 )
 from maxbrod.backup.report import BackupReport
+from maxbrod.batch.columns import RECORD_SCHEMA
+from maxbrod.batch.transactions import from_fetch
 from maxbrod.catalog.rows import new_run_id
-from maxbrod.errors import RefusedError, UsageError
+from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError, UsageError
+from maxbrod.kafka.admin.topics import NewTopic, create_topics
+from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
+from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.produce.appends import Feed, stamped
+from maxbrod.kafka.produce.producer import produce_all
+from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.state.capture import capture
+from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.avro.instances import Event, check_name
-from maxbrod.model import TopicPartition, now_ms
+from maxbrod.layouts.avro.instances import TOPIC, Event, check_name, decode_coordination, encode_coordination
+from maxbrod.layouts.visible_records import decode_committed
+from maxbrod.model import TimestampType, TopicPartition, now_ms
 from maxbrod.notices import Notice
 from maxbrod.work.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from maxbrod.archive.foreign_target import TargetRequest
-    from maxbrod.backup.plan.rolling import Waiting
+    from maxbrod.backup.plan.roll_limits import RollSchedule
     from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
+    from maxbrod.kafka.wire.metadata import Topic
+
 
 _BEHIND_MS: Final = 30_000
 """A generation has caught up when it has read everything that the log had this long ago or later."""
 _STEPS_MAX: Final = 50
 """A decision leads to the next one a few times. More would be a mistake of ours."""
 _WORDS: Final = {
-    Phase.WAITING: "is passive: it waits for its turn",
-    Phase.CLEARING: "begins generation {generation}: it deletes its files",
-    Phase.CATCHING_UP: "reads generation {generation} from the start of the log",
-    Phase.ACTIVE: "is active with generation {generation}",
-    Phase.RETIRING: "has been told that the other one is active",
-    Phase.LEAVING: "becomes passive: it deletes its files",
+    TurnsPhase.WAITING: "is passive: it waits for its turn",
+    TurnsPhase.CLEARING: "begins generation {generation}: it deletes its files",
+    TurnsPhase.CATCHING_UP: "reads generation {generation} from the start of the log",
+    TurnsPhase.ACTIVE: "is active with generation {generation}",
+    TurnsPhase.RETIRING: "has been told that the other one is active",
+    TurnsPhase.LEAVING: "becomes passive: it deletes its files",
 }
+
+_COMPACTED: Final = {"cleanup.policy": "compact"}
 
 
 class TurnsBackup(ForeignBackup):
@@ -70,7 +85,7 @@ class TurnsBackup(ForeignBackup):
 
     target: InstanceTarget
 
-    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+    def run(self, *, demand_topics: bool = True, waiting: RollSchedule | None = None) -> BackupReport:
         del waiting
         started_at_ms = now_ms()
         self._on_progress(Progress(phase="planning"))
@@ -89,7 +104,7 @@ class TurnsBackup(ForeignBackup):
         if self._turn.phase not in BACKING_UP:
             return self._idle(started_at_ms, [*notices, *self._notices(topic, before)])
         report = self._back_up(cluster, demand_topics=demand_topics)
-        while self._turn.phase is Phase.CATCHING_UP and self._reached is not None:
+        while self._turn.phase is TurnsPhase.CATCHING_UP and self._reached is not None:
             if report.finished_at_ms - report.started_at_ms <= _BEHIND_MS:
                 self._settle(topic, caught_up=self._reached)
                 break
@@ -103,7 +118,7 @@ class TurnsBackup(ForeignBackup):
         own, other = (each.instance(options.generation_name) for each in (role, role.other))
         check_name(own)
         length_s = parse_length(options.generation_every, options.layout_options)
-        self._policy = Policy(
+        self._policy = TurnsPolicy(
             role=role,
             own=own,
             other=other,
@@ -112,7 +127,7 @@ class TurnsBackup(ForeignBackup):
             interval_offsets=parse_interval(options.layout_options),
         )
         self._claimed = False
-        self._turn = Turn(phase=Phase.WAITING)
+        self._turn = Turn(phase=TurnsPhase.WAITING)
         self._coordination = CoordinationTopic(self._client, Mailbox(), patience_s=self._config.patience)
         if options.start != "earliest":
             raise UsageError("--generation-role reads a topic from its start: --start does not apply")
@@ -148,7 +163,7 @@ class TurnsBackup(ForeignBackup):
             self._turn = decode_turn(self.target.document.turn)
         else:
             first = first_turn(self._policy.role, now_ms=now_ms())
-            if first.phase is not Phase.WAITING and self.target.has_files_of_others():
+            if first.phase is not TurnsPhase.WAITING and self.target.has_files_of_others():
                 raise RefusedError(
                     f"there are files of {self._policy.own} already, and they would be deleted",
                     operation="take turns",
@@ -173,7 +188,7 @@ class TurnsBackup(ForeignBackup):
         self._coordination.look()
         mail = self._coordination.mail
         other = self.target.look_at_other()
-        told = self._turn.phase in {Phase.RETIRING, Phase.LEAVING}
+        told = self._turn.phase in {TurnsPhase.RETIRING, TurnsPhase.LEAVING}
         return Sight(
             now_ms=now_ms(),
             partitions=range(topic.partition_count),
@@ -206,12 +221,12 @@ class TurnsBackup(ForeignBackup):
         )
         self._turn = turn
 
-    def _notices(self, topic: TopicState, before: Phase) -> list[Notice]:
+    def _notices(self, topic: TopicState, before: TurnsPhase) -> list[Notice]:
         turn, policy = self._turn, self._policy
         changed = "" if turn.phase is before else f", after it was {before}"
         message = f"{policy.own} {_WORDS[turn.phase].format(generation=turn.generation)}{changed}"
         notices = [Notice(kind=NOTICE, message=message, topic=topic.name)]
-        if turn.announced and turn.phase is Phase.ACTIVE:
+        if turn.announced and turn.phase is TurnsPhase.ACTIVE:
             unread = self._coordination.mail.to(policy.other, policy.topic, Event.ACTIVATE)
             what = "has not read that it should take over" if unread else "has not said yet that it has caught up"
             notices.append(
@@ -253,3 +268,107 @@ def _joined(first: BackupReport, second: BackupReport) -> BackupReport:
         for topic in second.topics
     )
     return replace(second, topics=topics, objects=first.objects + second.objects, committed=True)
+
+
+class CoordinationTopic:
+    """The coordination topic of two instances that take turns.
+
+    `mail` holds the messages that were not acknowledged when `look` was last called.
+    """
+
+    def __init__(self, client: KafkaClient, mail: Mailbox, *, patience_s: float) -> None:
+        self.mail = mail
+        self._client = client
+        self._patience_s = patience_s
+        self._read_to: dict[TopicPartition, int] = {}
+
+    def look(self) -> None:
+        """Read what was written since the last time. The topic is created if it is missing."""
+        places = [TopicPartition(topic=TOPIC, partition=partition) for partition in sorted(self._topic().partitions)]
+        ends = list_offsets(self._client, dict.fromkeys(places, LATEST), read_committed=True, deadline=self._deadline())
+        starts = list_offsets(self._client, dict.fromkeys(places, EARLIEST), deadline=self._deadline())
+        for where in places:
+            end, read_to = ends[where].offset, self._read_to.get(where, 0)
+            # A log that has become shorter was created again.
+            first = max(read_to if read_to <= end else 0, starts[where].offset)
+            for key, value in self._records(where, first, end):
+                self._read(key, value)
+            self._read_to[where] = end
+
+    def _read(self, key: bytes | None, value: bytes | None) -> None:
+        if key is None:
+            return
+        try:
+            self.mail.read(key.decode(), None if value is None else decode_coordination(value))
+        except (UnicodeDecodeError, CorruptDataError, UnsupportedFormatError):
+            # Not one of the messages that two instances exchange: the original ignores what it does not look for.
+            return
+
+    def _records(self, where: TopicPartition, first: int, end: int) -> Iterator[tuple[bytes | None, bytes | None]]:
+        for chunk in read_range(self._client, where, first, end, patience_s=self._patience_s):
+            aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted) if len(chunk.headers) else ()
+            for batch in decode_committed(chunk.data, chunk.headers, aborted, columns=["offset", "key", "value"]):
+                offsets, keys, values = (batch.column(name).to_pylist() for name in ("offset", "key", "value"))
+                yield from (
+                    (key, value)
+                    for offset, key, value in zip(offsets, keys, values, strict=True)
+                    if first <= offset < end
+                )
+
+    def send(self, messages: Sequence[Send]) -> None:
+        """Returns when all replicas have them."""
+        from maxbrod.batch.encode import encode  # noqa: PLC0415 - numba
+        from maxbrod.batch.hashes import partition_for  # noqa: PLC0415
+        from maxbrod.batch.headers import walk  # noqa: PLC0415
+
+        topic = self._topic()
+        keys = [message.key.encode() for message in messages]
+        values = [None if message.message is None else encode_coordination(message.message) for message in messages]
+        # As the original's producer places them: messages of one key stay in order.
+        places = partition_for(pa.array(keys, pa.binary()), len(topic.partitions), null_partition=0)
+        identity = new_producer_id(self._client, deadline=self._deadline())
+        feeds = []
+        for partition in sorted(set(places.tolist())):
+            rows = [at for at, each in enumerate(places.tolist()) if each == partition]
+            data = encode(_records_of([keys[at] for at in rows], [values[at] for at in rows]))
+            batches = stamped(data, walk(data), identity, first_sequence=0)
+            where = TopicPartition(topic=TOPIC, partition=partition)
+            feeds.append(Feed(where=where, topic_id=topic.topic_id, first_offset=None, appends=batches))
+        for _ in produce_all(self._client, feeds, patience_s=self._patience_s):
+            pass
+
+    def _topic(self) -> Topic:
+        found = self._client.metadata([TOPIC], deadline=self._deadline()).topics.get(TOPIC)
+        if found is not None:
+            return found
+        new = NewTopic(name=TOPIC, partitions=1, configs=_COMPACTED)
+        outcome = create_topics(self._client, [new], deadline=self._deadline())[TOPIC]
+        if not outcome.done:
+            raise RefusedError(
+                f"the topic could not be created: {outcome.reason}",
+                operation="take turns",
+                object_name=TOPIC,
+                hint="create it with one partition and cleanup.policy=compact",
+            )
+
+        def once(limit: Deadline) -> Topic:
+            created = self._client.metadata([TOPIC], deadline=limit).topics.get(TOPIC)
+            if created is None or any(partition.leader is None for partition in created.partitions.values()):
+                raise UnavailableError("the topic has no leader yet", object_name=TOPIC)
+            return created
+
+        return retry(once, deadline=self._deadline(), what="a leader of the topic")
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._patience_s)
+
+
+def _records_of(keys: Sequence[bytes], values: Sequence[bytes | None]) -> pa.RecordBatch:
+    count = len(keys)
+    numbers = {"timestamp_ms": now_ms(), "timestamp_type": int(TimestampType.CREATE), "leader_epoch": -1}
+    numbers |= {"producer_id": -1, "producer_epoch": -1, "sequence": -1, "transactional": False, "control": False}
+    columns: dict[str, list[Any]] = {name: [value] * count for name, value in numbers.items()}
+    columns |= {"offset": list(range(count)), "key": list(keys), "value": list(values), "headers": [[]] * count}
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[each.name], each.type) for each in RECORD_SCHEMA], schema=RECORD_SCHEMA
+    )

@@ -133,7 +133,7 @@ def _repair(opened: Archive, *, yes: bool, quiet: bool) -> None:
 def _accept_missing(opened: Archive, *, yes: bool, quiet: bool) -> None:
     """Objects that are gone become gaps, if the user agrees: their records are lost."""
     from maxbrod.archive.archive import open_for_writing  # noqa: PLC0415 - as above
-    from maxbrod.check.repairing import accept_missing, find_missing  # noqa: PLC0415
+    from maxbrod.check.missing import accept_missing, find_missing  # noqa: PLC0415
 
     missing = find_missing(opened)
     objects = missing.objects

@@ -18,10 +18,11 @@ import pyarrow as pa
 from maxbrod.archive.selection import select_names
 from maxbrod.cache import cache_dir
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.check.job import SliceProblem, verify_slices
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
 from maxbrod.errors import UsageError
+from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.private_files import make_private, opened
+from maxbrod.storage.stores import open_storage
 from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.progress import OnProgress, Progress, silent
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from maxbrod.config import SparkConfig
     from maxbrod.layouts.kafka.format import Slice
     from maxbrod.work.session import Session
+
 
 WAVE_BYTES: Final = 8 << 30
 _TASK_BYTES: Final = 256 << 20
@@ -269,3 +271,24 @@ class SoundSlices:
         """Delete the file; returns the slices known now, which are none."""
         self.file.unlink(missing_ok=True)
         return set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceProblem:
+    """A damaged slice, or one over a limit. `number` is its index in the list that was given."""
+
+    number: int
+    offset: int
+    message: str
+    limit: bool = False
+    """It is sound, but larger than what is looked into."""
+
+
+def verify_slices(place: Place, slices: Sequence[tuple[int, Slice]]) -> list[SliceProblem]:
+    """Verify numbered slices. A storage error ends the job: a slice that was not read may be sound or damaged."""
+    storage = open_storage(place.url, place.storage)
+    return [
+        SliceProblem(number=number, offset=problem.offset, message=problem.message, limit=problem.limit)
+        for number, stored in slices
+        for problem in verify_slice(storage, stored)
+    ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from maxbrod.archive.surveyed import partitions_without_records
-from maxbrod.check.job import check_segments
+from maxbrod.batch.columns import number_column
 from maxbrod.check.problems import Verdict
-from maxbrod.errors import UsageError
-from maxbrod.layouts.foreign import describe
+from maxbrod.errors import BatchLimitError, MaxbrodError, UsageError
+from maxbrod.layouts.foreign import Fault, ForeignSegment, describe, described
 from maxbrod.layouts.registry import layout_of, repair_of
 from maxbrod.model import GapReason
 from maxbrod.storage.stores import open_storage
@@ -20,9 +22,12 @@ from maxbrod.work.reach import Place
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from maxbrod.archive.archive import Archive
     from maxbrod.config import SparkConfig
-    from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap
+    from maxbrod.layouts.foreign import Doubt, ForeignGap
+    from maxbrod.storage.interface import Storage
     from maxbrod.work.session import Session
 
 _TASKS_PER_CORE = 4
@@ -119,3 +124,34 @@ def repair_foreign(archive: Archive) -> list[Fault]:
     if archive.survey is None:
         raise UsageError("this archive is in our own layout", object_name=archive.url)
     return repair_of(archive.survey.layout)(open_storage(archive.url, archive.options))
+
+
+def check_segments(place: Place, segments: Sequence[str]) -> list[Fault]:
+    """Read segments of another layout: every record, every checksum. `foreign.describe` makes their descriptions."""
+    storage = open_storage(place.url, place.storage)
+    faults = [_check_segment(storage, *described(details)) for details in segments]
+    return [fault for fault in faults if fault is not None]
+
+
+def _check_segment(storage: Storage, layout: str, segment: ForeignSegment) -> Fault | None:
+    records, last = 0, segment.base_offset - 1
+    try:
+        for batch in layout_of(layout).read(storage, segment, columns=["offset"]):
+            offsets = number_column(batch.column(0))
+            wrong = np.flatnonzero(np.diff(offsets, prepend=np.int64(last)) <= 0)
+            if wrong.size:
+                return Fault(path=segment.path, message="offsets do not rise", offset=int(offsets[wrong[0]]))
+            records += offsets.size
+            last = int(offsets[-1]) if offsets.size else last
+    except MaxbrodError as error:
+        # Larger than what is decoded is no damage.
+        fatal = not isinstance(error, BatchLimitError)
+        return Fault(path=segment.path, message=error.message, offset=error.offset, fatal=fatal)
+    # Batches also count control records, which readers do not return; their own checksums cover them.
+    counted = layout_of(layout).read_batches is None
+    if counted and segment.records is not None and records != segment.records:
+        message = f"it has {records} records, its metadata says {segment.records}"
+        return Fault(path=segment.path, message=message, offset=segment.base_offset)
+    if records and last >= segment.end_offset:
+        return Fault(path=segment.path, message="it has records beyond its end", offset=last)
+    return None

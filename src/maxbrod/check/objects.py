@@ -99,7 +99,7 @@ class LackingObjects:
         return bool(len(self.hashes))
 
     def count(self, rows: pa.Table) -> Counter[ProblemKind]:
-        """How many slices of these rows are missing, and how many are cut off."""
+        """Count the slices of these rows that are missing or cut off."""
         _, sizes = self._short(_slices(rows))
         missing = int((sizes == _ABSENT).sum())
         return +Counter({ProblemKind.MISSING: missing, ProblemKind.TRUNCATED: len(sizes) - missing})
@@ -188,7 +188,7 @@ def _look_up(
 
 
 def complaint(size: int | None, end: int) -> str:
-    """What is wrong with a slice that ends at `end`. `size` is that of its object; None: it is missing."""
+    """Say what is wrong with a slice that ends at `end`. `size` is that of its object; None: it is missing."""
     return "the object is not there" if size is None else f"the object has {size} bytes, the slice ends at {end}"
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with an archive, in quick and deep checks, and the exit codes that follow."""
+"""Problems of an archive that quick and deep checks find, and the exit codes that follow."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def check_archive(
 
 
 def _unlisted(archive: Archive, catalog: Catalog, runs: Sequence[Run], unnamed: Sequence[ObjectInfo]) -> list[Problem]:
-    """What was written and the catalog does not list: commits that the log has lost, and what objects hold."""
+    """Return what the catalog does not list: commits that the log has lost, and what objects hold."""
     if (lost := _find_lost_end(archive, catalog, runs)) is not None:
         hint = "'maxbrod repair' rebuilds the catalog; if a run was killed, the next 'maxbrod backup' will do"
         return [Problem(kind=ProblemKind.UNLISTED, message=f"the catalog has lost its end: {lost}", hint=hint)]
@@ -251,7 +251,7 @@ class _Problems:
 
 
 class _RowFindings:
-    """What the rows say, added up portion by portion. A portion has all rows of its partitions."""
+    """The sums and faults of the rows, added up portion by portion. A portion has all rows of its partitions."""
 
     def __init__(
         self, runs: Sequence[Run], snapshots: SnapshotFindings, ids: Collection[str] | None, objects: NeededObjects

@@ -62,8 +62,7 @@ def convert(call: Call[ConvertOptions]) -> None:
 
 def _request(options: ConvertOptions, config: Config) -> ConvertRequest:
     from maxbrod.archive.foreign_target import TargetRequest  # noqa: PLC0415 - not for `--help`
-    from maxbrod.convert.run import ConvertRequest  # noqa: PLC0415
-    from maxbrod.convert.sides import sides_of  # noqa: PLC0415
+    from maxbrod.convert.run import ConvertRequest, sides_of  # noqa: PLC0415
     from maxbrod.transform.plan import Transform  # noqa: PLC0415
 
     if options.source is None or options.target is None:

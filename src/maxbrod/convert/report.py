@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from maxbrod.errors import EXIT_FAILED, error_of
+from maxbrod.errors import EXIT_FAILED
 from maxbrod.notices import Notice, verdict_of, worst_exit_code
 
 if TYPE_CHECKING:
+    from maxbrod.errors import MaxbrodError
     from maxbrod.transfer.task import Transferred
     from maxbrod.transform.plan import Changes
 
@@ -77,17 +78,15 @@ class TopicCounts:
         )
 
 
-def failed(each: Transferred) -> Notice:
+def failed(done: Transferred, error: MaxbrodError) -> Notice:
     """The notice for a partition that was not converted, or not to its end."""
-    failure = each.failure or {}
-    offset = failure.get("offset")
     return Notice(
         kind="failed",
-        message=error_of(failure).told_of(str(each.where)) if failure else "it could not be converted",
-        topic=each.where.topic,
-        partition=each.where.partition,
-        first_offset=each.start if offset is None else int(offset),
-        end_offset=each.end if offset is None else int(offset) + 1,
-        hint=failure.get("hint"),
-        exit_code=int(failure.get("exit_code", EXIT_FAILED)) or EXIT_FAILED,
+        message=error.told_of(str(done.where)),
+        topic=done.where.topic,
+        partition=done.where.partition,
+        first_offset=done.start if error.offset is None else error.offset,
+        end_offset=done.end if error.offset is None else error.offset + 1,
+        hint=error.hint,
+        exit_code=error.exit_code or EXIT_FAILED,
     )

@@ -10,20 +10,26 @@ import threading
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pydantic import ValidationError
 
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Segment, new_run_id, slice_of
+from maxbrod.config import StorageConfig, complaints
+from maxbrod.convert.expressions import as_transferred, refuse_layout, settings_of
 from maxbrod.convert.plan.parts import ConvertPart, shares, waves
 from maxbrod.convert.proof import prove
 from maxbrod.convert.report import ConvertReport, TopicCounts, failed
 from maxbrod.convert.source import ConvertSource
 from maxbrod.convert.targets import NativeTarget, OtherTarget, Target
-from maxbrod.convert.transforming import as_transferred, refuse_layout, settings_of
-from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, UsageError
+from maxbrod.layouts.logdir.layout import CHECK_CRC
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.notices import Notice
+from maxbrod.storage.composed import is_joined
+from maxbrod.storage.urls import parse_url
 from maxbrod.text import counted
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, run_transfer_task
 from maxbrod.transform.frame import check_transform, run_transform_job
@@ -38,8 +44,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from maxbrod.archive.foreign_target import TargetRequest
-    from maxbrod.config import SparkConfig, StorageConfig
+    from maxbrod.config import SparkConfig
     from maxbrod.work.session import Session
+
+
+_SECTIONS: Final = {"s3": "s3", "gs": "gcs", "az": "azure"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +259,7 @@ class Convert:
         done = []
         for part, each in answered:
             if each.failure is not None:
-                self._failures.append(failed(each))
+                self._failures.append(failed(each, each.failure))
                 self._stuck.add(part.id)
             elif part.id not in self._stuck:
                 done.append((part, each))
@@ -310,3 +319,84 @@ def _key(either: TransferItem | Transferred) -> tuple[str, int, int]:
 
 def _stopped() -> Notice:
     return Notice(kind="stopped", message="stopped on request: the same command resumes", exit_code=EXIT_INCOMPLETE)
+
+
+def sides_of(
+    storage: StorageConfig, urls: tuple[str, str], own: tuple[Mapping[str, str], Mapping[str, str]]
+) -> tuple[StorageConfig, StorageConfig]:
+    """Return the storage options of both sides: an S3-compatible store and a directory share no setting.
+
+    `own` has each side's settings by their dotted names, such as s3.endpoint.
+    A cloud's section of `storage` applies to the sides in that cloud. UsageError: no side is in it.
+    """
+    schemes = [_scheme(url) for url in urls]
+    for scheme, section in _SECTIONS.items():
+        if scheme not in schemes and getattr(storage, section) != getattr(StorageConfig(), section):
+            raise UsageError(
+                f"the options in {section} are for {scheme}://, and neither side is there",
+                hint="remove them, or correct SRC or DST",
+            )
+    source, target = (
+        _laid(storage.model_copy(update=_without(_SECTIONS.get(scheme))), given)
+        for scheme, given in zip(schemes, own, strict=True)
+    )
+    return source, target
+
+
+def _scheme(url: str) -> str:
+    return "file" if is_joined(url) else parse_url(url).scheme
+
+
+def _without(kept: str | None) -> dict[str, Any]:
+    """Defaults for the sections of all other clouds."""
+    return {name: getattr(StorageConfig(), name) for name in _SECTIONS.values() if name != kept}
+
+
+def _laid(storage: StorageConfig, given: Mapping[str, str]) -> StorageConfig:
+    if not given:
+        return storage
+    settings: dict[str, Any] = {
+        name: dict(value) if hasattr(value, "model_fields_set") else value for name, value in storage
+    }
+    for name, value in given.items():
+        *sections, last = name.split(".")
+        place = settings
+        for section in sections:
+            place = place.setdefault(section, {})
+            if not isinstance(place, dict):
+                raise UsageError(f"the storage has no option {name}", hint="see docs/storage.md")
+        place[last] = value
+    try:
+        return StorageConfig.model_validate(settings)
+    except ValidationError as error:
+        raise UsageError(
+            f"the storage options of one side are wrong: {complaints(error, StorageConfig)}", hint="see docs/storage.md"
+        ) from None
+
+
+def logdir_request(
+    directory: str,
+    archive: str,
+    storage: StorageConfig,
+    to: TargetRequest,
+    *,
+    topics: tuple[str, ...] = (),
+    uncommitted_tail: bool = False,
+) -> ConvertRequest:
+    """Return the request of a backup of brokers' log directories: a conversion that reads each log once.
+
+    `directory` is a broker's log directory, or a folder with several of them.
+    """
+    return ConvertRequest(
+        source_url=directory,
+        source=storage,
+        target_url=archive,
+        target=storage,
+        source_layout="logdir",
+        # Copying checks the checksums, and reads every byte anyway.
+        source_extra={CHECK_CRC: "false", "uncommitted_tail": str(uncommitted_tail).lower()},
+        topics=topics,
+        to=to,
+        # As in any backup, every batch is checked when it is read. `check --deep` proves what was written.
+        verify=False,
+    )

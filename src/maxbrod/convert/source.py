@@ -54,7 +54,7 @@ class ConvertSource:
         return self.archive.survey is None or not self.archive.survey.details.get(UNCOMMITTED)
 
     def faults(self) -> Iterator[Notice]:
-        """What the source lacked, repaired or cannot prove, before it was converted."""
+        """Yield what the source lacked, repaired or cannot prove, before it was converted."""
         survey = self.archive.survey
         if survey is None:
             return

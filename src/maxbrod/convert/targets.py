@@ -11,8 +11,8 @@ from maxbrod.archive.knowledge import Carried, RunKnowledge, carry, encode_carri
 from maxbrod.archive.snapshot_document import RunFacts, encode, gaps_of
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows, new_run_id
+from maxbrod.convert.expressions import refuse_other, run_of_wave
 from maxbrod.convert.plan.rows import convert_rows
-from maxbrod.convert.transforming import refuse_other, run_of_wave
 from maxbrod.errors import RefusedError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, Loss, PartitionSurvey, WriteOptions
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
@@ -40,7 +40,7 @@ class Target(Protocol):
         """The end offset of a partition in the target; None if the target has nothing of it."""
 
     def survey_of(self, part: ConvertPart) -> PartitionSurvey | None:
-        """What the writer of the partition needs to know of a target in another tool's layout."""
+        """Return what the writer of the partition needs to know of a target in another tool's layout."""
 
     def publish(self, done: Sequence[tuple[ConvertPart, Transferred]]) -> None:
         """Make written parts visible. The caller leaves out failed parts and all later parts of their partitions."""
@@ -57,7 +57,7 @@ class Target(Protocol):
         """
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions of a topic the target can record, with records or not; None: any number."""
+        """Return how many partitions of a topic the target can record, with records or not; None: any number."""
 
 
 class NativeTarget:

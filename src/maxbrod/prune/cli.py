@@ -19,7 +19,8 @@ from maxbrod.text import counted, human_age, human_bytes, human_time
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
     from maxbrod.archive.undo import UndoReport
-    from maxbrod.prune.run import PruneReport, PruneRequest
+    from maxbrod.prune.report import PruneReport
+    from maxbrod.prune.run import PruneRequest
 
 _LINES_MAX: Final = 200
 _GRACE_S_MIN: Final = 3600

@@ -1,4 +1,4 @@
-"""Which rows of data a policy takes away, and why each of the others stays. Pure and vectorised.
+"""The rows of data that a policy takes away, and why each of the others stays. Pure and vectorised.
 
 Segments go whole, and oldest first: a rule by age or size takes rows from the start of a partition's log, as Kafka's
 retention does. The newest row of a partition stays, so that a backup can continue after it. A compacted topic loses
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.catalog.portions import hash_paths
 from maxbrod.catalog.rows import newest_times
 from maxbrod.prune.sizes import ARCHIVE_BYTES, TOPIC_BYTES, Oversize, SizedRows, running_sum
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
+
 
 PLAN_COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "end_offset", "kind", "path"),
@@ -90,7 +92,7 @@ class SegmentPolicy:
 
     @property
     def sized(self) -> bool:
-        """Whether a limit is about the size of more than one partition."""
+        """True if a limit is about the size of more than one partition."""
         return self.topic_bytes_max is not None or self.archive_bytes_max is not None
 
     @property
@@ -101,7 +103,7 @@ class SegmentPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """What the newest snapshot knows of a topic. None: unknown."""
+    """A topic as the newest snapshot knows it. None: unknown."""
 
     cleanup_policy: str | None = None
     retention_ms: int | None = None
@@ -113,7 +115,7 @@ class TopicFacts:
 
     @property
     def compacted(self) -> bool | None:
-        """Whether its data has no end by age: with `compact,delete` Kafka itself deletes old segments."""
+        """True if its data has no end by age: with `compact,delete` Kafka itself deletes old segments."""
         if self.cleanup_policy is None:
             return None
         words = {word.strip() for word in self.cleanup_policy.split(",")}
@@ -217,7 +219,7 @@ def weigh_segments(
     selected: Collection[str] | None = None,
     holders: NDArray[np.int64] | None = None,
 ) -> SizedRows:
-    """What limits by size need to know of these rows. The arguments are those of `plan_segments`."""
+    """Return what limits by size need to know of these rows. The arguments are those of `plan_segments`."""
     return _Weighed.of(live, replaced, policy, topics, selected, holders).sized()
 
 
@@ -386,3 +388,37 @@ def _running_max(group: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray
     highest = np.maximum.accumulate(group * count + rank) - group * count
     found: NDArray[np.int64] = values[by_value[highest]]
     return found
+
+
+class FreedObjects:
+    """Counts the objects that a prune leaves without a slice that stays.
+
+    A pack has slices of many partitions, and partitions are read in portions: so objects are remembered over all
+    portions, by 64-bit hashes of their names, in 17 bytes for each.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: list[NDArray[np.int64]] = []
+        self._going: list[NDArray[np.int64]] = []
+        self._kept: list[NDArray[np.bool_]] = []
+
+    def add(self, plan: SegmentPlan) -> None:
+        goes = pa.array(plan.reasons >= Reason.AGE)
+        size = pc.if_else(goes, plan.rows["bytes"].combine_chunks(), 0)
+        rows = pa.table({"path": plan.rows["path"], "going": size, "kept": pc.invert(goes).cast(pa.int8())})
+        found = rows.group_by("path").aggregate([("going", "sum"), ("kept", "max")])
+        self._hashes.append(hash_paths(found["path"].to_pylist()))
+        self._going.append(found["going_sum"].to_numpy())
+        self._kept.append(found["kept_max"].to_numpy().astype(np.bool_))
+
+    def total(self) -> tuple[int, int]:
+        """Return how many objects lose all their slices, and the size of those slices."""
+        hashes = np.concatenate([np.empty(0, np.int64), *self._hashes])
+        if not len(hashes):
+            return 0, 0
+        order = np.argsort(hashes)
+        hashes = hashes[order]
+        first = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1]))
+        kept = np.logical_or.reduceat(np.concatenate(self._kept)[order], first)
+        going = np.add.reduceat(np.concatenate(self._going)[order], first)
+        return int((~kept).sum()), int(going[~kept].sum())

@@ -21,30 +21,43 @@ from maxbrod.archive.selection import select_names
 from maxbrod.archive.snapshots import UNREADABLE, Moment, find_moment, read_snapshot
 from maxbrod.archive.undo import SLACK_MS, UNDOES, Taking, take, undoable
 from maxbrod.archive.upkeep import NO_ROWS, Clocks, read_clocks
+from maxbrod.batch.columns import number_column
 from maxbrod.catalog.commits import absent_rows
 from maxbrod.catalog.rows import time_of
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.errors import UsageError
-from maxbrod.layouts.registry import prune_of
-from maxbrod.model import PartitionId
-from maxbrod.prune.foreign import delete_segments, with_times
-from maxbrod.prune.freed import FreedObjects
-from maxbrod.prune.items import Item, items_of
-from maxbrod.prune.plan import PLAN_COLUMNS, SegmentPlan, SegmentPolicy, TopicFacts, plan_segments, weigh_segments
-from maxbrod.prune.runs import RunDecision, RunFacts, RunPolicy, thin_runs
+from maxbrod.layouts.registry import layout_of, prune_of
+from maxbrod.model import PartitionId, TimestampType
+from maxbrod.prune.plan import (
+    PLAN_COLUMNS,
+    FreedObjects,
+    SegmentPlan,
+    SegmentPolicy,
+    TopicFacts,
+    plan_segments,
+    weigh_segments,
+)
+from maxbrod.prune.report import Item, PruneReport, items_of, totals_of
+from maxbrod.prune.runs import RunDecision, RunPolicy, RunToJudge, thin_runs
 from maxbrod.prune.sizes import Oversize
 from maxbrod.restore.state import others_interrupted
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from maxbrod.archive.archive import Archive
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
+    from maxbrod.layouts.foreign import ForeignSegment, Layout
     from maxbrod.restore.plan.plan import RestorePlan
+    from maxbrod.storage.interface import Storage
+
 
 GRACE_S: Final = 7 * 24 * 3600
 _NOTHING_CARRIED: Final = "needed for lost topics until a new backup carries them on"
+
+_COLUMNS: Final = ("timestamp_ms", "timestamp_type")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,40 +70,6 @@ class PruneRequest:
     @property
     def given(self) -> bool:
         return self.segments.given or self.runs.given
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    segments: int
-    records: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneReport:
-    archive: str
-    layout: str
-    items: tuple[Item, ...]
-    """Every segment of the archive: neighbours with the same reason together."""
-    runs: tuple[RunDecision, ...]
-    going: Totals
-    kept: Totals
-    objects: int
-    """Objects that nothing would name any more. A pack stays while one of its slices does."""
-    objects_bytes: int
-    """The size of the slices in those objects."""
-    applied: bool
-    run_id: str | None = None
-    """The run that `--undo` takes."""
-    undo_until_ms: int | None = None
-    ages_until_ms: int = 0
-    """The time up to which ages count: the earliest of this machine's clock, the store's, and the newest backup."""
-    idle_ms: int = 0
-    """How long before this machine's clock that is, if it is the newest backup."""
-
-    @property
-    def runs_going(self) -> int:
-        return sum(not run.keep for run in self.runs)
 
 
 @dataclass(slots=True)
@@ -244,7 +223,7 @@ def _number(text: str | None) -> int | None:
         return None
 
 
-def _run_facts(archive: Archive, runs: Sequence[Run], moment: Moment, holds: Holds, clocks: Clocks) -> list[RunFacts]:
+def _run_facts(archive: Archive, runs: Sequence[Run], moment: Moment, holds: Holds, clocks: Clocks) -> list[RunToJudge]:
     undo = {each.run_id for each in undoable(archive.storage, runs, clocks, slack_ms=SLACK_MS)}
     restoring = {plan.archive.run_id for plan in _unfinished_restores(archive)}
     # Snapshots of older releases carry nothing on: then those before are still needed for what the cluster has lost.
@@ -264,7 +243,9 @@ def _run_facts(archive: Archive, runs: Sequence[Run], moment: Moment, holds: Hol
         elif point and not carried:
             needed = _NOTHING_CARRIED
         complete = ending_of(run) in {None, 0}
-        found.append(RunFacts(run_id=run.run_id, at_ms=run.finished_at, point=point, complete=complete, needed=needed))
+        found.append(
+            RunToJudge(run_id=run.run_id, at_ms=run.finished_at, point=point, complete=complete, needed=needed)
+        )
     return found
 
 
@@ -347,22 +328,13 @@ def _report(archive: Archive, plan: _Plan, clocks: Clocks, *, applied: bool) -> 
         layout=archive.layout,
         items=items,
         runs=tuple(plan.runs),
-        going=_totals(items, keep=False),
-        kept=_totals(items, keep=True),
+        going=totals_of(items, keep=False),
+        kept=totals_of(items, keep=True),
         objects=objects,
         objects_bytes=objects_bytes,
         applied=applied,
         ages_until_ms=clocks.earliest_ms,
         idle_ms=clocks.idle_ms,
-    )
-
-
-def _totals(items: Sequence[Item], *, keep: bool) -> Totals:
-    chosen = [item for item in items if item.keep == keep]
-    return Totals(
-        segments=sum(each.segments for each in chosen),
-        records=sum(each.records for each in chosen),
-        bytes=sum(each.bytes for each in chosen),
     )
 
 
@@ -407,3 +379,54 @@ def _prune_foreign(archive: Archive, request: PruneRequest, clocks: Clocks, *, a
     plan = _Plan([], freed=FreedObjects())
     plan.add(segments)
     return _report(archive, plan, clocks, applied=apply)
+
+
+def with_times(archive: Archive, rows: pa.Table, policy: SegmentPolicy) -> pa.Table:
+    """The rows with the time of each segment's newest record, read from its records if the metadata has none.
+
+    A record without a timestamp is as old as its object. With a rule by age alone, segments behind the first young one
+    of a partition are not read: they stay in any case.
+    """
+    survey = archive.survey
+    unknown = pc.and_(pc.equal(rows["kind"], Kind.DATA), pc.is_null(rows["max_timestamp"]))
+    if survey is None or not pc.any(unknown).as_py():
+        return rows
+    storage, layout = open_storage(archive.url, archive.options), layout_of(survey.layout)
+    modified = {info.path: info.modified_ms for info in storage.list()}
+    segments = {(segment.path, segment.base_offset): segment for segment in survey.segments}
+    by_age_alone = policy.topic_bytes_max is None and policy.archive_bytes_max is None
+    limit = policy.before_ms if by_age_alone and policy.as_source_at_ms is None else None
+    known = rows["max_timestamp"].to_pylist()
+    young: set[tuple[str, int]] = set()
+    columns = (rows[name].to_pylist() for name in ("topic_id", "partition", "path", "base_offset"))
+    for number, (topic_id, partition, path, base) in enumerate(zip(*columns, strict=True)):
+        if path is None:
+            continue
+        where = (topic_id, partition)
+        if known[number] is None and where not in young:
+            known[number] = _newest_ms(storage, layout, segments[path, base], modified.get(path, 0))
+        elif known[number] is None:
+            known[number] = np.iinfo(np.int64).max
+        if limit is not None and known[number] >= limit:
+            young.add(where)
+    place = rows.schema.get_field_index("max_timestamp")
+    return rows.set_column(place, rows.schema.field(place), pa.array(known, pa.int64()))
+
+
+def _newest_ms(storage: Storage, layout: Layout, segment: ForeignSegment, modified_ms: int) -> int:
+    newest: int | None = None
+    for batch in layout.read(storage, segment, columns=_COLUMNS):
+        timestamp = number_column(batch.column("timestamp_ms"))
+        without = (number_column(batch.column("timestamp_type")) == TimestampType.NONE) | (timestamp == -1)
+        if without.any():
+            newest = max(newest or 0, modified_ms)
+        if not without.all():
+            highest = int(timestamp[~without].max())
+            newest = highest if newest is None else max(newest, highest)
+    return modified_ms if newest is None else newest
+
+
+def delete_segments(archive: Archive, going: Collection[str]) -> None:
+    """Delete these objects, and what an earlier call that was killed has left."""
+    if archive.survey is not None:
+        prune_of(archive.survey.layout)(open_storage(archive.url, archive.options), archive.survey, going)

@@ -1,4 +1,4 @@
-"""Which runs a policy keeps: thinning, defined as restic and borg define it. Pure.
+"""The runs that a policy keeps: thinning, defined as restic and borg define it. Pure.
 
 - Rules look at complete runs, newest first, in the order of their commits. Each rule counts for itself.
 - `--keep-daily 7` keeps the newest run of each of the last 7 days that have a run: periods without runs do not count.
@@ -48,7 +48,7 @@ class RunPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunToJudge:
     """A run, as far as the policy needs it."""
 
     run_id: str
@@ -68,7 +68,7 @@ class RunDecision:
     reasons: tuple[str, ...]
 
 
-def thin_runs(runs: Sequence[RunFacts], policy: RunPolicy) -> list[RunDecision]:
+def thin_runs(runs: Sequence[RunToJudge], policy: RunPolicy) -> list[RunDecision]:
     """A decision for each run, in the same order. `runs` are in the order of commits, oldest first."""
     if not policy.given:
         return [_kept(run, ("no rule about runs was given",)) for run in runs]
@@ -85,7 +85,7 @@ def thin_runs(runs: Sequence[RunFacts], policy: RunPolicy) -> list[RunDecision]:
     return [_kept(run, tuple(reasons[run.run_id])) if reasons[run.run_id] else _gone(run, points) for run in runs]
 
 
-def _always(points: Sequence[RunFacts], reasons: dict[str, list[str]]) -> None:
+def _always(points: Sequence[RunToJudge], reasons: dict[str, list[str]]) -> None:
     if points:
         reasons[points[-1].run_id].append("newest snapshot")
     newest = next((point for point in reversed(points) if point.complete), None)
@@ -95,7 +95,7 @@ def _always(points: Sequence[RunFacts], reasons: dict[str, list[str]]) -> None:
             reasons[point.run_id].append("later than the newest complete run")
 
 
-def _by_rules(newest_first: Sequence[RunFacts], policy: RunPolicy) -> list[tuple[str, str]]:
+def _by_rules(newest_first: Sequence[RunToJudge], policy: RunPolicy) -> list[tuple[str, str]]:
     found = [(each.run_id, f"last {number}") for number, each in enumerate(newest_first[: policy.last or 0], 1)]
     found += [(each.run_id, "within") for each in _within(newest_first, policy)]
     for name, period in PERIODS.items():
@@ -105,7 +105,7 @@ def _by_rules(newest_first: Sequence[RunFacts], policy: RunPolicy) -> list[tuple
     return found
 
 
-def _within(newest_first: Sequence[RunFacts], policy: RunPolicy) -> list[RunFacts]:
+def _within(newest_first: Sequence[RunToJudge], policy: RunPolicy) -> list[RunToJudge]:
     if policy.within_s is None or not newest_first:
         return []
     # Not the latest time: an older run whose clock was ahead would take all others with it.
@@ -114,7 +114,7 @@ def _within(newest_first: Sequence[RunFacts], policy: RunPolicy) -> list[RunFact
 
 
 def _of_periods(
-    newest_first: Sequence[RunFacts], name: str, period: Callable[[datetime], tuple[int, ...]], count: int
+    newest_first: Sequence[RunToJudge], name: str, period: Callable[[datetime], tuple[int, ...]], count: int
 ) -> list[tuple[str, str]]:
     # A set, because a clock may have stepped back: a period that is met again does not count again.
     seen: set[tuple[int, ...]] = set()
@@ -132,11 +132,11 @@ def _of_periods(
     return found
 
 
-def _kept(run: RunFacts, reasons: Collection[str]) -> RunDecision:
+def _kept(run: RunToJudge, reasons: Collection[str]) -> RunDecision:
     return RunDecision(run_id=run.run_id, at_ms=run.at_ms, keep=True, reasons=tuple(dict.fromkeys(reasons)))
 
 
-def _gone(run: RunFacts, points: Sequence[RunFacts]) -> RunDecision:
+def _gone(run: RunToJudge, points: Sequence[RunToJudge]) -> RunDecision:
     later = not run.complete and any(point.complete for point in points)
     why = "incomplete, and a later run is complete" if later else "no rule keeps it"
     return RunDecision(run_id=run.run_id, at_ms=run.at_ms, keep=False, reasons=(why,))

@@ -1,4 +1,4 @@
-"""Which rows go so that topics, and the archive, fit their limits of size: the oldest first. Pure.
+"""The rows that go so that topics, and the archive, fit their limits of size: the oldest first. Pure.
 
 Such a limit is about rows of many partitions, but rows are read in portions of some. So of every row only a few numbers
 are kept, 20 bytes in all, until all portions are known; then each portion is told which of its rows go.

@@ -1,4 +1,4 @@
-"""Reads one object and says what slices it holds. Runs in a worker; reads every byte once, and changes nothing.
+"""The tasks of a repair: each reads objects and returns what slices they hold. Only a salvage writes.
 
 A table of contents, or a row of the old catalog, says what the slices are: then their digests are compared. A plain
 segment says it by its name and its batches.
@@ -19,15 +19,22 @@ from maxbrod.layouts.kafka.described_batches import DescribedBatches, SliceTally
 from maxbrod.layouts.kafka.format import LogName, SegmentLimits, Slice, is_framed, parse_segment_path, run_of_pack
 from maxbrod.layouts.kafka.frames import SliceDigest
 from maxbrod.layouts.kafka.reader import REQUEST_BYTES, log_bytes_max, read_logs, read_object
-from maxbrod.layouts.kafka.writer import at_holes
+from maxbrod.layouts.kafka.slices import salvage_slice
+from maxbrod.layouts.kafka.writer import PartitionName, at_holes
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange, SliceTransactions
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
+    from maxbrod.repair.options import RepairOptions
     from maxbrod.storage.interface import Storage
+    from maxbrod.work.executor import Workers
+    from maxbrod.work.progress import OnProgress
+    from maxbrod.work.reach import Place
+
 
 _DAMAGES: Final = (CorruptDataError, UnsupportedFormatError, ObjectNotFoundError)
 _NO_CONTENTS: Final = (
@@ -44,8 +51,59 @@ class ObjectToExamine:
     """Slices that rows of the old catalog name in it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairContext:
+    """The settings that all tasks of a repair share. Contains secrets."""
+
+    place: Place
+    run_id: str
+    compacted: frozenset[str] = frozenset()
+    """Ids of compacted topics."""
+
+    def open(self) -> Storage:
+        return open_storage(self.place.url, self.place.storage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairWork:
+    """A repair under way: the archive, the workers, and the options."""
+
+    storage: Storage
+    workers: Workers
+    context: RepairContext
+    options: RepairOptions
+    on_progress: OnProgress
+
+    @property
+    def run_id(self) -> str:
+        return self.context.run_id
+
+
+def examine_objects(context: RepairContext, objects: Sequence[ObjectToExamine]) -> list[Examined]:
+    """Read all objects, once. A storage error ends the job: nothing is known about an object that was not read."""
+    storage = context.open()
+    return [examine(storage, item, compacted=context.compacted) for item in objects]
+
+
+def scan_slices(context: RepairContext, slices: Sequence[FoundSlice]) -> list[SliceTransactions]:
+    """Return the transactions of slices of which only the aborted ones were known, in their order."""
+    storage = context.open()
+    return [scan_transactions(storage, found) for found in slices]
+
+
+def salvage_slices(context: RepairContext, lost: Sequence[LostRange]) -> list[Slice | None]:
+    """Copy the sound batches at the start of damaged slices into new objects, in their order."""
+    storage = context.open()
+    found = []
+    for damaged in lost:
+        name = PartitionName(topic=damaged.topic, topic_id=damaged.topic_id, partition=damaged.partition)
+        stored = damaged.slice
+        found.append(None if stored is None else salvage_slice(storage, stored, name, run_id=context.run_id))
+    return found
+
+
 def examine(storage: Storage, item: ObjectToExamine, *, compacted: Collection[str]) -> Examined:
-    """`compacted` are the ids of topics in which narrow holes do not end a slice.
+    """Read every byte of an object once; return its slices. In `compacted` topics narrow holes do not end a slice.
 
     A storage that does not answer is an error: then nothing is known about the object.
     """
@@ -319,7 +377,7 @@ def _whole_frames(storage: Storage, item: ObjectToExamine, name: LogName) -> Exa
 
 
 def scan_transactions(storage: Storage, found: FoundSlice) -> SliceTransactions:
-    """The same of a slice whose digest was compared already."""
+    """Return the transactions of a slice whose digest was compared already."""
     scan = TransactionScan()
     for data, headers in read_logs(storage, found.slice, check_crc=False):
         scan.add(data, headers)

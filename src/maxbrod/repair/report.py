@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.catalog.rows import Gap, Run, Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
+from maxbrod.model import now_ms
 from maxbrod.notices import Notice, worst_exit_code
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+_FINDINGS_MAX: Final = 1000
 
 
 class Action(StrEnum):
@@ -68,3 +73,34 @@ class RepairReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "exit_code": self.exit_code}
+
+    def run_row(self, *, started_at: int, commit: int) -> Run:
+        """The row of the repair's own run."""
+        findings = [str(notice) for notice in self.notices if notice.exit_code][:_FINDINGS_MAX]
+        at = now_ms()
+        return Run(
+            run_id=self.run_id,
+            started_at=started_at,
+            finished_at=at,
+            snapshot=None,
+            statistics={
+                "command": "repair",
+                "action": str(self.action),
+                "topics": self.topics,
+                "partitions": self.partitions,
+                "objects": self.objects,
+                "exit_code": self.exit_code,
+                "findings": findings,
+            },
+            written_at=at,
+            commit=commit,
+        )
+
+
+def gaps_by_reason(rows: Sequence[Segment | Gap]) -> dict[str, int]:
+    """The number of offsets in gaps, by reason."""
+    offsets: Counter[str] = Counter()
+    for row in rows:
+        if isinstance(row, Gap):
+            offsets[str(row.reason)] += row.end_offset - row.base_offset
+    return dict(offsets)

@@ -22,10 +22,10 @@ from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, Refu
 from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
 from maxbrod.notices import Notice
-from maxbrod.repair.job import RepairContext
-from maxbrod.repair.rebuilding import rebuild_catalog
+from maxbrod.repair.examine import RepairContext, RepairWork
+from maxbrod.repair.rebuilt_catalog import rebuild_catalog
+from maxbrod.repair.removal import Notices, SliceSums, take_out
 from maxbrod.repair.report import Action, RepairReport
-from maxbrod.repair.taking_out import Notices, SliceSums, take_out
 from maxbrod.storage.stores import open_storage, probe_conditional_puts
 from maxbrod.text import counted
 from maxbrod.work.executor import Workers
@@ -34,7 +34,7 @@ from maxbrod.work.progress import OnProgress, silent
 from maxbrod.work.reach import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from maxbrod.config import Config
     from maxbrod.storage.interface import Storage
@@ -60,11 +60,7 @@ def repair_archive(
     needed = SliceSums()
     catalog, problem = diagnose(storage, needed)
     unlisted = _find_unlisted(storage, catalog) if catalog is not None and problem is None else []
-    if continuing := [each for each in unlisted if each.continues]:
-        more = f", and {counted(len(continuing) - 1, 'other')}" if len(continuing) > 1 else ""
-        problem = f"it lacks records that objects hold: {continuing[0]}{more}"
-    if options.rebuild and problem is None:
-        problem = "it is rebuilt on request"
+    problem = problem or _reason_to_rebuild(unlisted, asked=options.rebuild)
     if options.apply and not probe_conditional_puts(storage) and not options.single_writer:
         raise RefusedError(
             "the store ignores conditional puts: a backup at the same time would be overwritten",
@@ -72,40 +68,35 @@ def repair_archive(
             object_name=storage.url,
             hint="make sure that nobody else writes to this archive and pass --single-writer",
         )
-    run_id = new_run_id()
-    place = Place(url=storage.url, storage=config.storage)
-    context = RepairContext(place=place, run_id=run_id)
-    with Workers(
-        config.spark, needs=needs_storage(storage.url, config.storage), session=session, on_progress=on_progress
-    ) as workers:
+    needs = needs_storage(storage.url, config.storage)
+    with Workers(config.spark, needs=needs, session=session, on_progress=on_progress) as workers:
+        repair = RepairWork(
+            storage=storage,
+            workers=workers,
+            context=RepairContext(place=Place(url=storage.url, storage=config.storage), run_id=new_run_id()),
+            options=options,
+            on_progress=on_progress,
+        )
         if problem is not None or catalog is None:
-            report = rebuild_catalog(
-                storage,
-                workers,
-                context,
-                problem=problem or "there is no catalog",
-                apply=options.apply,
-                on_progress=on_progress,
-            )
+            report = rebuild_catalog(repair, problem=problem or "there is no catalog")
         else:
             lost = _lost_snapshots(storage, catalog)
-            report = take_out(
-                storage,
-                catalog,
-                workers,
-                context,
-                needed,
-                deep=options.deep,
-                apply=options.apply,
-                notices=Notices(None if options.apply else notices_max, None if options.apply else on_notice),
-                on_progress=on_progress,
-            )
-            report = replace(
-                report, lost_snapshots=len(lost), notices=(*report.notices, *lost, *map(_unlisted_notice, unlisted))
-            )
+            # What is applied is reported whole: its notices are also recorded with the run.
+            notices = Notices() if options.apply else Notices(notices_max, on_notice)
+            report = take_out(repair, catalog, needed, notices)
+            others = (*lost, *map(_unlisted_notice, unlisted))
+            report = replace(report, lost_snapshots=len(lost), notices=(*report.notices, *others))
         if report.applied and report.action is not Action.NONE and config.kafka is not None:
             return _read_again(config, report, session, on_progress)
     return report
+
+
+def _reason_to_rebuild(unlisted: Sequence[UnlistedRange], *, asked: bool) -> str | None:
+    """Why a catalog that is sound in itself is rebuilt; None if it is not."""
+    if continuing := [found for found in unlisted if found.continues]:
+        more = f", and {counted(len(continuing) - 1, 'other')}" if len(continuing) > 1 else ""
+        return f"it lacks records that objects hold: {continuing[0]}{more}"
+    return "it is rebuilt on request" if asked else None
 
 
 def diagnose(storage: Storage, needed: SliceSums) -> tuple[Catalog | None, str | None]:

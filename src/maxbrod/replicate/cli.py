@@ -53,8 +53,8 @@ def egress(call: Call[ReplicateOptions]) -> None:
 
       maxbrod replicate egress --bootstrap source1:9092 -a s3://outbox/kafka --topic 'orders-*' --every 1s --roll-age 0
     """
-    from maxbrod.backup.cli_following import IntervalPrinter  # noqa: PLC0415 - Kafka, Arrow, Delta: not for `--help`
     from maxbrod.backup.metrics import BackupMetrics, problem_of  # noqa: PLC0415
+    from maxbrod.backup.summary import IntervalPrinter  # noqa: PLC0415 - Kafka, Arrow, Delta: not for `--help`
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.metrics import exporting  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from maxbrod.archive.selection import select_topics
-from maxbrod.backup.choosing import open_backup
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.generations import policy_of
-from maxbrod.backup.observing import choose_topics
+from maxbrod.backup.observation import choose_topics
 from maxbrod.backup.part import Part
-from maxbrod.backup.plan.rolling import Waiting
+from maxbrod.backup.plan.roll_limits import RollSchedule
+from maxbrod.backup.variants import open_backup
 from maxbrod.catalog.catalog import open_writable
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
 from maxbrod.kafka.fetch.offsets import log_ends
@@ -270,7 +270,7 @@ def _follow(
         if config.replicate.once:
             stop.set()
 
-    waiting = Waiting(*limits_of(config.replicate)) if config.replicate.topic_limits else None
+    waiting = RollSchedule(*limits_of(config.replicate)) if config.replicate.topic_limits else None
     take_part = None if sharing is None else sharing.take_part
     opened = open_backup(config, session=session, on_progress=on_progress, stop=ending, take_part=take_part)
     return follow(config, stop=ending, on_interval=after, on_progress=on_progress, opened=opened, waiting=waiting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.backup.plan.rolling import RollLimits
+from maxbrod.backup.plan.roll_limits import RollLimits
 from maxbrod.errors import UsageError
 from maxbrod.options import parse_bytes, parse_seconds
 

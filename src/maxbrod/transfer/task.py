@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter
 
@@ -44,7 +44,7 @@ _PACKED_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
-    """What every task needs besides its items. Contains secrets."""
+    """The settings that all tasks of a transfer share. Contains secrets."""
 
     run_id: str
     layout: str
@@ -77,6 +77,10 @@ class TransferItem:
     segment_records_max: int | None = None
 
 
+ITEMS: Final = TypeAdapter(tuple[TransferItem, ...])
+"""Items as JSON: a column of the frame in which Spark transforms records carries them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transferred:
     """The result of an item: all of it was written, or nothing."""
@@ -94,11 +98,7 @@ class Transferred:
     """The start of the log when it was read, if that is after the start of the item."""
     end: int = 0
     """Before the end of the item if retention overtook the reader there."""
-    failure: dict[str, Any] | None = None
-
-
-ITEMS: Final = TypeAdapter(tuple[TransferItem, ...])
-"""Items as JSON, as the tasks of a transformation take them."""
+    failure: MaxbrodError | None = None
 
 
 def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem]) -> list[Transferred]:
@@ -118,9 +118,7 @@ def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem])
 
 def nothing(item: TransferItem, error: MaxbrodError) -> Transferred:
     """The result of an item that could not be read or written."""
-    return Transferred(
-        where=item.where, topic_id=item.topic_id, start=item.start, end=item.start, failure=error.as_dict()
-    )
+    return Transferred(where=item.where, topic_id=item.topic_id, start=item.start, end=item.start, failure=error)
 
 
 def _transfer(settings: TransferSettings, target: Storage, records: _Records) -> Transferred:
@@ -166,7 +164,7 @@ class _Records:
         self._pace = pace or Pace(None)
 
     def options(self, common: WriteOptions) -> WriteOptions:
-        """How to write this item: its own limits stand above those of all."""
+        """Return how to write this item: its own limits stand above those of all."""
         return replace(
             common,
             segment_bytes_max=self.item.segment_bytes_max or common.segment_bytes_max,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from maxbrod.backup.plan.generations import (
     DAYS,
     HOURS,
+    GenerationPolicy,
     PartitionView,
-    Policy,
     TopicView,
     begin,
     budget,
@@ -68,7 +68,7 @@ def known(*generations: Generation) -> TopicGenerations:
     return TopicGenerations(topic="t", topic_id="id", generations=generations)
 
 
-MONTHLY = Policy(every_ms=30 * DAY_MS)
+MONTHLY = GenerationPolicy(every_ms=30 * DAY_MS)
 
 
 def test_what_the_archive_holds_is_the_first_generation_once_it_is_complete() -> None:

@@ -10,7 +10,7 @@ import pytest
 from backup.plan.examples import PARTITION, TOPIC, TOPIC_ID, Batch, item, outcome, part, read_until
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
 from maxbrod.backup.plan.items import Damage, FailureKind, Outcome
-from maxbrod.backup.plan.mending import Retry, outcomes_by_retry, plan_mending, settle
+from maxbrod.backup.plan.retries import Retry, outcomes_by_retry, plan_mending, settle
 from maxbrod.backup.plan.starts import Earliest
 from maxbrod.backup.plan.states import PartitionState, plan_partition
 from maxbrod.catalog.queries import ArchivedRange

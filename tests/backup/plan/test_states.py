@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.backup.plan.rolling import RollLimits, due, track_waiting
+from maxbrod.backup.plan.roll_limits import RollLimits, due, track_waiting
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
 from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition, plan_partitions
 from maxbrod.backup.truncation import truncated_at

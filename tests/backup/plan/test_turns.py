@@ -12,12 +12,12 @@ from maxbrod.backup.plan.turns import (
     STAGES,
     Clear,
     Mailbox,
-    Phase,
-    Policy,
     Role,
     Send,
     Sight,
     Turn,
+    TurnsPhase,
+    TurnsPolicy,
     decide,
     decode_turn,
     first_turn,
@@ -76,7 +76,7 @@ class Instance:
 
     def __init__(self, world: World, role: Role, *, tool: bool = False) -> None:
         self.world, self.tool = world, tool
-        self.policy = Policy(
+        self.policy = TurnsPolicy(
             role=role, own=role.instance("b"), other=role.other.instance("b"), topic=TOPIC, length_ms=LENGTH
         )
         self.name = self.policy.own
@@ -91,7 +91,7 @@ class Instance:
             self.world.effect()
             ends = dict(self.world.log_ends)
             self.world.copies[self.name] = ends
-            if self.turn.phase is Phase.CATCHING_UP:
+            if self.turn.phase is TurnsPhase.CATCHING_UP:
                 self._settle(ends)
 
     def _settle(self, caught_up: dict[int, int] | None) -> None:
@@ -163,20 +163,20 @@ def effects_of_a_turn() -> int:
 
 def test_the_thirteen_steps_pass_the_turn_from_one_to_the_other_and_back() -> None:
     world = World()
-    phases: list[tuple[Phase | None, ...]] = []
+    phases: list[tuple[TurnsPhase | None, ...]] = []
     pair: dict[Role, Instance | None] = dict.fromkeys(Role)
     for _ in drive(world, 21, pair=pair):
         now = tuple(each.turn.phase if each else None for each in pair.values())
         if None not in now and (not phases or phases[-1] != now):
             phases.append(now)
     assert phases == [
-        (Phase.ACTIVE, Phase.WAITING),
-        (Phase.ACTIVE, Phase.ACTIVE),
-        (Phase.WAITING, Phase.ACTIVE),
-        (Phase.ACTIVE, Phase.ACTIVE),
-        (Phase.ACTIVE, Phase.WAITING),
-        (Phase.ACTIVE, Phase.ACTIVE),
-        (Phase.WAITING, Phase.ACTIVE),
+        (TurnsPhase.ACTIVE, TurnsPhase.WAITING),
+        (TurnsPhase.ACTIVE, TurnsPhase.ACTIVE),
+        (TurnsPhase.WAITING, TurnsPhase.ACTIVE),
+        (TurnsPhase.ACTIVE, TurnsPhase.ACTIVE),
+        (TurnsPhase.ACTIVE, TurnsPhase.WAITING),
+        (TurnsPhase.ACTIVE, TurnsPhase.ACTIVE),
+        (TurnsPhase.WAITING, TurnsPhase.ACTIVE),
     ]
     # One generation is left, and every message was acknowledged.
     assert [name for name, copy in world.copies.items() if copy] == ["b-passivate"]
@@ -215,7 +215,7 @@ def test_the_active_instance_goes_on_while_the_other_does_not_answer() -> None:
         active.run()
         world.now += HOUR
         world.log_ends[0] += 1
-    assert (active.turn.phase, world.copies["b-activate"][0]) == (Phase.ACTIVE, 149)
+    assert (active.turn.phase, world.copies["b-activate"][0]) == (TurnsPhase.ACTIVE, 149)
     asked = [message for _, message in world.topic if message is not None]
     # It is not repeated while it has not been read.
     assert [(each.event, each.instance, each.partition) for each in asked] == [
@@ -239,9 +239,9 @@ def test_a_generation_that_takes_longer_than_tombstones_last_begins_again() -> N
     world = World()
     passive = Instance(world, Role.PASSIVE)
     world.topic.append(activate("b-passivate", 0, offset=5))
-    passive.turn = Turn(phase=Phase.CATCHING_UP, generation=3, since_ms=world.now - TOMBSTONES, stop_other=True)
+    passive.turn = Turn(phase=TurnsPhase.CATCHING_UP, generation=3, since_ms=world.now - TOMBSTONES, stop_other=True)
     passive.run()
-    assert (passive.turn.phase, passive.turn.generation) == (Phase.ACTIVE, 4)
+    assert (passive.turn.phase, passive.turn.generation) == (TurnsPhase.ACTIVE, 4)
 
 
 def activate(to: str, partition: int, *, offset: int, timestamp_ms: int = 0) -> tuple[str, Coordination]:
@@ -283,7 +283,7 @@ def test_beside_the_original_tool_one_message_begins_a_generation_and_files_stay
     assert world.copies["b-passivate"], "nothing proves that the tool's copy is whole"
     world.topic.append(activate("b-passivate", 0, offset=120))
     passive.run()
-    assert (passive.turn.phase, passive.turn.generation) == (Phase.ACTIVE, 2)
+    assert (passive.turn.phase, passive.turn.generation) == (TurnsPhase.ACTIVE, 2)
 
 
 def test_two_active_instances_that_ask_each_other_never_both_stop() -> None:
@@ -293,7 +293,7 @@ def test_two_active_instances_that_ask_each_other_never_both_stop() -> None:
         assert each is not None
         world.copies[each.name] = dict(world.log_ends)
         since = world.now - LENGTH
-        each._store(Turn(phase=Phase.ACTIVE, generation=1, since_ms=since, log_ends=dict(world.log_ends)))
+        each._store(Turn(phase=TurnsPhase.ACTIVE, generation=1, since_ms=since, log_ends=dict(world.log_ends)))
     complete = True
     for _ in drive(world, 12, pair=pair):
         complete = assert_one_is_complete(world, before=complete)
@@ -309,7 +309,9 @@ def test_two_instances_that_both_retire_never_both_leave(first: Role) -> None:
         world.copies[each.name] = dict(world.log_ends)
         announced = dict.fromkeys(world.log_ends, 0)
         each._store(
-            Turn(phase=Phase.RETIRING, generation=1, announced=announced, announced_at_ms=1, log_ends=world.log_ends)
+            Turn(
+                phase=TurnsPhase.RETIRING, generation=1, announced=announced, announced_at_ms=1, log_ends=world.log_ends
+            )
         )
         world.topic += [passivate(each.name, partition) for partition in world.log_ends]
     for role in (first, first.other) * 4:
@@ -327,7 +329,7 @@ def test_a_stale_order_to_stop_is_never_followed() -> None:
     active.run()
     world.now += LENGTH
     active.run()
-    assert active.turn.phase is Phase.ACTIVE
+    assert active.turn.phase is TurnsPhase.ACTIVE
     assert active.turn.announced
 
 
@@ -340,7 +342,7 @@ def test_an_order_to_stop_is_not_followed_while_the_other_is_not_active() -> Non
     active.run()
     world.topic += [passivate("b-activate", 0), passivate("b-activate", 1)]
     active.run()
-    assert (active.turn.phase, world.stage("b-passivate")) == (Phase.ACTIVE, Stage.WAITING)
+    assert (active.turn.phase, world.stage("b-passivate")) == (TurnsPhase.ACTIVE, Stage.WAITING)
 
 
 def test_names_are_compared_as_the_original_compares_them() -> None:
@@ -356,7 +358,7 @@ def test_names_are_compared_as_the_original_compares_them() -> None:
 
 def test_a_turn_survives_its_document() -> None:
     turn = Turn(
-        phase=Phase.RETIRING, generation=4, since_ms=5, stop_other=True, announced={0: 7, 11: 8}, log_ends={0: 9}
+        phase=TurnsPhase.RETIRING, generation=4, since_ms=5, stop_other=True, announced={0: 7, 11: 8}, log_ends={0: 9}
     )
     assert decode_turn(turn.encode()) == turn
 

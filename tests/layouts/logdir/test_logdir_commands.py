@@ -10,7 +10,7 @@ from logdirs import TOPIC_ID, put_log, put_watermark, run, survey
 from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
-from maxbrod.check.job import check_segments
+from maxbrod.check.foreign import check_segments
 from maxbrod.cli.main import run as maxbrod
 from maxbrod.config import StorageConfig
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_REFUSED, EXIT_USAGE

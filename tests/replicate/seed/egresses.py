@@ -16,7 +16,7 @@ from replicate.seed.trees import REGION
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:
-    from maxbrod.backup.plan.rolling import Waiting
+    from maxbrod.backup.plan.roll_limits import RollSchedule
     from maxbrod.backup.report import BackupReport
     from maxbrod.kafka.state.cluster_state import CommittedOffset
     from maxbrod.sandbox.cluster import Cluster
@@ -38,7 +38,7 @@ def write_segments(config: Config) -> BackupReport:
         return interval(egress)
 
 
-def interval(egress: TreeEgress, waiting: Waiting | None = None) -> BackupReport:
+def interval(egress: TreeEgress, waiting: RollSchedule | None = None) -> BackupReport:
     with without_spark():
         return egress.run(waiting=waiting)
 

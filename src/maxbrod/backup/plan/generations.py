@@ -33,7 +33,7 @@ _LENGTHS_S: Final = {DAYS: 86_400.0, HOURS: 3_600.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class GenerationPolicy:
     """When generations begin, and how much of them each run reads."""
 
     every_ms: int
@@ -80,7 +80,7 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class GenerationShare:
     """A part of a partition that this run reads for a generation."""
 
     generation: int
@@ -136,7 +136,7 @@ def why_late(building: Generation, view: TopicView, *, now_ms: int) -> str | Non
 
 
 def first_generation(view: TopicView, *, began_at: int, now_ms: int) -> TopicGenerations | None:
-    """What the archive holds, once it is complete, is the first generation. None: it is not, or there is nothing."""
+    """The first generation: what the archive holds, once it is complete. None: it is not, or there is nothing."""
     if not view.compacted or not view.complete:
         return None
     generation = Generation(
@@ -150,8 +150,8 @@ def log_ends(view: TopicView) -> dict[int, int]:
     return {partition.partition: partition.state.end for partition in view.partitions}
 
 
-def is_due(known: TopicGenerations, policy: Policy, *, now_ms: int) -> bool:
-    """Whether the next generation should begin. A clock that was set back delays it."""
+def is_due(known: TopicGenerations, policy: GenerationPolicy, *, now_ms: int) -> bool:
+    """True if the next generation should begin. A clock that was set back delays it."""
     active, dropped = known.active, known.dropped
     if active is None or known.building is not None or now_ms - active.began_at < policy.every_ms:
         return False
@@ -173,7 +173,7 @@ def bytes_left(view: TopicView, generation: Generation) -> int:
     return sum(_bytes(each, each.read_to, target) for each, target in view.left(generation))
 
 
-def budget(view: TopicView, generation: Generation, policy: Policy, *, room: int, now_ms: int) -> int:
+def budget(view: TopicView, generation: Generation, policy: GenerationPolicy, *, room: int, now_ms: int) -> int:
     """About how many bytes of this generation a run reads, with `room` left of the run's own limit."""
     left = bytes_left(view, generation)
     if policy.interval_ms is None:
@@ -184,12 +184,12 @@ def budget(view: TopicView, generation: Generation, policy: Policy, *, room: int
     return min(left, max(room, -(-left // runs)))
 
 
-def plan_shares(view: TopicView, generation: Generation, bytes_max: int) -> list[Share]:
+def plan_shares(view: TopicView, generation: Generation, bytes_max: int) -> list[GenerationShare]:
     """The parts to read now, about `bytes_max` of them, partition by partition. At least one offset.
 
     What the log has nothing of any more costs nothing.
     """
-    shares: list[Share] = []
+    shares: list[GenerationShare] = []
     for each, target in view.left(generation):
         size = _bytes(each, each.read_to, target)
         if shares and bytes_max <= 0 < size:
@@ -198,7 +198,7 @@ def plan_shares(view: TopicView, generation: Generation, bytes_max: int) -> list
         if size > max(bytes_max, 0):
             offsets = max(int(offsets * max(bytes_max, 0) / size), 1)
         plan = _plan(each, each.read_to + offsets, target)
-        shares.append(Share(generation=generation.number, plan=plan))
+        shares.append(GenerationShare(generation=generation.number, plan=plan))
         bytes_max -= _bytes(each, plan.start, plan.end)
     return shares
 

@@ -1,4 +1,4 @@
-"""Where the backup of a partition begins at its first run. Later runs continue at the end of the archive."""
+"""The offset at which the first backup of a partition begins. Later runs continue at the end of the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run does about each partition: from the state of its log and of the archive to the offsets to read."""
+"""The plan of a run for each partition: from the state of its log and of the archive to the offsets to read."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _AGAIN_MS: Final = 10 * 60 * 1000
 
 
 class Role(StrEnum):
-    """How an instance begins. Its name keeps it, whatever it does later."""
+    """The first role of an instance. Its name keeps it, whatever it does later."""
 
     ACTIVE = "active"
     PASSIVE = "passive"
@@ -46,7 +46,7 @@ class Role(StrEnum):
         return Role.PASSIVE if self is Role.ACTIVE else Role.ACTIVE
 
 
-class Phase(StrEnum):
+class TurnsPhase(StrEnum):
     WAITING = "waiting"
     CLEARING = "clearing"
     CATCHING_UP = "catching up"
@@ -56,22 +56,22 @@ class Phase(StrEnum):
 
 
 STAGES: Final = {
-    Phase.WAITING: Stage.WAITING,
-    Phase.CLEARING: Stage.WAITING,
-    Phase.CATCHING_UP: Stage.BUILDING,
-    Phase.ACTIVE: Stage.ACTIVE,
-    Phase.RETIRING: Stage.RETIRING,
-    Phase.LEAVING: Stage.WAITING,
+    TurnsPhase.WAITING: Stage.WAITING,
+    TurnsPhase.CLEARING: Stage.WAITING,
+    TurnsPhase.CATCHING_UP: Stage.BUILDING,
+    TurnsPhase.ACTIVE: Stage.ACTIVE,
+    TurnsPhase.RETIRING: Stage.RETIRING,
+    TurnsPhase.LEAVING: Stage.WAITING,
 }
 """What the files of an instance are in each phase."""
-BACKING_UP: Final = frozenset({Phase.CATCHING_UP, Phase.ACTIVE})
+BACKING_UP: Final = frozenset({TurnsPhase.CATCHING_UP, TurnsPhase.ACTIVE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """All that an instance must know after a restart."""
 
-    phase: Phase
+    phase: TurnsPhase
     generation: int = 0
     since_ms: int = 0
     """When the generation began to read, and from ACTIVE on when it became active."""
@@ -97,18 +97,18 @@ class Turn:
 
 def decode_turn(found: Mapping[str, Any]) -> Turn:
     numbers = {name: {int(each): offset for each, offset in found[name].items()} for name in ("announced", "log_ends")}
-    return Turn(**{**found, "phase": Phase(found["phase"]), **numbers})
+    return Turn(**{**found, "phase": TurnsPhase(found["phase"]), **numbers})
 
 
 def first_turn(role: Role, *, now_ms: int) -> Turn:
-    """Of an instance that has never run."""
+    """The turn of an instance that has never run."""
     if role is Role.PASSIVE:
-        return Turn(phase=Phase.WAITING)
-    return Turn(phase=Phase.CLEARING, generation=1, since_ms=now_ms)
+        return Turn(phase=TurnsPhase.WAITING)
+    return Turn(phase=TurnsPhase.CLEARING, generation=1, since_ms=now_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class TurnsPolicy:
     """The two names, and the times."""
 
     role: Role
@@ -156,7 +156,7 @@ def key_of(instance: str, partition: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What an instance sees when it decides."""
+    """The facts that an instance decides by."""
 
     now_ms: int
     partitions: Collection[int]
@@ -188,7 +188,7 @@ Action: TypeAlias = Send | Clear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class TurnsDecision:
     """Store `turn`, do the actions, store `then`."""
 
     turn: Turn
@@ -199,51 +199,51 @@ class Decision:
         return self.turn == self.then == before and not self.actions
 
 
-def decide(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+def decide(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     """The next step. Decide again until it is nothing."""
     return _DECIDE[turn.phase](turn, sight, policy)
 
 
-def _waiting(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+def _waiting(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     """One partition is enough: the original sends the others only when they have a record, which may be never."""
     if _mail(sight, policy, Event.ACTIVATE) and sight.other_stage in {None, Stage.ACTIVE, Stage.RETIRING}:
         new = _begun(turn, sight)
-        return Decision(turn=new, then=new)
+        return TurnsDecision(turn=new, then=new)
     return _acknowledge(turn, policy, _mail(sight, policy, Event.PASSIVATE))
 
 
 def _begun(turn: Turn, sight: Sight) -> Turn:
-    return Turn(phase=Phase.CLEARING, generation=turn.generation + 1, since_ms=sight.now_ms, stop_other=True)
+    return Turn(phase=TurnsPhase.CLEARING, generation=turn.generation + 1, since_ms=sight.now_ms, stop_other=True)
 
 
-def _clearing(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+def _clearing(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     received = {*_mail(sight, policy, Event.ACTIVATE), *_mail(sight, policy, Event.PASSIVATE)}
     acknowledgements = _acknowledgements(policy, received)
-    then = replace(turn, phase=Phase.CATCHING_UP, since_ms=sight.now_ms)
-    return Decision(turn=turn, actions=(*acknowledgements, Clear()), then=then)
+    then = replace(turn, phase=TurnsPhase.CATCHING_UP, since_ms=sight.now_ms)
+    return TurnsDecision(turn=turn, actions=(*acknowledgements, Clear()), then=then)
 
 
-def _catching_up(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+def _catching_up(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     if sight.now_ms - turn.since_ms >= sight.tombstones_ms:
         # A reader that is slower may see a record and miss the tombstone after it.
-        new = replace(turn, phase=Phase.CLEARING, generation=turn.generation + 1)
-        return Decision(turn=new, then=new)
+        new = replace(turn, phase=TurnsPhase.CLEARING, generation=turn.generation + 1)
+        return TurnsDecision(turn=new, then=new)
     if sight.caught_up is not None:
-        new = replace(turn, phase=Phase.ACTIVE, since_ms=sight.now_ms, log_ends=dict(sight.caught_up))
-        return Decision(turn=new, then=new)
+        new = replace(turn, phase=TurnsPhase.ACTIVE, since_ms=sight.now_ms, log_ends=dict(sight.caught_up))
+        return TurnsDecision(turn=new, then=new)
     received = {*_mail(sight, policy, Event.ACTIVATE), *_mail(sight, policy, Event.PASSIVATE)}
     return _acknowledge(turn, policy, received)
 
 
-def _active(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+def _active(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     if turn.stop_other:
         sends = _sends(policy, Event.PASSIVATE, dict.fromkeys(sight.partitions, 0), sight.now_ms)
         then = replace(turn, stop_other=False, stopped_other_at_ms=sight.now_ms)
-        return Decision(turn=turn, actions=sends, then=then)
+        return TurnsDecision(turn=turn, actions=sends, then=then)
     asked, stopped = _mail(sight, policy, Event.ACTIVATE), _mail(sight, policy, Event.PASSIVATE)
     if turn.announced and set(turn.announced) <= set(stopped) and sight.other_stage in {None, Stage.ACTIVE}:
-        new = replace(turn, phase=Phase.RETIRING, stop_other=bool(asked))
-        return Decision(turn=new, then=new)
+        new = replace(turn, phase=TurnsPhase.RETIRING, stop_other=bool(asked))
+        return TurnsDecision(turn=new, then=new)
     if asked and not (turn.announced and policy.role is Role.PASSIVE):
         # If both are active and both have asked, one of them must give way: the one that began as passive.
         return _answer(turn, sight, policy, asked)
@@ -252,24 +252,24 @@ def _active(turn: Turn, sight: Sight, policy: Policy) -> Decision:
             # It answers nothing that this instance has asked.
             return _acknowledge(turn, policy, stopped)
         if sight.now_ms - turn.since_ms < policy.length_ms:
-            return Decision(turn=turn, then=turn)
+            return TurnsDecision(turn=turn, then=turn)
         offsets = {partition: max(sight.last_offsets.get(partition, 0), 0) for partition in sight.partitions}
         new = replace(turn, announced=offsets, announced_at_ms=0)
-        return Decision(turn=new, then=new)
+        return TurnsDecision(turn=new, then=new)
     return _ask(turn, sight, policy)
 
 
-def _answer(turn: Turn, sight: Sight, policy: Policy, asked: Mapping[int, Coordination]) -> Decision:
+def _answer(turn: Turn, sight: Sight, policy: TurnsPolicy, asked: Mapping[int, Coordination]) -> TurnsDecision:
     """The other one is active, too: tell it again to stop, unless it has not read that yet, or had asked before."""
     unread = sight.mail.to(policy.other, policy.topic, Event.PASSIVATE)
     late = any(
         each not in unread and message.timestamp_ms > turn.stopped_other_at_ms for each, message in asked.items()
     )
     new = replace(turn, stop_other=True) if late else turn
-    return Decision(turn=new, actions=_acknowledgements(policy, asked), then=new)
+    return TurnsDecision(turn=new, actions=_acknowledgements(policy, asked), then=new)
 
 
-def _ask(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+def _ask(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     """Ask the other one to begin, and again if this one has come much further, or nothing happens."""
     last = {partition: max(sight.last_offsets.get(partition, 0), 0) for partition in sight.partitions}
     further = {
@@ -281,24 +281,24 @@ def _ask(turn: Turn, sight: Sight, policy: Policy) -> Decision:
         unread = sight.mail.to(policy.other, policy.topic, Event.ACTIVATE)
         further = {**further, **{each: offset for each, offset in last.items() if each not in unread}}
     if not further:
-        return Decision(turn=turn, then=turn)
+        return TurnsDecision(turn=turn, then=turn)
     new = replace(turn, announced={**turn.announced, **further}, announced_at_ms=0)
     sends = _sends(policy, Event.ACTIVATE, further, sight.now_ms)
-    return Decision(turn=new, actions=sends, then=replace(new, announced_at_ms=sight.now_ms))
+    return TurnsDecision(turn=new, actions=sends, then=replace(new, announced_at_ms=sight.now_ms))
 
 
-def _retiring(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+def _retiring(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     """The other one stores that it retires before it looks here, as this one does: they cannot both go on."""
     if sight.other_stage is None or sight.other_is_whole:
-        new = replace(turn, phase=Phase.LEAVING)
+        new = replace(turn, phase=TurnsPhase.LEAVING)
     elif sight.other_stage is Stage.RETIRING and policy.role is Role.PASSIVE:
         new = turn
     else:
-        new = replace(turn, phase=Phase.ACTIVE, stop_other=False)
-    return Decision(turn=new, then=new)
+        new = replace(turn, phase=TurnsPhase.ACTIVE, stop_other=False)
+    return TurnsDecision(turn=new, then=new)
 
 
-def _leaving(turn: Turn, sight: Sight, policy: Policy) -> Decision:
+def _leaving(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     """Files are deleted only beside a whole copy of the other's. The original proves none: then they stay.
 
     They are deleted before the next generation in any case.
@@ -307,36 +307,36 @@ def _leaving(turn: Turn, sight: Sight, policy: Policy) -> Decision:
     if asked and not turn.stop_other:
         # An acknowledgement is one of all messages under a key.
         new = replace(turn, stop_other=True)
-        return Decision(turn=new, then=new)
+        return TurnsDecision(turn=new, then=new)
     received = {*asked, *_mail(sight, policy, Event.PASSIVATE)}
     clear = (Clear(),) if sight.other_is_whole else ()
-    then = _begun(turn, sight) if turn.stop_other else Turn(phase=Phase.WAITING, generation=turn.generation)
-    return Decision(turn=turn, actions=(*_acknowledgements(policy, received), *clear), then=then)
+    then = _begun(turn, sight) if turn.stop_other else Turn(phase=TurnsPhase.WAITING, generation=turn.generation)
+    return TurnsDecision(turn=turn, actions=(*_acknowledgements(policy, received), *clear), then=then)
 
 
 _DECIDE: Final = {
-    Phase.WAITING: _waiting,
-    Phase.CLEARING: _clearing,
-    Phase.CATCHING_UP: _catching_up,
-    Phase.ACTIVE: _active,
-    Phase.RETIRING: _retiring,
-    Phase.LEAVING: _leaving,
+    TurnsPhase.WAITING: _waiting,
+    TurnsPhase.CLEARING: _clearing,
+    TurnsPhase.CATCHING_UP: _catching_up,
+    TurnsPhase.ACTIVE: _active,
+    TurnsPhase.RETIRING: _retiring,
+    TurnsPhase.LEAVING: _leaving,
 }
 
 
-def _mail(sight: Sight, policy: Policy, event: Event) -> dict[int, Coordination]:
+def _mail(sight: Sight, policy: TurnsPolicy, event: Event) -> dict[int, Coordination]:
     return sight.mail.to(policy.own, policy.topic, event)
 
 
-def _acknowledge(turn: Turn, policy: Policy, partitions: Iterable[int]) -> Decision:
-    return Decision(turn=turn, actions=_acknowledgements(policy, partitions), then=turn)
+def _acknowledge(turn: Turn, policy: TurnsPolicy, partitions: Iterable[int]) -> TurnsDecision:
+    return TurnsDecision(turn=turn, actions=_acknowledgements(policy, partitions), then=turn)
 
 
-def _acknowledgements(policy: Policy, partitions: Iterable[int]) -> tuple[Send, ...]:
+def _acknowledgements(policy: TurnsPolicy, partitions: Iterable[int]) -> tuple[Send, ...]:
     return tuple(Send(key=key_of(policy.own, partition), message=None) for partition in sorted(partitions))
 
 
-def _sends(policy: Policy, event: Event, offsets: Mapping[int, int], now_ms: int) -> tuple[Send, ...]:
+def _sends(policy: TurnsPolicy, event: Event, offsets: Mapping[int, int], now_ms: int) -> tuple[Send, ...]:
     return tuple(
         Send(
             key=key_of(policy.other, each),

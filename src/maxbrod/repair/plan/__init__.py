@@ -1,1 +1,1 @@
-"""What a repair decides, without any I/O: which slices are the archive, and why offsets have none."""
+"""The decisions of a repair, without any I/O: which slices are the archive, and why offsets have none."""

@@ -1,4 +1,4 @@
-"""What a repair finds in objects: slices with all that a row needs, and ranges that are lost. Values that travel."""
+"""Findings of a repair in objects: slices with all that a row needs, and ranges that are lost. Values that travel."""
 
 from __future__ import annotations
 

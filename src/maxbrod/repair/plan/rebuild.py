@@ -18,9 +18,7 @@ from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Run, Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 from maxbrod.notices import Notice
-from maxbrod.repair.plan.choosing import choose, newest_history, overlapping
-from maxbrod.repair.plan.explaining import Evidence, RunView
-from maxbrod.repair.plan.linking import link
+from maxbrod.repair.plan.chain import GapEvidence, RunView, choose, link, newest_history, overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -179,7 +177,7 @@ class _Partition:
             rows += self._gaps(cursor, end, evidence, None)
         return rows
 
-    def _first(self, chain: Sequence[FoundSlice], runs: Sequence[KnownRun], evidence: Evidence) -> int | None:
+    def _first(self, chain: Sequence[FoundSlice], runs: Sequence[KnownRun], evidence: GapEvidence) -> int | None:
         """Where the archive of the partition begins; None if there is nothing of it."""
         firsts = [run.snapshot.firsts[self.id] for run in runs if self.id in run.snapshot.firsts]
         ends = [run.snapshot.ends[self.id] for run in runs]
@@ -187,8 +185,8 @@ class _Partition:
         bases = [each.base for each in chain[:1]]
         return min([*firsts[:1], *stated, *bases] or ends[:1], default=None)
 
-    def _evidence(self, runs: Sequence[KnownRun], chain: Sequence[FoundSlice], *, present: bool) -> Evidence:
-        evidence = Evidence(stated=list(self.remains.gaps.get(self.id, ())))
+    def _evidence(self, runs: Sequence[KnownRun], chain: Sequence[FoundSlice], *, present: bool) -> GapEvidence:
+        evidence = GapEvidence(stated=list(self.remains.gaps.get(self.id, ())))
         for run in runs:
             snapshot = run.snapshot
             evidence.runs.append(RunView(end=snapshot.ends[self.id], log_start=snapshot.log_starts.get(self.id)))
@@ -214,7 +212,7 @@ class _Partition:
         adjacent = one.path == other.path and one.position + one.bytes == other.position
         return GapReason.COMPACTED if adjacent else None
 
-    def _gaps(self, first: int | None, end: int, evidence: Evidence, written_so: GapReason | None) -> Iterator[Gap]:
+    def _gaps(self, first: int | None, end: int, evidence: GapEvidence, written_so: GapReason | None) -> Iterator[Gap]:
         if first is None or first >= end:
             return
         for base, stop, reason in evidence.explain(first, end, written_so=written_so):
@@ -432,7 +430,7 @@ def _reachable(chain: Sequence[FoundSlice], end: int | None, *, beyond: bool) ->
 
 
 def _is_same(one: FoundSlice, others: Sequence[FoundSlice], *, compacted: bool) -> bool:
-    """Whether slices that share offsets surely are of one reading: equally many records, or one for each offset.
+    """True if slices that share offsets surely are of one reading: equally many records, or one for each offset.
 
     Of a compacted topic the latter does not tell: another reading may have lost what is beside it.
     """

@@ -37,7 +37,7 @@ def egress_tree(call: Call[EgressTreeOptions]) -> None:
     """
     from contextlib import ExitStack  # noqa: PLC0415 - Arrow and Kafka: not for `--help`
 
-    from maxbrod.backup.cli_following import IntervalPrinter  # noqa: PLC0415
+    from maxbrod.backup.summary import IntervalPrinter  # noqa: PLC0415
     from maxbrod.cli.log import showing_log  # noqa: PLC0415
     from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
     from maxbrod.replicate.seed.egress import TreeEgress, follow_into_tree  # noqa: PLC0415

@@ -18,7 +18,7 @@ from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.selection import select_topics
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.foreign import FAILED, ForeignBackup
-from maxbrod.backup.plan.rolling import Waiting
+from maxbrod.backup.plan.roll_limits import RollSchedule
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin.groups import ACTIVE, commit_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
@@ -85,10 +85,10 @@ class TreeEgress(ForeignBackup):
         self._group = EgressGroup(self._client, options.group, self._is_followed, patience_s=config.patience)
         self._claimed = False
 
-    def waiting(self) -> Waiting:
-        return Waiting(self._common, self._by_topic)
+    def waiting(self) -> RollSchedule:
+        return RollSchedule(self._common, self._by_topic)
 
-    def run(self, *, demand_topics: bool = True, waiting: Waiting | None = None) -> BackupReport:
+    def run(self, *, demand_topics: bool = True, waiting: RollSchedule | None = None) -> BackupReport:
         """Write the segments that are due.
 
         RefusedError: another egress has taken over, or the original is running.

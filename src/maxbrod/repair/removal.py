@@ -13,19 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.catalog.commits import commit_with_retries
+from maxbrod.catalog.generations import GenerationChanges, encode_generations
 from maxbrod.catalog.replaced import as_replaced, count_revisions, revive
-from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Run, Segment, decode_rows, encode_rows, slice_of
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.catalog.schema import SCHEMA, Kind
-from maxbrod.check.job import verify_slices
+from maxbrod.check.deep import verify_slices
 from maxbrod.check.objects import LackingObjects, NeededObjects, complaint
+from maxbrod.errors import RefusedError
 from maxbrod.model import GapReason, now_ms
-from maxbrod.repair.job import RepairContext, salvage_slices
+from maxbrod.repair.examine import RepairWork, salvage_slices
 from maxbrod.repair.plan.found import LostRange
 from maxbrod.repair.plan.rebuild import lost_notices
-from maxbrod.repair.rebuilding import gaps_by_reason, statistics_of
-from maxbrod.repair.report import Action, RepairReport
-from maxbrod.repair.unfinished import as_unfinished, drop_generations
-from maxbrod.work.progress import OnProgress, Progress
+from maxbrod.repair.report import Action, RepairReport, gaps_by_reason
+from maxbrod.work.progress import Progress
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.layouts.kafka.format import Slice
     from maxbrod.notices import Notice
-    from maxbrod.storage.interface import Storage
-    from maxbrod.work.executor import Workers
+    from maxbrod.repair.options import RepairOptions
+
 
 _COUNT_COLUMNS: Final = ("topic_id", "partition", "kind", "details", "path", "position", "bytes")
 """What is needed to count lost slices, but not to name them."""
+
+_WHY = "objects of it are lost or damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class _Bad:
 
 
 class SliceSums:
-    """What is looked for in the store: the objects of all slices, live or replaced."""
+    """The objects of all slices, live or replaced, which are looked for in the store."""
 
     def __init__(self) -> None:
         self.objects = NeededObjects(narrow=False)
@@ -77,96 +79,124 @@ class Notices:
 
     def add(self, lost: LostRange, *, unfinished: bool = False) -> None:
         for found in lost_notices([lost]):
-            notice = as_unfinished(found) if unfinished else found
+            notice = _as_unfinished(found) if unfinished else found
             if self._on_notice is not None:
                 self._on_notice(notice)
             if self._kept_max is None or len(self.kept) < self._kept_max:
                 self.kept.append(notice)
 
 
-def take_out(
-    storage: Storage,
-    catalog: Catalog,
-    workers: Workers,
-    context: RepairContext,
-    needed: SliceSums,
-    *,
-    deep: bool,
-    apply: bool,
-    on_progress: OnProgress,
-    notices: Notices,
-) -> RepairReport:
+def take_out(repair: RepairWork, catalog: Catalog, needed: SliceSums, notices: Notices) -> RepairReport:
     """Find bad objects, and with `apply` commit gaps in their place."""
-    on_progress(Progress(phase="listing objects"))
-    started_at, run_id = now_ms(), context.run_id
+    repair.on_progress(Progress(phase="listing objects"))
+    started_at = now_ms()
     building = catalog.building()
     needed.objects.add(building)
-    lacking = needed.objects.lacking(storage)
+    lacking = needed.objects.lacking(repair.storage)
+    losses = _find_absent(repair.options, catalog, building, lacking, notices)
+    if repair.options.deep:
+        losses = _find_damaged(repair, catalog, building, losses, notices)
+    for bad in losses.unfinished:
+        notices.add(_lost(bad), unfinished=True)
+    report = RepairReport(
+        archive=repair.storage.url,
+        run_id=repair.run_id,
+        action=Action.TAKEN_OUT if losses else Action.NONE,
+        applied=repair.options.apply and bool(losses),
+        problem=None,
+        version=catalog.version,
+        topics=len({topic_id for topic_id, _ in losses.partitions}),
+        partitions=len(losses.partitions),
+        rows=losses.rows,
+        generations=len(losses.dropped),
+        objects=lacking.objects,
+        bytes=needed.live_bytes if repair.options.deep else 0,
+        notices=tuple(notices.kept),
+    )
+    return _apply(repair, catalog, losses, report, started_at) if report.applied else report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Losses:
+    """The slices that are lost or damaged."""
+
+    bad: Sequence[_Bad]
+    """Empty if they are only counted."""
+    unfinished: Sequence[_Bad]
+    """Those of generations under construction."""
+    rows: int
+    partitions: Collection[tuple[str, int]]
+
+    @property
+    def dropped(self) -> set[str]:
+        """The topics whose generation under construction is dropped."""
+        return {bad.row.topic_id for bad in self.unfinished}
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.unfinished)
+
+
+def _find_absent(
+    options: RepairOptions, catalog: Catalog, building: pa.Table, lacking: LackingObjects, notices: Notices
+) -> _Losses:
+    """Find the slices whose objects are missing or cut, without reading any."""
     unfinished = [
-        each
+        bad
         for slices, sizes in (lacking.select(building) if lacking else ())
-        for each in _decoded(slices, sizes, live=True, count=None)
+        for bad in _decoded(slices, sizes, live=True, count=None)
     ]
+    # A repair that only reports needs no values, and there may be millions of rows: then few are decoded.
+    all_decoded = options.apply or options.deep
+    found: list[_Bad] = []
+    for live, slices, sizes in _absent(catalog, lacking, SCHEMA.names):
+        for bad in _decoded(slices, sizes, live=live, count=None if all_decoded else notices.room):
+            notices.add(_lost(bad))
+            found += [bad] if all_decoded else []
+        if not all_decoded and notices.room == 0:
+            break
     count = 0
     partitions: set[tuple[str, int]] = set()
-    bad: list[_Bad] = []
-    for live, slices, sizes in _absent(catalog, lacking, SCHEMA.names):
-        # Whoever only looks needs no values, and there may be millions of rows.
-        for each in _decoded(slices, sizes, live=live, count=None if apply or deep else notices.room):
-            notices.add(_lost(each))
-            bad += [each] if apply or deep else []
-        if not apply and not deep and notices.room == 0:
-            break
     for _, slices, sizes in _absent(catalog, lacking, _COUNT_COLUMNS):
         count += len(sizes)
         partitions.update(zip(slices["topic_id"].to_pylist(), slices["partition"].to_pylist(), strict=True))
-    if deep:
-        known = {_identity(each.row, live=each.live) for each in bad}
-        sound = [segment for segment in _segments(catalog) if _identity(segment[0], live=segment[1]) not in known]
-        damaged = _damaged(workers, context, sound, on_progress)
-        for each in damaged:
-            notices.add(_lost(each))
-        bad += damaged
-        known = {_identity(each.row, live=True) for each in unfinished}
-        rows = [(row, True) for row in decode_rows(building) if isinstance(row, Segment)]
-        sound = [each for each in rows if _identity(each[0], live=True) not in known]
-        if sound:
-            unfinished += _damaged(workers, context, sound, on_progress)
-        count = len(bad)
-        partitions = {(each.row.topic_id, each.row.partition) for each in bad}
-    for each in unfinished:
-        notices.add(_lost(each), unfinished=True)
-    dropped = {each.row.topic_id for each in unfinished}
-    report = RepairReport(
-        archive=storage.url,
-        run_id=run_id,
-        action=Action.TAKEN_OUT if count or dropped else Action.NONE,
-        applied=apply and bool(count or dropped),
-        problem=None,
-        version=catalog.version,
-        topics=len({topic_id for topic_id, _ in partitions}),
-        partitions=len(partitions),
-        rows=count,
-        generations=len(dropped),
-        objects=lacking.objects,
-        bytes=needed.live_bytes if deep else 0,
-        notices=tuple(notices.kept),
+    return _Losses(bad=found, unfinished=unfinished, rows=count, partitions=partitions)
+
+
+def _find_damaged(
+    repair: RepairWork, catalog: Catalog, building: pa.Table, absent: _Losses, notices: Notices
+) -> _Losses:
+    """Read every slice that is there, and add those whose bytes are not what was written."""
+    known = {_identity(bad.row, live=bad.live) for bad in absent.bad}
+    present = [segment for segment in _segments(catalog) if _identity(segment[0], live=segment[1]) not in known]
+    damaged = _damaged(repair, present)
+    for bad in damaged:
+        notices.add(_lost(bad))
+    known = {_identity(bad.row, live=True) for bad in absent.unfinished}
+    rows = [(row, True) for row in decode_rows(building) if isinstance(row, Segment)]
+    present = [segment for segment in rows if _identity(segment[0], live=True) not in known]
+    unfinished = _damaged(repair, present) if present else []
+    every = [*absent.bad, *damaged]
+    return _Losses(
+        bad=every,
+        unfinished=[*absent.unfinished, *unfinished],
+        rows=len(every),
+        partitions={(bad.row.topic_id, bad.row.partition) for bad in every},
     )
-    if not report.applied:
-        return report
-    cut = [each for each in bad if each.exists and each.live]
-    damages = [[_lost(each)] for each in cut]
-    executor = workers.for_bytes(sum(each.row.bytes for each in cut))
-    copies = executor.run(salvage_slices, context, damages, name=run_id)
-    saved = {_key(each.row): copy for each, copy in zip(cut, copies, strict=True) if copy is not None}
-    added = [row for each in bad if each.live for row in _instead(each.row, saved.get(_key(each.row)), run_id)]
-    report = replace(
-        report,
-        gaps=gaps_by_reason(added),
-        salvaged_records=sum(copy.records for copy in saved.values()),
-    )
-    version = _commit(catalog, bad, added, dropped, report, started_at)
-    return replace(report, version=version)
+
+
+def _apply(
+    repair: RepairWork, catalog: Catalog, losses: _Losses, report: RepairReport, started_at: int
+) -> RepairReport:
+    """Copy the sound batches at the start of damaged slices, and commit gaps for the rest."""
+    cut = [bad for bad in losses.bad if bad.exists and bad.live]
+    executor = repair.workers.for_bytes(sum(bad.row.bytes for bad in cut))
+    copies = executor.run(salvage_slices, repair.context, [[_lost(bad)] for bad in cut], name=repair.run_id)
+    saved = {_key(bad.row): copy for bad, copy in zip(cut, copies, strict=True) if copy is not None}
+    added = [
+        row for bad in losses.bad if bad.live for row in _instead(bad.row, saved.get(_key(bad.row)), repair.run_id)
+    ]
+    report = replace(report, gaps=gaps_by_reason(added), salvaged_records=sum(copy.records for copy in saved.values()))
+    return replace(report, version=_commit(catalog, losses, added, report, started_at))
 
 
 def _portions(catalog: Catalog, columns: Sequence[str]) -> Iterator[tuple[bool, pa.Table]]:
@@ -197,19 +227,16 @@ def _decoded(slices: pa.Table, sizes: Sequence[int | None], *, live: bool, count
         yield _Bad(row, live, complaint(size, row.position + row.bytes), exists=size is not None)
 
 
-def _damaged(
-    workers: Workers, context: RepairContext, rows: Sequence[tuple[Segment, bool]], on_progress: OnProgress
-) -> list[_Bad]:
-    """Read every slice."""
+def _damaged(repair: RepairWork, rows: Sequence[tuple[Segment, bool]]) -> list[_Bad]:
+    """Read these slices; return those that are damaged."""
     total = sum(row.bytes for row, _ in rows)
-    on_progress(Progress(phase="reading", bytes_total=total))
-    executor = workers.for_bytes(total)
+    repair.on_progress(Progress(phase="reading", bytes_total=total))
+    executor = repair.workers.for_bytes(total)
     items = [(row.bytes, (number, slice_of(row))) for number, (row, _) in enumerate(rows)]
     tasks = spread(items, executor.parallelism)
-    checked = executor.run(verify_slices, context.place, tasks, name=context.run_id)
-    # What is larger than what is looked into is not damaged.
-    found = [each for each in checked if not each.limit]
-    first = {each.number: each for each in reversed(found)}
+    checked = executor.run(verify_slices, repair.context.place, tasks, name=repair.run_id)
+    # A slice that is larger than what is looked into is not damaged.
+    first = {problem.number: problem for problem in reversed(checked) if not problem.limit}
     return [_Bad(*rows[number], first[number].message, exists=True) for number in sorted(first)]
 
 
@@ -237,7 +264,7 @@ def _key(row: Segment) -> tuple[str, int]:
 
 
 def _instead(row: Segment, copy: Slice | None, run_id: str) -> list[Segment | Gap]:
-    """What is left of a bad row: the sound batches at its start, and a gap."""
+    """Return what is left of a bad row: the sound batches at its start, and a gap."""
     rows: list[Segment | Gap] = []
     base, at = row.base_offset, now_ms()
     if copy is not None:
@@ -263,33 +290,19 @@ def _gap(row: Segment, base: int, run_id: str, at: int) -> Gap:
 
 
 def _commit(
-    catalog: Catalog,
-    bad: Sequence[_Bad],
-    added: Sequence[Segment | Gap],
-    dropped: Collection[str],
-    report: RepairReport,
-    started_at: int,
+    catalog: Catalog, losses: _Losses, added: Sequence[Segment | Gap], report: RepairReport, started_at: int
 ) -> int:
     """One commit. If another writer was faster, the same change on its version: the bad rows must still be there."""
-    live = encode_rows([each.row for each in bad if each.live])
+    live = encode_rows([bad.row for bad in losses.bad if bad.live])
 
     def commit(attempt: int) -> int:
-        former = _former(catalog, [each.row for each in bad if not each.live])
-        run = Run(
-            run_id=report.run_id,
-            started_at=started_at,
-            finished_at=now_ms(),
-            snapshot=None,
-            statistics=statistics_of(report),
-            written_at=now_ms(),
-            commit=catalog.version + 1,
-        )
+        former = _former(catalog, [bad.row for bad in losses.bad if not bad.live])
+        run = report.run_row(started_at=started_at, commit=catalog.version + 1)
         new = pa.concat_tables([encode_rows([*added, run]), _former_gaps(former, report.run_id)])
-        generations = drop_generations(catalog, dropped, report.run_id)
         return catalog.commit(
             new,
             replaced=pa.concat_tables([live, former]),
-            generations=generations,
+            generations=_drop_generations(catalog, losses.dropped, report.run_id),
             still_valid=(lambda: True) if attempt else None,
         )
 
@@ -318,3 +331,36 @@ def _former_gaps(former: pa.Table, run_id: str) -> pa.Table:
     rows = [row for row in decode_rows(kinds) if isinstance(row, Segment)]
     at = now_ms()
     return as_replaced(encode_rows([_gap(row, row.base_offset, run_id, at) for row in rows]), numbers)
+
+
+def _as_unfinished(notice: Notice) -> Notice:
+    """A notice of a lost object, if only a generation under construction needs it."""
+    return replace(
+        notice,
+        message=f"{notice.message} (needed only by a generation under construction)",
+        hint="that generation is dropped, the active one stays, and the next backup begins another",
+    )
+
+
+def _drop_generations(catalog: Catalog, topic_ids: Collection[str], run_id: str) -> GenerationChanges:
+    """The change that drops what these topics have under construction, on the version that the catalog stands at.
+
+    Their rows cannot become gaps: a generation with such gaps might replace records by nothing.
+
+    RefusedError: a generation has become active, or was dropped, since the objects were looked for.
+    """
+    if not topic_ids:
+        return GenerationChanges()
+    at, known = now_ms(), catalog.generations()
+    topics = [known[each] for each in sorted(topic_ids) if each in known and known[each].building is not None]
+    if len(topics) < len(topic_ids):
+        raise RefusedError(
+            "a backup has completed or dropped a generation meanwhile",
+            operation="repair",
+            hint="nothing was changed; run the repair again",
+        )
+    dropped = [topic.without_building(at, _WHY) for topic in topics]
+    return GenerationChanges().plus(
+        added=[encode_generations(dropped, run_id=run_id, written_at=at)],
+        removed=[catalog.generation_rows(topic_ids, kind=Kind.GENERATIONS), catalog.generation_rows(topic_ids)],
+    )

@@ -30,7 +30,7 @@ _FOLDERS: Final = ("packs", "segments", "snapshots")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """What rows name and the store does not have."""
+    """Rows and runs whose objects the store does not have."""
 
     rows: pa.Table
     """Rows of data, of kind data or replaced."""

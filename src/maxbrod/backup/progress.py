@@ -1,4 +1,4 @@
-"""What a person learns while the tasks of a backup run elsewhere: how much is done, and which broker they wait for."""
+"""Progress of backup tasks: how much is done, and which broker they wait for."""
 
 from __future__ import annotations
 

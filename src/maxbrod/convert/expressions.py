@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.catalog.rows import Run
-from maxbrod.errors import RefusedError, UsageError
+from maxbrod.errors import RefusedError, UsageError, error_of
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import now_ms
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings
@@ -79,6 +79,7 @@ def as_transferred(items: Iterable[TransferItem], answers: Sequence[Transformed]
     done = []
     for item in items:
         each = found.get((item.topic_id, item.where.partition, item.start))
+        failure = lost if each is None else each.failure
         done.append(
             Transferred(
                 where=item.where,
@@ -87,7 +88,7 @@ def as_transferred(items: Iterable[TransferItem], answers: Sequence[Transformed]
                 records=0 if each is None else each.kept,
                 start=item.start,
                 end=item.end,
-                failure=lost if each is None else each.failure,
+                failure=None if failure is None else error_of(failure),
             )
         )
     return done

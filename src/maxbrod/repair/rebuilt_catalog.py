@@ -1,10 +1,10 @@
-"""Rebuilds the catalog: gathers evidence, reads every object once on Spark, decides, and publishes."""
+"""The rebuilt catalog: evidence is gathered, every object is read once, rows are decided and published."""
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -17,68 +17,91 @@ from maxbrod.catalog.rows import Gap, Run, Segment, encode_rows
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, RefusedError
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
-from maxbrod.repair.gathering import FOLDERS, Gathered, gather
-from maxbrod.repair.job import RepairContext, examine_objects, salvage_slices, scan_slices
+from maxbrod.repair.examine import RepairContext, RepairWork, examine_objects, salvage_slices, scan_slices
+from maxbrod.repair.inventory import FOLDERS, Inventory, take_inventory
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange
 from maxbrod.repair.plan.rebuild import Rebuilt, Remains, lost_notices, rebuild
-from maxbrod.repair.report import Action, RepairReport
+from maxbrod.repair.report import Action, RepairReport, gaps_by_reason
 from maxbrod.work.progress import OnProgress, Progress
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from maxbrod.catalog.codec import Table
     from maxbrod.storage.interface import Storage
-    from maxbrod.work.executor import Executor, Workers
+    from maxbrod.work.executor import Executor
 
 _TASKS_PER_CORE: Final = 4
 _OBJECT_COST_BYTES: Final = 256 << 10
 """What opening an object costs beside reading it."""
 
 
-def rebuild_catalog(
-    storage: Storage, workers: Workers, context: RepairContext, *, problem: str, apply: bool, on_progress: OnProgress
-) -> RepairReport:
+def rebuild_catalog(repair: RepairWork, *, problem: str) -> RepairReport:
     """Make a new catalog of what the objects say; with `apply`, put it in place.
 
     RefusedError: another writer committed meanwhile, or objects vanish; nothing is changed but for the copy of the old
     catalog. CorruptDataError: an object vanished while the new catalog was put in place.
     """
-    with announced(storage, context.run_id) if apply else nullcontext():
-        return _rebuild(storage, workers, context, problem=problem, apply=apply, on_progress=on_progress)
+    with announced(repair.storage, repair.run_id) if repair.options.apply else nullcontext():
+        repair.on_progress(Progress(phase="reading snapshots"))
+        started_at = now_ms()
+        table = readable_table(repair.storage)
+        found = take_inventory(repair.storage, table)
+        context = replace(repair.context, compacted=frozenset(found.compacted))
+        contents = _read_archive(replace(repair, context=context), found)
+        runs = _listed_runs(found)
+        report = _report(repair, found, contents, runs, problem)
+        if repair.options.apply:
+            _put_in_place(repair, found, contents.rebuilt, report, runs, started_at, table)
+        return report
 
 
-def _rebuild(
-    storage: Storage, workers: Workers, context: RepairContext, *, problem: str, apply: bool, on_progress: OnProgress
-) -> RepairReport:
-    run_id = context.run_id
-    on_progress(Progress(phase="reading snapshots"))
-    started_at = now_ms()
-    table = readable_table(storage)
-    found = gather(storage, table)
-    executor = workers.for_bytes(sum(item.size for item in found.objects))
-    context = replace(context, compacted=frozenset(found.compacted))
-    examined = _examine(executor, context, found, on_progress)
-    slices = [each for one in examined for each in one.slices]
-    lost = [*found.missing, *(each for one in examined for each in one.lost)]
-    rebuilt = _decide(executor, context, found, slices, lost)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contents:
+    """The slices that objects hold, and the rows that follow from them."""
+
+    examined: Sequence[Examined]
+    rebuilt: Rebuilt
+    lost: Sequence[LostRange]
+    """The damages that cost the archive something."""
+    salvaged: Sequence[FoundSlice]
+
+
+def _read_archive(repair: RepairWork, found: Inventory) -> _Contents:
+    """Read every object once, and decide. With `apply`, copy sound batches of damaged slices, and decide again."""
+    executor = repair.workers.for_bytes(sum(item.size for item in found.objects))
+    examined = _examine(executor, repair.context, found, repair.on_progress)
+    slices = [held for one in examined for held in one.slices]
+    lost = [*found.missing, *(damage for one in examined for damage in one.lost)]
+    rebuilt = _decide(executor, repair.context, found, slices, lost)
+    # Only what is really lost is salvaged: other objects may hold the same offsets.
     needed = needed_losses(rebuilt, lost)
-    salvaged = _salvage(executor, context, needed) if apply else []
+    salvaged = _salvage(executor, repair.context, needed) if repair.options.apply else []
     if salvaged:
-        rebuilt = _decide(executor, context, found, [*slices, *salvaged], lost)
+        rebuilt = _decide(executor, repair.context, found, [*slices, *salvaged], lost)
         needed = needed_losses(rebuilt, lost)
-    version = next_version(found.remains.version, found.highest_commit)
-    notices = [*found.notices, *_lost_runs(rebuilt, found, run_id), *_unknown_objects(examined)]
-    notices += [*lost_notices(needed), *rebuilt.notices]
+    return _Contents(examined=examined, rebuilt=rebuilt, lost=needed, salvaged=salvaged)
+
+
+def _listed_runs(found: Inventory) -> list[Run]:
     known = (*(each.run for each in found.runs), *found.other_runs)
-    runs = [run for run in known if run.run_id not in found.prunes.dropped_runs]
-    report = RepairReport(
-        archive=storage.url,
-        run_id=run_id,
+    return [run for run in known if run.run_id not in found.prunes.dropped_runs]
+
+
+def _report(
+    repair: RepairWork, found: Inventory, contents: _Contents, runs: Sequence[Run], problem: str
+) -> RepairReport:
+    rebuilt, examined, apply = contents.rebuilt, contents.examined, repair.options.apply
+    notices = [*found.notices, *_lost_runs(rebuilt, found, repair.run_id), *_unknown_objects(examined)]
+    notices += [*lost_notices(contents.lost), *rebuilt.notices]
+    return RepairReport(
+        archive=repair.storage.url,
+        run_id=repair.run_id,
         action=Action.REBUILT,
         applied=apply,
         problem=problem,
-        version=version if apply else None,
+        version=_next_version(found) if apply else None,
         topics=len({row.topic_id for row in rebuilt.rows}),
         partitions=len({(row.topic_id, row.partition) for row in rebuilt.rows}),
         rows=len(rebuilt.rows),
@@ -88,41 +111,49 @@ def _rebuild(
         bytes=sum(each.bytes for each in examined),
         unnamed_slices=len(rebuilt.unnamed),
         unnamed_bytes=sum(each.slice.bytes for each in rebuilt.unnamed),
-        salvaged_records=sum(each.slice.records for each in salvaged),
+        salvaged_records=sum(each.slice.records for each in contents.salvaged),
         gaps=gaps_by_reason(rebuilt.rows),
-        kept_aside=f"{ASIDE}/{run_id}" if found.remains.objects else None,
+        kept_aside=f"{ASIDE}/{repair.run_id}" if found.remains.objects else None,
         unknown=tuple(found.unknown),
         notices=tuple(notices),
     )
-    if apply:
-        on_progress(Progress(phase="committing"))
-        keep_aside(storage, run_id)
-        own = Run(
-            run_id=run_id,
-            started_at=started_at,
-            finished_at=now_ms(),
-            snapshot=None,
-            statistics=statistics_of(report),
-            written_at=now_ms(),
-            commit=version,
+
+
+def _next_version(found: Inventory) -> int:
+    return next_version(found.remains.version, found.highest_commit)
+
+
+def _put_in_place(
+    repair: RepairWork,
+    found: Inventory,
+    rebuilt: Rebuilt,
+    report: RepairReport,
+    runs: Sequence[Run],
+    started_at: int,
+    table: Table | None,
+) -> None:
+    """Keep the old catalog aside and publish the new one. Objects are looked for before and after."""
+    storage, version = repair.storage, _next_version(found)
+    repair.on_progress(Progress(phase="committing"))
+    keep_aside(storage, repair.run_id)
+    own = report.run_row(started_at=started_at, commit=version)
+    rows = pa.concat_tables([_table(rebuilt, [*runs, own]), _generations(found, repair.run_id)])
+    if (gone := _missing(storage, rebuilt)) is not None:
+        raise RefusedError(
+            "an object was deleted while the archive was read: a rule of the bucket deletes, or somebody does",
+            operation="repair",
+            object_name=storage.name_of(gone),
+            hint="the catalog is as it was; run the command again while nothing is deleted",
         )
-        rows = pa.concat_tables([_table(rebuilt, [*runs, own]), _generations(found, run_id)])
-        if (gone := _missing(storage, rebuilt)) is not None:
-            raise RefusedError(
-                "an object was deleted while the archive was read: a rule of the bucket deletes, or somebody does",
-                operation="repair",
-                object_name=storage.name_of(gone),
-                hint="the catalog is as it was; run the command again while nothing is deleted",
-            )
-        replace_catalog(storage, rows, table=table, version=version, transactions=found.transactions)
-        if (gone := _missing(storage, rebuilt)) is not None:
-            raise CorruptDataError(
-                "the catalog is rebuilt, but an object was deleted meanwhile",
-                operation="repair",
-                object_name=storage.name_of(gone),
-                hint="run the command again: it makes gaps of such objects, which the next backup reads again",
-            )
-    return report
+    replace_catalog(storage, rows, table=table, version=version, transactions=found.transactions)
+    # What was deleted between the look before and the commit is named by the new catalog.
+    if (gone := _missing(storage, rebuilt)) is not None:
+        raise CorruptDataError(
+            "the catalog is rebuilt, but an object was deleted meanwhile",
+            operation="repair",
+            object_name=storage.name_of(gone),
+            hint="run the command again: it makes gaps of such objects, which the next backup reads again",
+        )
 
 
 def _missing(storage: Storage, rebuilt: Rebuilt) -> str | None:
@@ -132,28 +163,7 @@ def _missing(storage: Storage, rebuilt: Rebuilt) -> str | None:
     return next((row.path for row in rows if isinstance(row, Segment) and row.path not in there), None)
 
 
-def statistics_of(report: RepairReport) -> dict[str, object]:
-    """The details of the repair's own row."""
-    return {
-        "command": "repair",
-        "action": str(report.action),
-        "topics": report.topics,
-        "partitions": report.partitions,
-        "objects": report.objects,
-        "exit_code": report.exit_code,
-        "findings": [str(notice) for notice in report.notices if notice.exit_code][:1000],
-    }
-
-
-def gaps_by_reason(rows: Sequence[Segment | Gap]) -> dict[str, int]:
-    counted: Counter[str] = Counter()
-    for row in rows:
-        if isinstance(row, Gap):
-            counted[str(row.reason)] += row.end_offset - row.base_offset
-    return dict(counted)
-
-
-def _examine(executor: Executor, context: RepairContext, found: Gathered, on_progress: OnProgress) -> list[Examined]:
+def _examine(executor: Executor, context: RepairContext, found: Inventory, on_progress: OnProgress) -> list[Examined]:
     total = sum(each.size for each in found.objects)
     sized = [(each.size + _OBJECT_COST_BYTES, each) for each in found.objects]
     tasks = spread(sized, executor.parallelism * _TASKS_PER_CORE)
@@ -169,7 +179,7 @@ def _examine(executor: Executor, context: RepairContext, found: Gathered, on_pro
 def _decide(
     executor: Executor,
     context: RepairContext,
-    found: Gathered,
+    found: Inventory,
     slices: Sequence[FoundSlice],
     lost: Sequence[LostRange],
 ) -> Rebuilt:
@@ -236,7 +246,7 @@ def _salvage(executor: Executor, context: RepairContext, lost: Sequence[LostRang
     ]
 
 
-def _lost_runs(rebuilt: Rebuilt, found: Gathered, run_id: str) -> list[Notice]:
+def _lost_runs(rebuilt: Rebuilt, found: Inventory, run_id: str) -> list[Notice]:
     """Runs that wrote behind the newest snapshot: such as share an earlier one are recorded by their rows alone."""
     known = {run.run.run_id for run in found.runs} | {run.run_id for run in found.other_runs}
     ends = found.runs[-1].snapshot.ends if found.runs else {}
@@ -272,7 +282,7 @@ def _unknown_objects(examined: Sequence[Examined]) -> list[Notice]:
     ]
 
 
-def _generations(found: Gathered, run_id: str) -> pa.Table:
+def _generations(found: Inventory, run_id: str) -> pa.Table:
     """What the ledger says of generations. Those under construction are dropped: the next backup begins another."""
     at = now_ms()
     topics = decode_generations(found.ledger.generations).values()

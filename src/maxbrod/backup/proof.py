@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from maxbrod.backup.notices import storage_failed
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
 from maxbrod.backup.plan.items import FailureKind, Outcome, RangeItem, Task, outcomes_by_partition
-from maxbrod.backup.plan.mending import Retry, outcomes_by_retry, settle
+from maxbrod.backup.plan.retries import Retry, outcomes_by_retry, settle
 from maxbrod.catalog.rows import Gap, Segment
 from maxbrod.model import PartitionId, now_ms
 
@@ -56,7 +56,7 @@ def still_to_read(wave: Wave, held: Held, stopped: Collection[PartitionId]) -> l
 
 
 def prove(outcomes: Iterable[Outcome], plans: Plans, held: Held, *, run_id: str) -> Proved:
-    """The rows of every partition of a wave. CorruptDataError if they do not cover every offset exactly once."""
+    """Return the rows of every partition of a wave. CorruptDataError if they do not cover every offset exactly once."""
     by_partition = outcomes_by_partition(outcomes)
     assemblies = [_assemble(plans[each], held[each], found, run_id) for each, found in by_partition.items()]
     rows = tuple(row for assembly in assemblies for row in assembly.rows)

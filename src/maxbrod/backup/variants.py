@@ -1,4 +1,4 @@
-"""Opens the backup for a configuration: into an archive of our own layout, or of another tool's."""
+"""The variants of a backup: into an archive of our own layout or of another tool's, alone or in turns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_backup(
     stop: threading.Event | None = None,
     take_part: Callable[[], Part] | None = None,
 ) -> AnyBackup:
-    """Use it in a `with`. UsageError if options do not fit the layout.
+    """Return the backup for a configuration, to be used in a `with`. UsageError if options do not fit the layout.
 
     `take_part`, if several writers of our own layout may divide the partitions: what this one does in the next run.
     """
@@ -68,7 +68,7 @@ def open_backup(
 
 
 def target_request(config: Config) -> TargetRequest:
-    """How to write a backup in another layout. Segment sizes default to that layout's own."""
+    """Return how to write a backup in another layout. Segment sizes default to that layout's own."""
     request = config.backup
     return TargetRequest(
         layout=config.layout or NATIVE,

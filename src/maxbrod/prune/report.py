@@ -1,9 +1,9 @@
-"""A plan as a person reads it: neighbouring segments with the same reason together. Pure."""
+"""The report of a prune: neighbouring segments with the same reason together. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,11 @@ import pyarrow.compute as pc
 
 from maxbrod.catalog.schema import Kind
 from maxbrod.prune.plan import WORDS, Reason, SegmentPlan, numbers_of, places_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from maxbrod.prune.runs import RunDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,40 @@ class Item:
     reason: str
     replaced: bool
     """Whether later rows have replaced them: only queries as of an older run return them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    segments: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneReport:
+    archive: str
+    layout: str
+    items: tuple[Item, ...]
+    """Every segment of the archive: neighbours with the same reason together."""
+    runs: tuple[RunDecision, ...]
+    going: Totals
+    kept: Totals
+    objects: int
+    """Objects that nothing would name any more. A pack stays while one of its slices does."""
+    objects_bytes: int
+    """The size of the slices in those objects."""
+    applied: bool
+    run_id: str | None = None
+    """The run that `--undo` takes."""
+    undo_until_ms: int | None = None
+    ages_until_ms: int = 0
+    """The time up to which ages count: the earliest of this machine's clock, the store's, and the newest backup."""
+    idle_ms: int = 0
+    """How long before this machine's clock that is, if it is the newest backup."""
+
+    @property
+    def runs_going(self) -> int:
+        return sum(not run.keep for run in self.runs)
 
 
 def items_of(plan: SegmentPlan) -> list[Item]:
@@ -70,3 +109,12 @@ def _words(plan: SegmentPlan, row: int) -> str:
     if reason is Reason.HELD and plan.holders[row] >= 0 and plan.words:
         return plan.words[int(plan.holders[row])]
     return WORDS[reason]
+
+
+def totals_of(items: Sequence[Item], *, keep: bool) -> Totals:
+    chosen = [item for item in items if item.keep == keep]
+    return Totals(
+        segments=sum(item.segments for item in chosen),
+        records=sum(item.records for item in chosen),
+        bytes=sum(item.bytes for item in chosen),
+    )

@@ -1,4 +1,4 @@
-"""Looks at the cluster and combines it with what the archive holds: the state of each partition at one moment."""
+"""The state of each partition at one moment: what the cluster has, combined with what the archive holds."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class _Seen:
 
 
 class Observations:
-    """What earlier observations of this process have shown, so that the next one asks for less and builds less."""
+    """Earlier observations of this process, so that the next one asks for less and builds less."""
 
     def __init__(self) -> None:
         self.bounds = LogBoundsReader()
@@ -82,7 +82,7 @@ class Observations:
         self._last: tuple[_Seen, Observed] | None = None
 
     def is_same_log(self, partition: PartitionId, leader_epoch: int) -> bool:
-        """Whether the log was compared with the archive at this leader epoch.
+        """True if the log was compared with the archive at this leader epoch.
 
         A log is cut only when its leader changes, and then the leader epoch increases. While it stays the same, asking
         again would give the same answer.
@@ -112,7 +112,7 @@ def choose_topics(
     demand: bool,
     cluster: ClusterState | None = None,
 ) -> ChosenTopics:
-    """The requested topics. With `demand`, a named topic that does not exist is an error.
+    """Return the requested topics. With `demand`, a named topic that does not exist is an error.
 
     `cluster` is the cluster as this user sees it: with it, notices say what may be hidden.
     """
@@ -174,7 +174,7 @@ def observe(
     patience_s: float,
     earlier: Observations | None = None,
 ) -> Observed:
-    """The state of every partition of the chosen topics. `compacted` has topic ids.
+    """Return the state of every partition of the chosen topics. `compacted` has topic ids.
 
     What only partitions with news need is asked for those only: of a thousand partitions, few may have some. If nothing
     at all has changed, this returns the very same value as the last time.
@@ -188,41 +188,13 @@ def observe(
     if last is not None:
         return last
     topic_ids = {name: topic_id_text(topic.topic_id) for name, topic in topics.items()}
-    # Each partition is hashed few times: an interval over a thousand of them is to cost next to nothing.
-    found = [
-        (where, partition, each, held.get(partition))
-        for where, each in offsets.items()
-        if (partition := _id_of(where, topic_ids)) is not None
-    ]
-    news = [where for where, _, each, known in found if known is None or known.end_offset < each.stable]
-    sizes = partition_sizes(client, news)
-    states = {
-        where: PartitionState(
-            topic=where.topic,
-            topic_id=partition.topic_id,
-            partition=where.partition,
-            log_start=each.log_start,
-            end=each.stable,
-            high_watermark=each.high_watermark,
-            held=known,
-            bytes_per_offset=_bytes_per_offset(
-                sizes.get(where) if sizes else None, each.high_watermark - each.log_start
-            ),
-            compacted=partition.topic_id in compacted,
-        )
-        for where, partition, each, known in found
-    }
-    suspects = [
-        states[where] for where, partition, _, _ in found if not earlier.is_same_log(partition, _epoch(topics, where))
-    ]
+    states = _states(client, offsets, topic_ids, held, compacted)
+    # A log whose leader has changed may have been cut: it is compared with the archive.
+    suspects = [state for where, state in states.items() if not earlier.is_same_log(state.id, _epoch(topics, where))]
     cuts = find_truncations(client, catalog, suspects, failed=failed, patience_s=patience_s)
     earlier.add_logs({s.id: _epoch(topics, s.where) for s in suspects if s.where not in cuts and s.where not in failed})
     states |= {where: replace(states[where], truncated_at=offset) for where, offset in cuts.items()}
-    offsets_for_time: dict[TopicPartition, int] = {}
-    if isinstance(start, AtTime):
-        new = {where: start.timestamp_ms for where, each in states.items() if each.held is None and where not in failed}
-        answers = list_offsets(client, new, deadline=Deadline.after(patience_s), failed=failed)
-        offsets_for_time = {where: each.offset for where, each in answers.items()}
+    offsets_for_time = _offsets_at(client, start, states, failed, patience_s)
     unanswered = (
         about(where, "failed", error.message, hint=error.hint, exit_code=EXIT_INCOMPLETE)
         for where, error in sorted(failed.items())
@@ -231,13 +203,63 @@ def observe(
         topics=topics,
         present=chosen.present,
         states=tuple(state for where, state in states.items() if not failed or where not in failed),
-        unanswered={each: where.topic for where in failed if (each := _id_of(where, topic_ids)) is not None},
+        unanswered={found: where.topic for where in failed if (found := _id_of(where, topic_ids)) is not None},
         offsets_for_time=offsets_for_time,
         notices=(*chosen.notices, *recreated, *unanswered),
     )
+    # What failed, or was compared just now, is to be looked at again.
     if not suspects and not failed:
         earlier.remember(seen, observed)
     return observed
+
+
+def _states(
+    client: KafkaClient,
+    offsets: Mapping[TopicPartition, LogBounds],
+    topic_ids: Mapping[str, str],
+    held: Mapping[PartitionId, ArchivedRange],
+    compacted: Collection[str],
+) -> dict[TopicPartition, PartitionState]:
+    # Each partition is hashed few times: an interval over a thousand of them is to cost next to nothing.
+    found = [
+        (where, partition, bounds, held.get(partition))
+        for where, bounds in offsets.items()
+        if (partition := _id_of(where, topic_ids)) is not None
+    ]
+    # Only partitions with something to read need an estimate of their size.
+    news = [where for where, _, bounds, known in found if known is None or known.end_offset < bounds.stable]
+    sizes = partition_sizes(client, news)
+    return {
+        where: PartitionState(
+            topic=where.topic,
+            topic_id=partition.topic_id,
+            partition=where.partition,
+            log_start=bounds.log_start,
+            end=bounds.stable,
+            high_watermark=bounds.high_watermark,
+            held=known,
+            bytes_per_offset=_bytes_per_offset(
+                sizes.get(where) if sizes else None, bounds.high_watermark - bounds.log_start
+            ),
+            compacted=partition.topic_id in compacted,
+        )
+        for where, partition, bounds, known in found
+    }
+
+
+def _offsets_at(
+    client: KafkaClient,
+    start: Start,
+    states: Mapping[TopicPartition, PartitionState],
+    failed: dict[TopicPartition, MaxbrodError],
+    patience_s: float,
+) -> dict[TopicPartition, int]:
+    """The offsets of new partitions at the time at which the backup starts, if it starts at one."""
+    if not isinstance(start, AtTime):
+        return {}
+    new = {where: start.timestamp_ms for where, state in states.items() if state.held is None and where not in failed}
+    answers = list_offsets(client, new, deadline=Deadline.after(patience_s), failed=failed)
+    return {where: answer.offset for where, answer in answers.items()}
 
 
 def _read_offsets(

@@ -1,4 +1,8 @@
-"""Gathers what a rebuild starts from: snapshots, the remains of the old catalog, and the names of objects."""
+"""The inventory that a rebuild starts from: snapshots, the remains of the old catalog, undo documents, object names.
+
+A prune leaves its objects in place for a grace period. Only its undo document, or rows of the old catalog, tell that
+they are no longer part of the archive: a rebuild must not bring them back.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +14,41 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.pruned import places_of
 from maxbrod.archive.snapshot_document import Snapshot, decode
 from maxbrod.archive.snapshots import read_snapshot
+from maxbrod.archive.undo import PRUNES, UNDO, UNDO_UNTIL, is_undone, read_document
 from maxbrod.catalog.codec import LEDGER_ID, Table
 from maxbrod.catalog.ledger import SliceKey, documents_in, read_ledger, slice_keys, version_of
 from maxbrod.catalog.remains import CatalogRemains, read_remains, stream_transactions
 from maxbrod.catalog.replaced import REVISION_COLUMNS, count_revisions, revive
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import Kind
-from maxbrod.errors import EXIT_INCOMPLETE, CorruptDataError, UnsupportedFormatError
-from maxbrod.model import GapReason, PartitionId
+from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, UnsupportedFormatError
+from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
 from maxbrod.repair.examine import ObjectToExamine
-from maxbrod.repair.plan.found import FoundSlice, LostRange
+from maxbrod.repair.plan.found import FoundSlice, LostRange, PrunedRange
 from maxbrod.repair.plan.rebuild import KnownRun
-from maxbrod.repair.prunes import Prunes, find_prunes
+from maxbrod.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from maxbrod.storage.interface import ObjectInfo, Storage
 
+
 FOLDERS: Final = ("segments", "packs")
 _READERS: Final = 8
 _STREAM: Final = "maxbrod-stream-"
+_GRACE_MS: Final = 7 * 24 * 3600 * 1000
+"""How long a prune can be undone whose own grace period is not known any more."""
+_NONCE_CHARACTERS: Final = 17
+_SUFFIX: Final = ".parquet"
 
 
 @dataclass(slots=True, kw_only=True)
-class Gathered:
+class Inventory:
     objects: list[ObjectToExamine]
     missing: list[LostRange]
     """Slices that rows of the old catalog name in objects that do not exist."""
@@ -64,7 +75,7 @@ class Gathered:
 
 @dataclass(slots=True, kw_only=True)
 class LedgerEvidence:
-    """What the ledger says of the rows of a lost catalog."""
+    """The rows of a lost catalog, as the ledger tells them."""
 
     last: int
     """The number of its last document."""
@@ -116,8 +127,8 @@ def _key(row: Segment) -> SliceKey:
     return row.path, row.position, row.base_offset, row.end_offset
 
 
-def gather(storage: Storage, table: Table | None = None) -> Gathered:
-    """`table` is the catalog, if its log can be read."""
+def take_inventory(storage: Storage, table: Table | None = None) -> Inventory:
+    """Return what a rebuild starts from. `table` is the catalog, if its log can be read."""
     remains = read_remains(storage)
     plain = pa.array([str(each) for each in (Kind.DATA, Kind.GAP, Kind.RUN)], pa.string())
     rows = decode_rows(remains.rows.filter(pc.is_in(remains.rows["kind"], value_set=plain)))
@@ -133,7 +144,7 @@ def gather(storage: Storage, table: Table | None = None) -> Gathered:
     old_runs = {row.run_id: row for row in rows if isinstance(row, Run)}
     runs = _runs(storage, old_runs, notices)
     prunes = find_prunes(storage, [row for row in rows if isinstance(row, Gap)], old_runs)
-    found = Gathered(
+    found = Inventory(
         objects=[
             ObjectToExamine(
                 path=info.path, size=info.size, modified_ms=info.modified_ms, known=tuple(known.get(info.path, ()))
@@ -158,7 +169,7 @@ def gather(storage: Storage, table: Table | None = None) -> Gathered:
 
 
 def _known_slices(segments: Iterable[Segment]) -> dict[str, list[FoundSlice]]:
-    """What rows say of each object; of rows about the same bytes the one that was written last."""
+    """Return what rows say of each object; of rows about the same bytes the one that was written last."""
     found: dict[str, dict[int, FoundSlice]] = defaultdict(dict)
     for row in sorted(segments, key=lambda row: row.written_at):
         found[row.path][row.position] = FoundSlice(
@@ -311,7 +322,7 @@ def _transactions(remains: CatalogRemains, runs: Iterable[KnownRun], ledger: Led
     return found
 
 
-def _unknown(found: Gathered) -> list[str]:
+def _unknown(found: Inventory) -> list[str]:
     unknown = ["which generation of a compacted topic was under construction: the next backup begins another"]
     if found.remains.rows.num_rows == 0:
         unknown.append("runs that recorded no snapshot, such as compactions: they are not listed any more")
@@ -324,3 +335,87 @@ def _unknown(found: Gathered) -> list[str]:
     if any(run.run.commit is None for run in found.runs):
         unknown.append("the order of runs of older releases: they are ordered by their clocks")
     return unknown
+
+
+@dataclass(slots=True, kw_only=True)
+class Prunes:
+    """Offsets, slices and runs that were pruned, as undo documents and the old catalog tell it."""
+
+    ranges: list[PrunedRange] = field(default_factory=list)
+    slices: set[tuple[str, int]] = field(default_factory=set)
+    """Path and position of slices that were pruned."""
+    dropped_runs: set[str] = field(default_factory=set)
+    runs: list[Run] = field(default_factory=list)
+    """Rows of prunes that no row of the old catalog names, so that they can be undone and `gc` keeps their objects."""
+    undone: set[str] = field(default_factory=set)
+    notices: list[Notice] = field(default_factory=list)
+
+
+def find_prunes(storage: Storage, gaps: Iterable[Gap], runs: Mapping[str, Run]) -> Prunes:
+    """Return what was pruned. `gaps` and `runs` are of the old catalog, as far as it can be read."""
+    found = Prunes(undone={run_id for run_id in runs if is_undone(run_id, runs.values())})
+    for row in gaps:
+        by = runs.get(row.run_id)
+        if row.reason is GapReason.PRUNED and by is not None and row.run_id not in found.undone:
+            place = PartitionId(topic_id=row.topic_id, partition=row.partition)
+            found.ranges.append(PrunedRange(place, row.topic, row.base_offset, row.end_offset, by.finished_at))
+    for info in storage.list(PRUNES):
+        run_id = info.path.removeprefix(f"{PRUNES}/").removesuffix(_SUFFIX)[:-_NONCE_CHARACTERS]
+        known = runs.get(run_id)
+        # A prune that was overtaken writes another document; the one that its run names counts.
+        other = known is not None and known.statistics.get(UNDO) != info.path
+        if not info.path.endswith(_SUFFIX) or run_id in found.undone or other:
+            continue
+        try:
+            rows = read_document(storage, info.path)
+        except CorruptDataError as error:
+            message = f"what run {run_id} pruned is in the catalog again, if its objects exist: {error.message}"
+            hint = "prune again"
+            found.notices.append(Notice(kind="pruned", message=message, hint=hint, exit_code=EXIT_CORRUPT))
+            continue
+        _add(found, rows, info)
+        if known is None:
+            found.runs.append(_pruning_run(run_id, info, rows))
+            found.notices.append(_doubt(run_id, rows))
+    return found
+
+
+def _add(found: Prunes, rows: pa.Table, info: ObjectInfo) -> None:
+    kinds = rows["kind"].to_pylist()
+    names = ("topic", "base_offset", "end_offset", "path", "position", "run_id")
+    values = zip(kinds, places_of(rows), *(rows[name].to_pylist() for name in names), strict=True)
+    for kind, place, topic, base, end, path, position, run_id in values:
+        if kind == Kind.RUN:
+            found.dropped_runs.add(run_id)
+        elif path is not None:
+            found.slices.add((path, position))
+            live = kind == Kind.DATA
+            found.ranges.append(PrunedRange(place, topic, base, end, info.modified_ms if live else None))
+
+
+def _pruning_run(run_id: str, info: ObjectInfo, rows: pa.Table) -> Run:
+    return Run(
+        run_id=run_id,
+        started_at=info.modified_ms,
+        finished_at=info.modified_ms,
+        snapshot=None,
+        statistics={
+            "command": "prune",
+            "records": pc.sum(rows["records"]).as_py() or 0,
+            UNDO: info.path,
+            UNDO_UNTIL: max(now_ms(), info.modified_ms) + _GRACE_MS,
+        },
+        written_at=info.modified_ms,
+    )
+
+
+def _doubt(run_id: str, rows: pa.Table) -> Notice:
+    """The document is written before the commit: a prune that was killed in between left it too."""
+    records = pc.sum(rows["records"]).as_py() or 0
+    message = (
+        f"{counted(records, 'record', 'became a gap', 'became gaps')} 'pruned', "
+        f"because the undo document of run {run_id} names them; nothing tells "
+        "whether that run ended"
+    )
+    hint = f"if they were not to be pruned: 'maxbrod prune --undo {run_id} --apply', within 7 days"
+    return Notice(kind="pruned", message=message, hint=hint, exit_code=EXIT_INCOMPLETE)

@@ -24,7 +24,7 @@ class RollLimits:
     age_ms: int = 0
 
 
-class Waiting:
+class RollSchedule:
     """Remembers from run to run since when partitions wait.
 
     A crash loses this, and the next run then counts from its own start: safety does not depend on it.
@@ -37,7 +37,7 @@ class Waiting:
 
     @property
     def any(self) -> bool:
-        """Whether the last run has deferred any partition."""
+        """True if the last run has deferred any partition."""
         return bool(self._since_ms)
 
     def choose(
@@ -61,7 +61,7 @@ class Waiting:
 
 
 def due(plan: PartitionBackup, *, waiting_since_ms: int | None, now_ms: int, limits: RollLimits) -> bool:
-    """Whether this interval reads the partition; `waiting_since_ms` is when `track_waiting` first saw it wait.
+    """True if this interval reads the partition; `waiting_since_ms` is when `track_waiting` first saw it wait.
 
     Offsets that retention deleted, and truncations, are recorded at once.
     """
