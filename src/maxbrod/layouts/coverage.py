@@ -101,7 +101,7 @@ def extended_by(
         elif gap.reason == GapReason.RETENTION:
             deleted.setdefault(gap.where, []).append((gap.base_offset, gap.end_offset))
     present, added = by_partition(survey.segments), by_partition(written)
-    folders = {each.where: each.path.rsplit("/", 1 + levels)[0] for each in (*survey.segments, *written)}
+    folders = {segment.where: segment.path.rsplit("/", 1 + levels)[0] for segment in (*survey.segments, *written)}
     return dict(known) | {
         where: extended(
             known.get(where, Coverage(folder=folder)),
@@ -136,7 +136,7 @@ def _with_holes(known: Coverage, holes: Sequence[ForeignGap]) -> Coverage:
 
 def without_segments(known: Coverage, going: Iterable[ForeignSegment]) -> Coverage:
     """The coverage once these segments, the oldest of the partition, were deleted on purpose."""
-    gone = [_range(each) for each in going]
+    gone = [_range(segment) for segment in going]
     return replace(known, held=tuple(_without(known.held, gone)), empty=_merged([*known.empty, *gone]))
 
 
@@ -158,7 +158,7 @@ def judge(
     doubts: list[Doubt] = []
     for where in sorted({*segments, *known}):
         held, coverage = segments.get(where, ()), known.get(where, Coverage(folder=""))
-        present = [_range(each) for each in held]
+        present = [_range(segment) for segment in held]
         lost = _without(coverage.held, present)
         for base, end in lost:
             message = f"no sound segment has the offsets {base} to {end - 1} any more, which were archived"
@@ -172,8 +172,8 @@ def judge(
             for base, end in _without(holes, explained)
         ]
         doubtful = _without(explained, coverage.empty)
-        likely = max((_lacking(each) for each in held), default=0)
-        explicable = [each for each in doubtful if each[1] - each[0] <= likely]
+        likely = max((_lacking(segment) for segment in held), default=0)
+        explicable = [hole for hole in doubtful if hole[1] - hole[0] <= likely]
         gaps += [
             ForeignGap(where=where, base_offset=base, end_offset=end, reason="unexplained")
             for base, end in doubtful
@@ -243,20 +243,20 @@ def _without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
 
 def encode_coverage(coverage: Mapping[TopicPartition, Coverage]) -> dict[str, dict[str, dict[str, Any]]]:
     """As JSON: by topic, then by partition as text."""
-    return by_topic({where: asdict(each) for where, each in coverage.items()})
+    return by_topic({where: asdict(ranges) for where, ranges in coverage.items()})
 
 
 def decode_coverage(topics: Any) -> dict[TopicPartition, Coverage]:  # noqa: ANN401 - JSON
     """KeyError, ValueError, TypeError, AttributeError: `encode_coverage` has not written this."""
     return {
         _decode_partition(topic, partition): Coverage(
-            folder=str(each["folder"]),
-            held=_decode_ranges(each["held"]),
-            empty=_decode_ranges(each["empty"]),
-            deleted=_decode_ranges(each.get("deleted", ())),
+            folder=str(stored["folder"]),
+            held=_decode_ranges(stored["held"]),
+            empty=_decode_ranges(stored["empty"]),
+            deleted=_decode_ranges(stored.get("deleted", ())),
         )
         for topic, partitions in (topics or {}).items()
-        for partition, each in partitions.items()
+        for partition, stored in partitions.items()
     }
 
 

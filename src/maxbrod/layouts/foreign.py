@@ -127,7 +127,7 @@ class Doubt:
     refused: bool = False
 
     def __str__(self) -> str:
-        place = (each for each in (self.topic, self.partition) if each is not None)
+        place = (part for part in (self.topic, self.partition) if part is not None)
         return ": ".join(filter(None, ["-".join(map(str, place)), self.what]))
 
 

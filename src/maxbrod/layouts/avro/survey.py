@@ -100,10 +100,10 @@ class _Choice:
         self._wanted = wanted
         complete = sorted(
             (instance for instance in instances.values() if instance.stage.complete),
-            key=lambda each: each.activated_at_ms,
+            key=lambda instance: instance.activated_at_ms,
         )
         # Both are complete for a moment after a switch.
-        self._active = {each.topic: each for each in complete}
+        self._active = {instance.topic: instance for instance in complete}
 
     def includes(self, name: FileName) -> bool:
         if self._wanted is not None:
@@ -121,9 +121,9 @@ class _Choice:
         if self._wanted is not None:
             known = self._instances.get(self._wanted)
             return facts if known is None else known.decode_facts()
-        for each in self._active.values():
-            own = each.decode_facts()
-            others = {where: one for where, one in facts.coverage.items() if where.topic != each.topic}
+        for instance in self._active.values():
+            own = instance.decode_facts()
+            others = {where: one for where, one in facts.coverage.items() if where.topic != instance.topic}
             facts = Facts(
                 cluster_id=own.cluster_id or facts.cluster_id,
                 taken_at_ms=max(filter(None, (own.taken_at_ms, facts.taken_at_ms)), default=None),
@@ -168,7 +168,7 @@ def _chosen(copies: dict[str | None, _Copy], faults: list[Fault]) -> list[Foreig
 def _without_overlaps(segments: list[ForeignSegment], faults: list[Fault]) -> list[ForeignSegment]:
     """In order of offsets, each from the end of the one before it."""
     kept: list[ForeignSegment] = []
-    for segment in sorted(segments, key=lambda each: (each.base_offset, -each.end_offset)):
+    for segment in sorted(segments, key=lambda segment: (segment.base_offset, -segment.end_offset)):
         end = kept[-1].end_offset if kept else 0
         if segment.end_offset <= end:
             message = "holds only records that earlier files hold"

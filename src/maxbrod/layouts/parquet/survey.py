@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from maxbrod.batch.columns import number_column
-from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError, UsageError
+from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.coverage import EMPTY, with_holes
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, Survey
 from maxbrod.layouts.parquet.format import (
@@ -77,13 +77,13 @@ def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Found
         else:
             found.append(outcome)
     faults.extend(_miscounted(found))
-    by_path = {each.name.path: each for each in found}
+    by_path = {opened.name.path: opened for opened in found}
     segments = [
         _segment(by_path[part.name.path], part)
         for where, names in sorted(_partitions(found).items())
         for part in _one_region(storage, where, names)
     ]
-    coverage = {where: each for where, each in facts.coverage.items() if _is_of(each.folder, region)}
+    coverage = {where: known for where, known in facts.coverage.items() if _is_of(known.folder, region)}
     coverage = with_holes(coverage, _holes(found))
     return survey_tree(
         "parquet",
@@ -91,7 +91,7 @@ def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Found
         replace(facts, coverage=coverage),
         faults,
         topics=[segment.where.topic for segment in segments],
-        details={"regions": {each.footer.region: each.name.folder for each in reversed(found)}},
+        details={"regions": {opened.footer.region: opened.name.folder for opened in reversed(found)}},
     )
 
 
@@ -132,16 +132,17 @@ def _named(storage: Storage, region: str | None) -> tuple[list[tuple[SegmentName
 def _opened(
     storage: Storage, objects: Sequence[tuple[SegmentName, ObjectInfo]], seen: dict[str, Found]
 ) -> Iterable[Found | Fault]:
-    def attempt(each: tuple[SegmentName, ObjectInfo]) -> Found | Fault | None:
-        known = seen.get(each[0].path)
-        if known is not None and (known.size, known.modified_ms) == (each[1].size, each[1].modified_ms):
+    def attempt(named: tuple[SegmentName, ObjectInfo]) -> Found | Fault | None:
+        name, info = named
+        known = seen.get(name.path)
+        if known is not None and (known.size, known.modified_ms) == (info.size, info.modified_ms):
             return known
         try:
-            return open_found(storage, *each)
+            return open_found(storage, name, info)
         except ObjectNotFoundError:
             return None  # compacted away since it was listed
         except (CorruptDataError, UnsupportedFormatError) as error:
-            return _fault(each[0], error)
+            return Fault(path=name.path, message=error.message, offset=name.start)
 
     if not objects:
         return []
@@ -155,36 +156,32 @@ def _opened(
 def _holes(found: Iterable[Found]) -> list[ForeignGap]:
     """Offsets before segments that never had a record, or that the source had deleted, as the footers tell."""
     holes: list[ForeignGap] = []
-    for each in found:
-        where, follows, deleted = each.name.where, each.footer.follows, each.footer.deleted
-        if follows is not None and follows < each.name.start:
-            holes.append(ForeignGap(where=where, base_offset=follows, end_offset=each.name.start, reason=EMPTY))
+    for opened in found:
+        where, follows, deleted = opened.name.where, opened.footer.follows, opened.footer.deleted
+        if follows is not None and follows < opened.name.start:
+            holes.append(ForeignGap(where=where, base_offset=follows, end_offset=opened.name.start, reason=EMPTY))
         if follows is not None and deleted is not None:
             reason = GapReason.RETENTION
             holes.append(ForeignGap(where=where, base_offset=deleted, end_offset=follows, reason=reason))
     return holes
 
 
-def _fault(name: SegmentName, error: MaxbrodError) -> Fault:
-    return Fault(path=name.path, message=error.message, offset=name.start)
-
-
 def _miscounted(found: Iterable[Found]) -> list[Fault]:
     return [
         Fault(
-            path=each.name.path,
-            message=f"the footer claims {each.footer.records} records, the file has {each.rows}",
-            offset=each.name.start,
+            path=opened.name.path,
+            message=f"the footer claims {opened.footer.records} records, the file has {opened.rows}",
+            offset=opened.name.start,
         )
-        for each in found
-        if each.footer.records != each.rows
+        for opened in found
+        if opened.footer.records != opened.rows
     ]
 
 
 def _partitions(found: Iterable[Found]) -> dict[TopicPartition, list[SegmentName]]:
     grouped: dict[TopicPartition, list[SegmentName]] = {}
-    for each in found:
-        grouped.setdefault(each.name.where, []).append(each.name)
+    for opened in found:
+        grouped.setdefault(opened.name.where, []).append(opened.name)
     return grouped
 
 
@@ -254,7 +251,7 @@ def without_overlaps(names: Iterable[SegmentName]) -> list[SegmentRange]:
     wins, and of two with the same start the longer, as when the tool reads or compacts.
     """
     taken = _Taken()
-    for name in sorted(names, key=lambda each: (-each.level, each.start, -each.end)):
+    for name in sorted(names, key=lambda name: (-name.level, name.start, -name.end)):
         taken.add(name)
     return taken.ranges
 
@@ -299,13 +296,13 @@ def _quick(storage: Storage, segment: ForeignSegment) -> Fault | None:
     try:
         info = storage.head(segment.path)
         if info.size != segment.bytes:
-            return _segment_fault(segment, f"the object has {info.size} bytes instead of {segment.bytes}")
+            return _fault(segment, f"the object has {info.size} bytes instead of {segment.bytes}")
         if name is not None:
             open_found(storage, name, info)
     except ObjectNotFoundError:
-        return _segment_fault(segment, "the object is missing")
+        return _fault(segment, "the object is missing")
     except (CorruptDataError, UnsupportedFormatError) as error:
-        return _segment_fault(segment, error.message, error.offset)
+        return _fault(segment, error.message, error.offset)
     return None
 
 
@@ -331,5 +328,5 @@ def _fine_times(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
         yield Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False)
 
 
-def _segment_fault(segment: ForeignSegment, message: str, offset: int | None = None) -> Fault:
+def _fault(segment: ForeignSegment, message: str, offset: int | None = None) -> Fault:
     return Fault(path=segment.path, message=message, offset=segment.base_offset if offset is None else offset)
