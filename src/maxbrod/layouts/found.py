@@ -114,7 +114,7 @@ class Spans(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundRecords:
     """Every part of every record of a buffer. `header_ends` counts the headers up to the end of each record."""
 
     data: NDArray[np.uint8]
@@ -152,7 +152,7 @@ class Room(NamedTuple):
         """Return one that is large enough. Fresh memory for each buffer made reading a fifth slower."""
         return self if rows <= len(self.offset) else Room.of(rows)
 
-    def found(self, data: NDArray[np.uint8], rows: int, scan_headers: Callable[..., object]) -> Found:
+    def found(self, data: NDArray[np.uint8], rows: int, scan_headers: Callable[..., object]) -> FoundRecords:
         """The first `rows`, to be used before they are filled again.
 
         `scan_headers` finds the parts of the headers, one row each.
@@ -161,7 +161,7 @@ class Room(NamedTuple):
         headers = int(header_ends[-1]) if rows else 0
         key, value = Spans.empty(headers), Spans.empty(headers)
         scan_headers(data, header_at, header_ends, key, value)
-        return Found(
+        return FoundRecords(
             data=data,
             offset=self.offset[:rows].copy(),
             timestamp_ms=self.timestamp_ms[:rows].copy(),
@@ -174,7 +174,7 @@ class Room(NamedTuple):
         )
 
 
-def batch_of(found: Found, schema: pa.Schema) -> pa.RecordBatch:
+def batch_of(found: FoundRecords, schema: pa.Schema) -> pa.RecordBatch:
     """The records as a batch of `schema`, which is RECORD_SCHEMA or some columns of it."""
     return pa.RecordBatch.from_arrays([_column(found, name) for name in schema.names], schema=schema)
 
@@ -190,7 +190,7 @@ def binary_of(data: NDArray[np.uint8], parts: Spans) -> pa.Array:
     return binary_array(ends, out, parts.length >= 0)
 
 
-def _column(found: Found, name: str) -> pa.Array:
+def _column(found: FoundRecords, name: str) -> pa.Array:
     match name:
         case "offset" | "timestamp_ms" | "timestamp_type":
             return number_array(getattr(found, name))
@@ -203,7 +203,7 @@ def _column(found: Found, name: str) -> pa.Array:
             return number_array(np.full(len(found.offset), absent, kind))
 
 
-def _headers(found: Found) -> pa.Array:
+def _headers(found: FoundRecords) -> pa.Array:
     keys = binary_of(found.data, found.header_key)
     values = binary_of(found.data, found.header_value)
     ends: NDArray[Any] = np.zeros(len(found.offset) + 1, np.int32)

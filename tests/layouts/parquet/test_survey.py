@@ -61,7 +61,7 @@ def test_a_survey_with_a_memory_opens_only_new_and_replaced_objects(
     opened: list[str] = []
     real = surveying.open_found
 
-    def opening(source: Storage, name: SegmentName, info: ObjectInfo) -> surveying.Found:
+    def opening(source: Storage, name: SegmentName, info: ObjectInfo) -> surveying.SurveyedSegment:
         opened.append(name.path)
         return real(source, name, info)
 

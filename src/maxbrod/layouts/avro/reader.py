@@ -18,7 +18,7 @@ from maxbrod.layouts.avro.container import Block, Header, decompress, read_block
 from maxbrod.layouts.avro.format import MARK, parse_name
 from maxbrod.layouts.avro.program import DEPTH_MAX, RecordProgram, compile_records
 from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
-from maxbrod.layouts.found import Found, Room, Spans, batch_of
+from maxbrod.layouts.found import FoundRecords, Room, Spans, batch_of
 from maxbrod.layouts.tree import check_records
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Reader:
 
     def _find(
         self, data: NDArray[np.uint8], ends: NDArray[np.int64], counts: NDArray[np.int64]
-    ) -> tuple[Found, int, int]:
+    ) -> tuple[FoundRecords, int, int]:
         room = Room.of(int(counts.sum()))
         header_kind = np.empty(len(room.offset), np.int8)
         status, block, rows = kernels.decode(
@@ -115,7 +115,7 @@ class Reader:
 
         return room.found(data, rows, scan_headers), status, block
 
-    def _batch(self, found: Found) -> pa.RecordBatch:
+    def _batch(self, found: FoundRecords) -> pa.RecordBatch:
         others = 0
         # Headers in files that we wrote are never Java's, even if they look so.
         if MARK not in self.header.metadata and "headers" in self.schema.names:

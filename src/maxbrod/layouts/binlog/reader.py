@@ -23,7 +23,7 @@ from maxbrod.errors import (
 from maxbrod.layouts.binlog import kernels
 from maxbrod.layouts.binlog.format import ENTRY_BYTES, INDEX, MAGIC, RECORD_BYTES_MIN, RECORDS, SegmentFiles
 from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
-from maxbrod.layouts.found import Found, Room, batch_of
+from maxbrod.layouts.found import FoundRecords, Room, batch_of
 from maxbrod.layouts.tree import check_records
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _pieces(some: Entries) -> Iterator[Entries]:
         first = last
 
 
-def _find(storage: Storage, files: SegmentFiles, piece: Entries) -> tuple[Found, int]:
+def _find(storage: Storage, files: SegmentFiles, piece: Entries) -> tuple[FoundRecords, int]:
     """The records of the piece before the first damaged one, and the status of that."""
     begin, end = int(piece.start[0]), int(piece.stop[-1])
     data: NDArray[np.uint8] = sealed(np.frombuffer(storage.get_range(files.records, begin, end - begin), np.uint8))

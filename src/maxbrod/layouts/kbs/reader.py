@@ -14,7 +14,7 @@ from maxbrod.batch.kernels import sealed
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, naming
 from maxbrod.layouts.documents import read_document
 from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
-from maxbrod.layouts.found import Found, Room, Stored, batch_of
+from maxbrod.layouts.found import FoundRecords, Room, Stored, batch_of
 from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.crc64 import combine, crc64
 from maxbrod.layouts.kbs.format import (
@@ -124,7 +124,7 @@ def _block(header: KbsHeader, batch: BatchHeader, data: bytes, position: int) ->
     return sealed(block)
 
 
-def _find(block: NDArray[np.uint8], batch: BatchHeader, room: Room, position: int) -> Found:
+def _find(block: NDArray[np.uint8], batch: BatchHeader, room: Room, position: int) -> FoundRecords:
     status, record = kernels.scan(block, batch.base_offset, batch.records, room)
     if status != kernels.OK:
         raise CorruptDataError(

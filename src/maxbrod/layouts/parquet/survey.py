@@ -45,7 +45,7 @@ _TEMPORARY: Final = "temp/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SurveyedSegment:
     """An object with a segment's name and a valid footer."""
 
     name: SegmentName
@@ -62,7 +62,7 @@ def detect(storage: Storage) -> bool:
     return any(parse_name(name) is not None for name in names) or is_published(storage, "parquet")
 
 
-def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Found] | None = None) -> Survey:
+def survey(storage: Storage, *, region: str | None = None, seen: dict[str, SurveyedSegment] | None = None) -> Survey:
     """All segments of one region, or of all regions if no two have records of the same partition."""
     faults: list[Fault] = []
     # Before the objects are listed: if segments are published in between, more are listed than the facts name, never
@@ -70,7 +70,7 @@ def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Found
     facts = surveyed_facts(storage, faults)
     objects, unknown = _named(storage, region)
     faults += unknown
-    found: list[Found] = []
+    found: list[SurveyedSegment] = []
     for outcome in _opened(storage, objects, {} if seen is None else seen):
         if isinstance(outcome, Fault):
             faults.append(outcome)
@@ -95,7 +95,7 @@ def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Found
     )
 
 
-def open_found(storage: Storage, name: SegmentName, info: ObjectInfo) -> Found:
+def open_found(storage: Storage, name: SegmentName, info: ObjectInfo) -> SurveyedSegment:
     """Open a segment and check its footer against its name."""
     opened = open_parquet(storage, name.path, info.size)
     with parquet_errors(opened.object_name, name.start):
@@ -103,7 +103,7 @@ def open_found(storage: Storage, name: SegmentName, info: ObjectInfo) -> Found:
         check_footer(footer, name)
         check_columns(opened)
         least, most = _bounds(opened.metadata)
-    return Found(
+    return SurveyedSegment(
         name=name,
         size=info.size,
         modified_ms=info.modified_ms,
@@ -130,9 +130,9 @@ def _named(storage: Storage, region: str | None) -> tuple[list[tuple[SegmentName
 
 
 def _opened(
-    storage: Storage, objects: Sequence[tuple[SegmentName, ObjectInfo]], seen: dict[str, Found]
-) -> Iterable[Found | Fault]:
-    def attempt(named: tuple[SegmentName, ObjectInfo]) -> Found | Fault | None:
+    storage: Storage, objects: Sequence[tuple[SegmentName, ObjectInfo]], seen: dict[str, SurveyedSegment]
+) -> Iterable[SurveyedSegment | Fault]:
+    def attempt(named: tuple[SegmentName, ObjectInfo]) -> SurveyedSegment | Fault | None:
         name, info = named
         known = seen.get(name.path)
         if known is not None and (known.size, known.modified_ms) == (info.size, info.modified_ms):
@@ -149,11 +149,11 @@ def _opened(
     with ThreadPoolExecutor(min(THREADS, len(objects))) as pool:
         outcomes = [outcome for outcome in pool.map(attempt, objects) if outcome is not None]
     seen.clear()
-    seen.update((outcome.name.path, outcome) for outcome in outcomes if isinstance(outcome, Found))
+    seen.update((outcome.name.path, outcome) for outcome in outcomes if isinstance(outcome, SurveyedSegment))
     return outcomes
 
 
-def _holes(found: Iterable[Found]) -> list[ForeignGap]:
+def _holes(found: Iterable[SurveyedSegment]) -> list[ForeignGap]:
     """Offsets before segments that never had a record, or that the source had deleted, as the footers tell."""
     holes: list[ForeignGap] = []
     for opened in found:
@@ -166,7 +166,7 @@ def _holes(found: Iterable[Found]) -> list[ForeignGap]:
     return holes
 
 
-def _miscounted(found: Iterable[Found]) -> list[Fault]:
+def _miscounted(found: Iterable[SurveyedSegment]) -> list[Fault]:
     return [
         Fault(
             path=opened.name.path,
@@ -178,7 +178,7 @@ def _miscounted(found: Iterable[Found]) -> list[Fault]:
     ]
 
 
-def _partitions(found: Iterable[Found]) -> dict[TopicPartition, list[SegmentName]]:
+def _partitions(found: Iterable[SurveyedSegment]) -> dict[TopicPartition, list[SegmentName]]:
     grouped: dict[TopicPartition, list[SegmentName]] = {}
     for opened in found:
         grouped.setdefault(opened.name.where, []).append(opened.name)
@@ -196,7 +196,7 @@ def _one_region(storage: Storage, where: TopicPartition, names: list[SegmentName
     return without_overlaps(names)
 
 
-def _segment(found: Found, part: SegmentRange) -> ForeignSegment:
+def _segment(found: SurveyedSegment, part: SegmentRange) -> ForeignSegment:
     whole = (part.base, part.end) == (found.name.start, found.name.end + 1)
     return ForeignSegment(
         where=found.name.where,
