@@ -15,6 +15,7 @@ older ones. So the thousandth run costs as much as the first, and older snapshot
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -131,7 +132,8 @@ def _carry_topics(
     known_already = {topic.topic.topic_id for topic in carried.topics}
     seen = {topic.topic_id: topic for topic in older.cluster.topics}
     found: dict[str, LostTopic] = {}
-    for known in (*older.carried.topics, *(_lost(older, topic) for topic in older.cluster.topics)):
+    lost = partial(LostTopic, run_id=older.run_id, cluster_id=older.cluster.cluster_id)
+    for known in (*older.carried.topics, *(lost(topic=topic) for topic in older.cluster.topics)):
         topic_id = known.topic.topic_id
         if topic_id not in held or topic_id in known_already or _is_described(there.get(topic_id)):
             continue
@@ -144,10 +146,6 @@ def _carry_topics(
     for topic_id in found.keys() & seen if rules is not None else ():
         found[topic_id] = replace(found[topic_id], acls=_rules_about(seen[topic_id].name, rules or ()))
     return *found.values(), *carried.topics
-
-
-def _lost(older: RunKnowledge, topic: TopicState) -> LostTopic:
-    return LostTopic(run_id=older.run_id, cluster_id=older.cluster.cluster_id, topic=topic)
 
 
 def _is_described(topic: TopicState | None) -> bool:
@@ -172,7 +170,14 @@ def _carry_offsets(
     found: list[LostOffset] = []
     for group, committed, place in places_of(older.cluster, _ids_by_name(held, older.carried.topics)):
         if place[1] in held and place not in known:
-            found.append(_lost_offset(older.run_id, group, committed, place[1]))
+            offset = LostOffset(
+                run_id=older.run_id,
+                group_id=group.group_id,
+                type=group.type,
+                protocol_type=group.protocol_type,
+                committed=replace(committed, topic_id=place[1]),
+            )
+            found.append(offset)
         known.add(place)
     found += [offset for offset in older.carried.offsets if offset.place[1] in held and offset.place not in known]
     return tuple(sorted((*found, *carried.offsets), key=lambda offset: offset.place))
@@ -183,16 +188,6 @@ def places_of(cluster: ClusterState, ids: Mapping[str, str]) -> Iterator[tuple[G
     for group in cluster.groups:
         for offset in group.offsets or ():
             yield group, offset, (group.group_id, offset.topic_id or ids.get(offset.topic, ""), offset.partition)
-
-
-def _lost_offset(run_id: str, group: Group, committed: CommittedOffset, topic_id: str) -> LostOffset:
-    return LostOffset(
-        run_id=run_id,
-        group_id=group.group_id,
-        type=group.type,
-        protocol_type=group.protocol_type,
-        committed=replace(committed, topic_id=topic_id),
-    )
 
 
 def _ids_by_name(held: Mapping[str, str], lost: Iterable[LostTopic]) -> dict[str, str]:

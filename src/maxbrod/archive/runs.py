@@ -207,7 +207,7 @@ def summarise_run(run: Run, lacking: Collection[str] | None = None) -> RunSummar
     statistics = run.statistics
     return RunSummary(
         run_id=run.run_id,
-        command=_text(statistics.get("command")),
+        command=command if isinstance(command := statistics.get("command"), str) else None,
         started_at=run.started_at,
         finished_at=run.finished_at,
         records=_count(statistics.get("records")),
@@ -266,7 +266,3 @@ def _topics(rows: pa.Table) -> tuple[RunTopic, ...]:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from maxbrod.catalog.generations import GenerationChanges
-    from maxbrod.layouts.foreign import ForeignCluster
 
 
 RUN_ID: Final = "survey"
@@ -107,18 +107,18 @@ def snapshot_of(survey: Survey) -> Snapshot:
     state = ClusterState(
         cluster_id=survey.cluster_id,
         taken_at_ms=survey.taken_at_ms or 0,
-        brokers=_brokers(survey.cluster),
+        brokers=(),
         topics=tuple(_topic_state(survey, name, topic_id_in(survey, name), count) for name, count in counts.items()),
-        acls=_acls(survey.cluster),
-        quotas=_quotas(survey.cluster),
-        users=_users(survey.cluster),
+        acls=None,
+        quotas=None,
+        users=None,
         groups=tuple(_group(survey, group) for group in survey.groups),
-        gaps=_missing_state(survey),
+        gaps=(),
     )
     return Snapshot(
         run_id=RUN_ID,
         taken_at_ms=survey.taken_at_ms or 0,
-        cluster=encode_state(state),
+        cluster=encode_state(_with_access(state, survey)),
         ends=ends,
         topics={topic_id_in(survey, name): name for name in counts},
     )
@@ -279,60 +279,44 @@ def _replicas(known: ForeignTopic | None, count: int) -> tuple[tuple[int, ...], 
     return (tuple(range(factor)),) * count
 
 
-def _brokers(cluster: ForeignCluster | None) -> tuple[Broker, ...]:
-    found = () if cluster is None else cluster.brokers
-    return tuple(
-        Broker(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack) for broker in found
-    )
-
-
-def _acls(cluster: ForeignCluster | None) -> tuple[Acl, ...] | None:
+def _with_access(state: ClusterState, survey: Survey) -> ClusterState:
+    """The state with brokers, ACLs, quotas and users, or a note that the layout does not keep them."""
+    cluster = survey.cluster
     if cluster is None:
-        return None
-    return tuple(
-        Acl(
-            resource_type=name_of(RESOURCE_TYPES, acl.resource_type),
-            resource_name=acl.resource_name,
-            pattern_type=name_of(PATTERN_TYPES, acl.pattern_type),
-            principal=acl.principal,
-            host=acl.host,
-            operation=name_of(OPERATIONS, acl.operation),
-            permission=name_of(PERMISSIONS, acl.permission),
-        )
-        for acl in cluster.acls
-    )
-
-
-def _quotas(cluster: ForeignCluster | None) -> tuple[Quota, ...] | None:
-    if cluster is None:
-        return None
-    return tuple(
-        Quota(
-            entities=tuple(QuotaEntity(type=kind, name=name) for kind, name in quota.entities),
-            values=dict(quota.values),
-        )
-        for quota in cluster.quotas
-    )
-
-
-def _users(cluster: ForeignCluster | None) -> tuple[ScramUser, ...] | None:
-    if cluster is None:
-        return None
-    return tuple(
-        ScramUser(name=user.name, mechanism=name_of(MECHANISMS, user.mechanism), iterations=user.iterations)
-        for user in cluster.users
-    )
-
-
-def _missing_state(survey: Survey) -> tuple[MissingState, ...]:
-    """The parts of the state that such an archive does not hold."""
-    if survey.cluster is not None:
-        return ()
-    return (
-        MissingState(
+        missing = MissingState(
             what="ACLs, quotas and users",
             why=f"the layout {survey.layout} does not keep them",
             hint="back up with maxbrod's own layout to have them",
+        )
+        return replace(state, gaps=(missing,))
+    return replace(
+        state,
+        brokers=tuple(
+            Broker(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+            for broker in cluster.brokers
+        ),
+        acls=tuple(
+            Acl(
+                resource_type=name_of(RESOURCE_TYPES, acl.resource_type),
+                resource_name=acl.resource_name,
+                pattern_type=name_of(PATTERN_TYPES, acl.pattern_type),
+                principal=acl.principal,
+                host=acl.host,
+                operation=name_of(OPERATIONS, acl.operation),
+                permission=name_of(PERMISSIONS, acl.permission),
+            )
+            for acl in cluster.acls
+        ),
+        quotas=tuple(
+            Quota(
+                entities=tuple(QuotaEntity(type=kind, name=name) for kind, name in quota.entities),
+                values=dict(quota.values),
+            )
+            for quota in cluster.quotas
+        ),
+        users=tuple(
+            ScramUser(name=user.name, mechanism=name_of(MECHANISMS, user.mechanism), iterations=user.iterations)
+            for user in cluster.users
         ),
     )
 

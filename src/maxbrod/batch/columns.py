@@ -192,11 +192,8 @@ def _column(records: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name == "headers":
         nothing = pa.nulls(0, pa.binary())
         return headers_array(np.zeros(records.num_rows + 1, np.int32), nothing, nothing)
-    return number_array(np.full(records.num_rows, _DEFAULTS[field.name], _dtype(field.type)))
-
-
-def _dtype(kind: pa.DataType) -> str:
-    return "?" if pa.types.is_boolean(kind) else f"i{kind.bit_width // 8}"
+    dtype = "?" if pa.types.is_boolean(field.type) else f"i{field.type.bit_width // 8}"
+    return number_array(np.full(records.num_rows, _DEFAULTS[field.name], dtype))
 
 
 def _null_headers(headers: pa.Array) -> bool:

@@ -2,7 +2,7 @@
 
 Brokers refuse control batches, transactional batches without a transaction, messages of magic 0 and 1, and batches
 whose offsets have holes. Of batches with log-append time they would keep the times that the producers had sent. Most
-batches have none of these: they are copied at once and their headers patched. `rewriting`, which is loaded only when
+batches have none of these: they are copied at once and their headers patched. `rewrite`, which is loaded only when
 needed, rewrites the others.
 
 Producer id, epoch and sequence stay as archived: the sender of the batches patches them.

@@ -159,7 +159,12 @@ class DataFiles:
                 return _FORMAT.make_fragment(pa.py_buffer(self._storage.get(path, size=file.bytes)))
             self._storage.head(path)
         except ObjectNotFoundError as error:
-            raise _missing(error) from None
+            raise CorruptDataError(
+                "an object of the catalog is missing",
+                operation="read the catalog",
+                object_name=error.object_name,
+                hint=BRING_BACK,
+            ) from None
         except TruncatedDataError as error:
             error.hint = BRING_BACK
             raise
@@ -288,15 +293,6 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
     table = pa.Table.from_batches(batches)
     return table if len(batches) == 1 else table.combine_chunks()
-
-
-def _missing(error: ObjectNotFoundError) -> CorruptDataError:
-    return CorruptDataError(
-        "an object of the catalog is missing",
-        operation="read the catalog",
-        object_name=error.object_name,
-        hint=BRING_BACK,
-    )
 
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:

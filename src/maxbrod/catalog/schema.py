@@ -131,7 +131,7 @@ def _whole_transactions(values: Any, table: pa.Table) -> Any:  # noqa: ANN401 - 
 _NAME_BYTES_MAX: Final = 1024
 _PART_BYTES_MAX: Final = 255
 _OUTSIDE: Final = r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f\\]|^\.maxbrod-tmp/"
-"""The rule of `storage.names`: no part of a name is empty, `.` or `..`."""
+"""The rule of `storage.urls`: no part of a name is empty, `.` or `..`."""
 _UNPRINTABLE: Final = r"[\x00-\x1f\x7f-\x{9f}/\\\x{200b}-\x{200f}\x{2028}-\x{202e}\x{2060}-\x{2069}\x{feff}]"
 """Control characters, and those that hide in a text or turn its direction: a name looks as it is."""
 

@@ -143,7 +143,8 @@ class RemoteStorage(Storage):
         # All pages are read before the first object is returned: a retry in between would repeat or skip objects. Not
         # every S3-compatible store sorts as S3 does.
         listed = self._retried("list", folder, collect)
-        return iter(sorted((info for info in listed if not _is_reserved(info)), key=lambda info: info.path.encode()))
+        ours = (info for info in listed if not info.path.startswith(f"{RESERVED}/"))
+        return iter(sorted(ours, key=lambda info: info.path.encode()))
 
     def delete(self, paths: Iterable[str]) -> None:
         names = [check_name(path) for path in paths]
@@ -226,10 +227,6 @@ class RemoteStorage(Storage):
 def _info(meta: ObjectMeta) -> ObjectInfo:
     modified_ms = int(meta["last_modified"].timestamp() * 1000)
     return ObjectInfo(path=meta["path"], size=meta["size"], modified_ms=modified_ms, etag=meta["e_tag"])
-
-
-def _is_reserved(info: ObjectInfo) -> bool:
-    return info.path.startswith(f"{RESERVED}/")
 
 
 def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:

@@ -118,7 +118,11 @@ def settings_of(location: Location, options: StorageConfig) -> dict[str, Any]:
     """The settings of a cloud's client, with secrets in plain text; it looks up omitted ones itself."""
     if location.scheme == "s3":
         return _s3(location.bucket, options.s3)
-    return _gcs(options.gcs) if location.scheme == "gs" else _azure(options.azure)
+    if location.scheme == "gs":
+        file = options.gcs.credentials_file
+        return _given(application_credentials=None if file is None else str(file))
+    azure = options.azure
+    return _given(account_name=azure.account, account_key=azure.account_key, sas_key=azure.sas_token)
 
 
 def _s3(bucket: str, options: S3Config) -> dict[str, Any]:
@@ -139,15 +143,6 @@ def _s3(bucket: str, options: S3Config) -> dict[str, Any]:
         sse_bucket_key_enabled=options.bucket_key,
         sse_customer_key_base64=options.customer_key,
     )
-
-
-def _gcs(options: GcsConfig) -> dict[str, Any]:
-    file = options.credentials_file
-    return _given(application_credentials=None if file is None else str(file))
-
-
-def _azure(options: AzureConfig) -> dict[str, Any]:
-    return _given(account_name=options.account, account_key=options.account_key, sas_key=options.sas_token)
 
 
 def _given(**settings: Any) -> dict[str, Any]:  # noqa: ANN401 - settings of any type

@@ -143,7 +143,11 @@ def topic_operations(client: KafkaClient, names: Iterable[str], *, deadline: Dea
 def group_operations(client: KafkaClient, group_ids: Iterable[str], *, deadline: Deadline) -> dict[str, Operations]:
     """The operations on these groups, existing or not, as far as coordinators report them."""
     wanted = set(group_ids)
-    answers = ask_coordinators(client, wanted, _describe_groups_request, _group_operations, deadline=deadline)
+
+    def request(asked: Sequence[str]) -> Message:
+        return DescribeGroupsRequest(groups=list(asked), include_authorized_operations=True)
+
+    answers = ask_coordinators(client, wanted, request, _group_operations, deadline=deadline)
     denied = code_name(Code.GROUP_AUTHORIZATION_FAILED)
     refused = {group_id: NOTHING for group_id, why in answers.refused.items() if why == denied}
     return {group_id: known for group_id, known in answers.found.items() if known is not None} | refused
@@ -152,10 +156,6 @@ def group_operations(client: KafkaClient, group_ids: Iterable[str], *, deadline:
 def may_write_markers(client: KafkaClient, *, deadline: Deadline) -> bool:
     """True if ClusterAction is allowed; False if unknown."""
     return _CLUSTER_ACTION in (cluster_operations(client, deadline=deadline) or NOTHING)
-
-
-def _describe_groups_request(group_ids: Sequence[str]) -> Message:
-    return DescribeGroupsRequest(groups=list(group_ids), include_authorized_operations=True)
 
 
 def _group_operations(answer: Message) -> Iterator[tuple[str, int, Operations | None]]:

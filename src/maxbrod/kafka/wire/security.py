@@ -168,7 +168,9 @@ def _agree(config: SaslConfig, broker: str, ask: Callable[[Message], Any]) -> No
 def _refused(config: SaslConfig, broker: str, answer: Message) -> AccessDeniedError:
     forget_tokens()
     said = str(answer.error_message or code_name(answer.error_code))
-    if any(secret in said for secret in _secrets(config)):
+    given = (config.password, config.token, config.client_secret)
+    secrets = [secret.get_secret_value() for secret in given if secret]
+    if any(secret and secret in said for secret in secrets):
         said = code_name(answer.error_code)
     return AccessDeniedError(
         f"the broker refuses the login by {config.mechanism}: {said}",
@@ -176,14 +178,6 @@ def _refused(config: SaslConfig, broker: str, answer: Message) -> AccessDeniedEr
         object_name=broker,
         hint="check kafka.sasl: mechanism, username and password, token, or client",
     )
-
-
-def _secrets(config: SaslConfig) -> list[str]:
-    return [
-        secret.get_secret_value()
-        for secret in (config.password, config.token, config.client_secret)
-        if secret and secret.get_secret_value()
-    ]
 
 
 def _credentials(config: SaslConfig) -> dict[str, Any]:
