@@ -32,9 +32,17 @@ SECTIONS = {name: type(each.default) for name, each in Config.model_fields.items
 OPTIONS = [(section, each) for section, model in SECTIONS.items() for each in declared(model)]
 GENERATED = generated()
 COMMAND_LINE_ONLY = {"config", "command_config", "json", "quiet", "help", "words", "report"}
-SHARED = {"archive", "layout", "bootstrap", "patience", "master", "s3_endpoint", "s3_region", "s3_path_style"} | {
-    each.name for each in declared(LogOptions)
-}
+SHARED = {
+    "archive",
+    "layout",
+    "bootstrap",
+    "patience",
+    "engine",
+    "master",
+    "s3_endpoint",
+    "s3_region",
+    "s3_path_style",
+} | {each.name for each in declared(LogOptions)}
 
 # Two values of each kind: for the file, and for the flag that overrides it.
 WORDS = {

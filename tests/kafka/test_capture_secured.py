@@ -11,9 +11,17 @@ from kafka.protocol.admin import CreateAclsRequest
 from kafka_reading import client_of, partition_of
 
 from maxbrod.config import from_java_properties
-from maxbrod.kafka.state.access import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, read_acls
+from maxbrod.kafka.state.access import read_acls
 from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.state.cluster_state import Acl, ClusterState, encode_state
+from maxbrod.kafka.state.cluster_state import (
+    OPERATIONS,
+    PATTERN_TYPES,
+    PERMISSIONS,
+    RESOURCE_TYPES,
+    Acl,
+    ClusterState,
+    encode_state,
+)
 from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.kafka.state.topics import partition_sizes
 from maxbrod.kafka.wire.client import KafkaClient

@@ -21,8 +21,12 @@ from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, encode_rows
 from maxbrod.catalog.validity import find_fault, refused_row
 from maxbrod.errors import CorruptDataError, RefusedError
-from maxbrod.kafka.state.access import MECHANISMS, OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, name_of
 from maxbrod.kafka.state.cluster_state import (
+    MECHANISMS,
+    OPERATIONS,
+    PATTERN_TYPES,
+    PERMISSIONS,
+    RESOURCE_TYPES,
     Acl,
     Broker,
     ClusterState,
@@ -34,6 +38,7 @@ from maxbrod.kafka.state.cluster_state import (
     ScramUser,
     TopicState,
     encode_state,
+    name_of,
 )
 from maxbrod.layouts.coverage import by_partition
 from maxbrod.layouts.foreign import (

@@ -17,8 +17,15 @@ from kafka.protocol.admin import (
 
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError
 from maxbrod.kafka.admin.outcomes import Outcome, change_each
-from maxbrod.kafka.state.access import OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES
-from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
+from maxbrod.kafka.state.cluster_state import (
+    OPERATIONS,
+    PATTERN_TYPES,
+    PERMISSIONS,
+    RESOURCE_TYPES,
+    Acl,
+    Quota,
+    QuotaEntity,
+)
 from maxbrod.kafka.wire.coordination import ask_coordinators
 from maxbrod.kafka.wire.error_codes import Code, code_name
 from maxbrod.kafka.wire.metadata import metadata_request

@@ -1,7 +1,4 @@
-"""Reads ACLs, client quotas and SCRAM users from any broker. Changes nothing.
-
-The names of the numbers in ACLs and credentials are not from kafka-python, whose lists are outdated.
-"""
+"""Reads ACLs, client quotas and SCRAM users from any broker. Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +12,22 @@ from kafka.protocol.admin import (
     DescribeUserScramCredentialsRequest,
 )
 
-from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity, ScramUser
+from maxbrod.kafka.state.cluster_state import (
+    MECHANISMS,
+    OPERATIONS,
+    PATTERN_TYPES,
+    PERMISSIONS,
+    RESOURCE_TYPES,
+    Acl,
+    Quota,
+    QuotaEntity,
+    ScramUser,
+    name_of,
+)
 from maxbrod.kafka.wire.error_codes import Code, answered_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.connection import Message
@@ -28,34 +36,6 @@ if TYPE_CHECKING:
 
 _ANY: Final = 1
 _DESCRIBE: Final = 8
-
-RESOURCE_TYPES: Final = {
-    2: "TOPIC",
-    3: "GROUP",
-    4: "CLUSTER",
-    5: "TRANSACTIONAL_ID",
-    6: "DELEGATION_TOKEN",
-    7: "USER",
-}
-PATTERN_TYPES: Final = {3: "LITERAL", 4: "PREFIXED"}
-OPERATIONS: Final = {
-    2: "ALL",
-    3: "READ",
-    4: "WRITE",
-    5: "CREATE",
-    6: "DELETE",
-    7: "ALTER",
-    8: "DESCRIBE",
-    9: "CLUSTER_ACTION",
-    10: "DESCRIBE_CONFIGS",
-    11: "ALTER_CONFIGS",
-    12: "IDEMPOTENT_WRITE",
-    13: "CREATE_TOKENS",
-    14: "DESCRIBE_TOKENS",
-    15: "TWO_PHASE_COMMIT",
-}
-PERMISSIONS: Final = {2: "DENY", 3: "ALLOW"}
-MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +123,3 @@ def _ask(
     if answer.error_code not in {Code.NONE, accepted}:
         raise answered_with(answer.error_code, operation=operation, object_name="the cluster")
     return answer
-
-
-def name_of(names: Mapping[int, str], number: int) -> str:
-    """The name of a number. A number newer than this release is its own name."""
-    return names.get(number, str(number))
