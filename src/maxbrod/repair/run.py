@@ -87,7 +87,7 @@ def repair_archive(
             others = (*lost, *map(_unlisted_notice, unlisted))
             report = replace(report, lost_snapshots=len(lost), notices=(*report.notices, *others))
         if report.applied and report.action is not Action.NONE and config.kafka is not None:
-            return _read_again(config, report, session, on_progress)
+            return _read_again(config, report, workers.opened, on_progress)
     return report
 
 

@@ -170,7 +170,12 @@ class Workers:
         """The number of tasks that run at once, known before Spark has started."""
         if self._executor is not None:
             return self._executor.parallelism
-        return parallelism_of(self._config.master, self._opened or self._given)
+        return parallelism_of(self._config.master, self.opened)
+
+    @property
+    def opened(self) -> Session | None:
+        """The Spark session, if there is one: a verb that calls another one hands it on, as a process can have one."""
+        return self._opened or self._given
 
     def for_bytes(self, size: int) -> Executor:
         """Return the executor for work of this size."""
