@@ -12,7 +12,7 @@ from producing import assert_stored, batches_of, feed_of
 
 from maxbrod.errors import MisplacedBatchError, ProducerFencedError, UnavailableError
 from maxbrod.kafka.fetch.offsets import log_end
-from maxbrod.kafka.produce import producer
+from maxbrod.kafka.produce import producer as produce_loop
 from maxbrod.kafka.produce.append_queue import AppendQueue
 from maxbrod.kafka.produce.appends import Append, Hole
 from maxbrod.kafka.produce.producer import produce_all
@@ -55,12 +55,12 @@ def test_markers_of_a_process_that_was_replaced_fill_a_hole_only_once(
 
     def log_end_then(*words: Any, **more: Any) -> int:
         end = log_end(*words, **more)
-        monkeypatch.setattr(producer, "log_end", log_end)
+        monkeypatch.setattr(produce_loop, "log_end", log_end)
         arrive()
         return end
 
     if when == "after it":
-        monkeypatch.setattr(producer, "log_end", log_end_then)
+        monkeypatch.setattr(produce_loop, "log_end", log_end_then)
     else:
         arrive()
     (batch,) = batches_of(orders(100), new_producer_id(client))
@@ -110,12 +110,12 @@ def test_an_epoch_that_an_earlier_attempt_has_raised_is_learned_from_the_broker(
 
     def learn_then(*words: Any, **more: Any) -> int:
         epoch = coordinator_epoch(*words, **more)
-        monkeypatch.setattr(producer, "coordinator_epoch", coordinator_epoch)
+        monkeypatch.setattr(produce_loop, "coordinator_epoch", coordinator_epoch)
         raise_epoch()
         return epoch
 
     if when == "after it":
-        monkeypatch.setattr(producer, "coordinator_epoch", learn_then)
+        monkeypatch.setattr(produce_loop, "coordinator_epoch", learn_then)
     else:
         raise_epoch()
     first = 0 if when == "after it" else 1
