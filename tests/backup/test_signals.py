@@ -89,7 +89,7 @@ def test_following_outlives_the_death_of_its_spark_and_sigterm_ends_it_with_ever
     create_topic(cluster, topic)
     produce(cluster, topic, numbered(10))
     archive = tmp_path / "archive"
-    arguments = ("--bootstrap", cluster.bootstrap, "-a", str(archive), "--topic", topic)
+    arguments = ("--bootstrap", cluster.bootstrap, "-a", str(archive), "--topic", topic, "--engine", "spark")
     with started(*arguments, "--follow", "--every", "1s", "--json") as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())

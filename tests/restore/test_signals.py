@@ -40,9 +40,9 @@ def archive(cluster: Cluster, topic: str, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def restoring(cluster: Cluster, topic: str, archive: Path) -> Iterator[subprocess.Popen[str]]:
+def restoring(cluster: Cluster, topic: str, archive: Path, engine: str) -> Iterator[subprocess.Popen[str]]:
     """The command, in a group of its own as a shell starts it, that has written something and has much to write yet."""
-    place = ("--archive", str(archive), "--bootstrap", cluster.bootstrap, "--master", "local[1]")
+    place = ("--archive", str(archive), "--bootstrap", cluster.bootstrap, "--master", "local[1]", "--engine", engine)
     process = subprocess.Popen(
         [sys.executable, "-m", "maxbrod", "restore", *place, "--suffix", "-new", "--rate", "100", "--batches", "keep"],
         stdout=subprocess.PIPE,
@@ -66,10 +66,11 @@ def restoring(cluster: Cluster, topic: str, archive: Path) -> Iterator[subproces
             process.kill()
 
 
+@pytest.mark.parametrize("engine", ["spark", "local"])
 def test_ctrl_c_ends_a_restore_in_mid_job_and_it_goes_on_exactly_there(
-    cluster: Cluster, topic: str, archive: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, topic: str, archive: Path, capsys: pytest.CaptureFixture[str], engine: str
 ) -> None:
-    with restoring(cluster, topic, archive) as process:
+    with restoring(cluster, topic, archive, engine) as process:
         family = psutil.Process(process.pid).children(recursive=True)
         # The terminal sends it to everyone of the group: neither the JVM nor the workers may die of it.
         os.killpg(process.pid, signal.SIGINT)
@@ -88,7 +89,7 @@ def test_ctrl_c_ends_a_restore_in_mid_job_and_it_goes_on_exactly_there(
 
 
 def test_a_second_signal_ends_a_restore_at_once(cluster: Cluster, topic: str, archive: Path) -> None:
-    with restoring(cluster, topic, archive) as process:
+    with restoring(cluster, topic, archive, "spark") as process:
         (jvm,) = (each for each in psutil.Process(process.pid).children() if each.name() == "java")
         jvm.suspend()  # so that it cannot end well
         try:

@@ -84,7 +84,7 @@ def test_a_stop_begins_no_further_task_and_says_so() -> None:
         begun.append(count)
         stop.set()
 
-    with pytest.raises(UnavailableError, match="stopped before all of its tasks had begun"):
+    with pytest.raises(UnavailableError, match="stopped before all of its tasks had ended"):
         LocalExecutor(1).run(_wait, 0.3, [[number] for number in range(20)], name="slow", on_done=on_done, stop=stop)
     assert begun[-1] == 20, "those that run have ended, the others never begin"
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
 from maxbrod.errors import UnavailableError
+from maxbrod.kafka.wire.deadline import stopped_by
 from maxbrod.work.progress import OnProgress, Progress, silent
 from maxbrod.work.session import Session, has_session, is_local, open_configured, parallelism_of
 
@@ -64,7 +65,7 @@ class Executor(Protocol):
             tasks: the items of each task.
             name: identifies the job in Spark's own logs and pages.
             on_done: called now and then with the number of finished tasks.
-            stop: when it is set, tasks that have not begun do not begin, and Spark cancels those that run.
+            stop: when it is set, tasks that have not begun do not begin, and those that run are ended.
             alone: two attempts of one task must never run side by side.
 
         Raises:
@@ -95,39 +96,46 @@ class LocalExecutor:
         # Pickled here, too, so that tasks share nothing, as on Spark.
         payloads = [pickle.dumps((context, tuple(items))) for items in tasks]
         if len(payloads) < 2 and stop is None and on_done is None:
-            return [outcome for payload in payloads for outcome in _answer(task, payload)]
+            return [outcome for payload in payloads for outcome in _answer(task, payload, None)]
         pool = ThreadPoolExecutor(max(1, min(self.parallelism, len(payloads))), name)
         try:
-            futures = [pool.submit(_answer, task, payload) for payload in payloads]
-            _watch(futures, on_done, stop)
-            if any(future.cancelled() for future in futures):
-                raise UnavailableError("stopped before all of its tasks had begun", operation=name, hint="run it again")
+            futures = [pool.submit(_answer, task, payload, stop) for payload in payloads]
+            if _watch(futures, on_done, stop):
+                raise UnavailableError("stopped before all of its tasks had ended", operation=name, hint="run it again")
             return [outcome for future in futures for outcome in future.result()]
         finally:
             # If the caller was interrupted, tasks that run are left to themselves, as by the end of a process.
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _answer(task: Task[Context, Item, Outcome], payload: bytes) -> list[Outcome]:
+def _answer(task: Task[Context, Item, Outcome], payload: bytes, stop: threading.Event | None) -> list[Outcome]:
     context, items = pickle.loads(payload)  # noqa: S301 - this process has pickled it
-    return list(task(context, items))
+    with stopped_by(stop):
+        return list(task(context, items))
 
 
-def _watch(futures: Sequence[Future[list[Outcome]]], on_done: TasksDone | None, stop: threading.Event | None) -> None:
-    """Wait for all tasks. Raises what the first failed one raised, after those that run have ended."""
+def _watch(futures: Sequence[Future[list[Outcome]]], on_done: TasksDone | None, stop: threading.Event | None) -> bool:
+    """Wait for all tasks; return True if they were stopped. Raises what the first failed one raised.
+
+    In either case tasks that have not begun do not begin, and those that run have ended.
+    """
     waiting = set(futures)
-    failed = False
+    failed = stopped = False
     while waiting:
         done, waiting = wait(waiting, _POLL_S, FIRST_COMPLETED)
         failed = failed or any(not future.cancelled() and future.exception() is not None for future in done)
-        if failed or (stop is not None and stop.is_set()):
+        stopped = stopped or (bool(waiting) and stop is not None and stop.is_set())
+        if failed or stopped:
             for future in waiting:
                 future.cancel()
         if on_done is not None:
             on_done(len(futures) - len(waiting))
+    if stopped:
+        return True
     for future in futures:
         if not future.cancelled():
             future.result()
+    return False
 
 
 class Workers:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.wire.connection import CUT_OFF, Connection, Message
-from maxbrod.kafka.wire.deadline import Backoff, Deadline
+from maxbrod.kafka.wire.deadline import Backoff, Deadline, stop_of_task
 from maxbrod.kafka.wire.metadata import Metadata, Topic, metadata_request, read_metadata
 from maxbrod.kafka.wire.security import protocol_mistake
 
@@ -57,8 +57,8 @@ class KafkaClient:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         stop: threading.Event | None = None,
     ) -> None:
-        """When `stop` is set, nothing is retried: a request that fails is an error."""
-        self.stop = stop
+        """When `stop` is set, nothing is retried: a request that fails is an error. By default it is the task's."""
+        self.stop = stop or stop_of_task()
         self.request_timeout_s = request_timeout_s
         self._config = config
         self._client_id = client_id

@@ -13,7 +13,7 @@ from maxbrod.kafka.produce.refusals import OPERATION as PRODUCE
 from maxbrod.replicate.ingress.topics import MirrorTopics
 from maxbrod.replicate.link import LinkMark, Offsets, PositionKey, State
 from maxbrod.replicate.view import places_of
-from maxbrod.work.executor import Context, Item, Outcome, Task, Workers
+from maxbrod.work.executor import Context, Item, LocalExecutor, Outcome, Task, Workers
 from maxbrod.work.progress import OnProgress, Progress
 from maxbrod.work.reach import Needs, Place
 from maxbrod.work.windows import spread
@@ -66,7 +66,9 @@ class IngressWorkers:
         self._on_progress(Progress(phase="appending", bytes_total=size))
         executor = self._workers.for_bytes(size)
         tasks = spread(items, executor.parallelism)
-        return executor.run(task, settings(len(tasks)), tasks, name=name, stop=self._stop, alone=alone)
+        # What this process appends is little: it is ended, and its marks are put.
+        stop = None if isinstance(executor, LocalExecutor) else self._stop
+        return executor.run(task, settings(len(tasks)), tasks, name=name, stop=stop, alone=alone)
 
 
 class Mode(ABC):
