@@ -10,7 +10,7 @@ from backup.engine import back_up, config_of
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup import observation
 from maxbrod.backup import run as engine
-from maxbrod.backup.plan.items import Failure, FailureKind, Outcome, Task
+from maxbrod.backup.plan.items import Failure, FailureKind, Outcome, RangeItem
 from maxbrod.cli.main import run
 from maxbrod.config import SparkConfig, StorageConfig
 from maxbrod.convert.run import Convert, ConvertRequest
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 KEEP = {"retention.ms": "-1"}
 
 
-def fail_job(_: object, __: object, tasks: Sequence[Task], **___: Any) -> list[Outcome]:
+def fail_job(_: object, __: object, tasks: Sequence[Sequence[RangeItem]], **___: Any) -> list[Outcome]:
     """No leader answers."""
     failure = Failure(kind=FailureKind.UNAVAILABLE, message="nobody answers")
     return [
         Outcome(item=item, slices=(), reached=item.start, log_start_offset=0, failure=failure)
-        for task in tasks
-        for item in task.items
+        for items in tasks
+        for item in items
     ]
 
 

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.deadline import stopped_by
@@ -100,9 +100,7 @@ class LocalExecutor:
         pool = ThreadPoolExecutor(max(1, min(self.parallelism, len(payloads))), name)
         try:
             futures = [pool.submit(_answer, task, payload, stop) for payload in payloads]
-            if _watch(futures, on_done, stop):
-                raise UnavailableError("stopped before all of its tasks had ended", operation=name, hint="run it again")
-            return [outcome for future in futures for outcome in future.result()]
+            return _watch(futures, on_done, stop)
         finally:
             # If the caller was interrupted, tasks that run are left to themselves, as by the end of a process.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -111,31 +109,31 @@ class LocalExecutor:
 def _answer(task: Task[Context, Item, Outcome], payload: bytes, stop: threading.Event | None) -> list[Outcome]:
     context, items = pickle.loads(payload)  # noqa: S301 - this process has pickled it
     with stopped_by(stop):
-        return list(task(context, items))
+        outcomes = list(task(context, items))
+    # Outcomes of a task that a stop has cut short look like failures.
+    return outcomes if stop is None or not stop.is_set() else _refuse_stopped()
 
 
-def _watch(futures: Sequence[Future[list[Outcome]]], on_done: TasksDone | None, stop: threading.Event | None) -> bool:
-    """Wait for all tasks; return True if they were stopped. Raises what the first failed one raised.
+def _refuse_stopped() -> NoReturn:
+    raise UnavailableError("stopped before all of its tasks had ended", hint="run it again")
 
-    In either case tasks that have not begun do not begin, and those that run have ended.
-    """
+
+def _watch(
+    futures: Sequence[Future[list[Outcome]]], on_done: TasksDone | None, stop: threading.Event | None
+) -> list[Outcome]:
+    """Wait for all tasks and return their outcomes. Raises what the first failed one raised, after the others ended."""
     waiting = set(futures)
-    failed = stopped = False
+    failed = False
     while waiting:
         done, waiting = wait(waiting, _POLL_S, FIRST_COMPLETED)
         failed = failed or any(not future.cancelled() and future.exception() is not None for future in done)
-        stopped = stopped or (bool(waiting) and stop is not None and stop.is_set())
-        if failed or stopped:
+        if failed or (stop is not None and stop.is_set()):
             for future in waiting:
                 future.cancel()
         if on_done is not None:
             on_done(len(futures) - len(waiting))
-    if stopped:
-        return True
-    for future in futures:
-        if not future.cancelled():
-            future.result()
-    return False
+    outcomes = [outcome for future in futures if not future.cancelled() for outcome in future.result()]
+    return _refuse_stopped() if any(future.cancelled() for future in futures) else outcomes
 
 
 class Workers:
