@@ -14,6 +14,7 @@ FUZZ = Path(__file__).parent / "fuzz.py"
 
 def outcomes(cases: int, seed: int, cache: Path) -> dict[str, int]:
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
     ran = subprocess.run(
         [sys.executable, "-W", "error", str(FUZZ), str(cases), str(seed)],
         env=environment,

@@ -51,7 +51,7 @@ print(sorted(before))
 
 def test_prepare_compiles_every_kernel_that_real_calls_use() -> None:
     # With the cache that set-up has filled: a signature counts the same whether it was compiled or loaded.
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[1])]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "scan" in ran.stdout
@@ -61,8 +61,8 @@ def test_decoding_and_encoding_load_no_pandas() -> None:
     """It would add half a second to the first batch of every process, and nobody needs it there."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from reference import Record, write_batch\n"
-        "from test_legacy import message\n"
+        "from support.plain_batches import Record, write_batch\n"
+        "from support.old_messages import message\n"
         "from maxbrod.batch.decode import decode\n"
         "from maxbrod.batch.encode import encode\n"
         "record = Record(offset=0, timestamp=0, key=b'k', value=None, headers=[(b'h', None)])\n"
@@ -70,5 +70,5 @@ def test_decoding_and_encoding_load_no_pandas() -> None:
         "encode(decode(log))\n"
         "sys.exit('pandas' in sys.modules)"
     )
-    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", code, str(Path(__file__).parents[1])]
     assert subprocess.run(command, check=False).returncode == 0

@@ -243,7 +243,7 @@ print(sorted({"numba", "pandas", "pyarrow", "pyspark"} & set(sys.modules)))
 
 
 def test_batches_that_need_no_rewriting_load_no_compiler() -> None:
-    command = [sys.executable, "-c", PLAIN_ONLY, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", PLAIN_ONLY, str(Path(__file__).parents[1])]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (ran.stdout, ran.returncode) == ("[]\n", 0), ran.stderr[-2000:]

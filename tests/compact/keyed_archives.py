@@ -30,6 +30,7 @@ from maxbrod.kafka.state.cluster_state import ClusterState, TopicState, encode_s
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.reader import read_records
 from maxbrod.model import AbortedTransaction, Codec, GapReason, PartitionId
+from maxbrod.work.executor import Workers
 from maxbrod.work.windows import spread
 from support.native_logs import pack
 from support.plain_batches import Record
@@ -50,6 +51,7 @@ COMPACTED = {"cleanup.policy": "compact"}
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(by_key, "compact_groups", compact_groups_here)
     stay_without_spark(monkeypatch)
+    monkeypatch.setattr(Workers, "session", lambda _: None)
 
 
 def compact_groups_here(

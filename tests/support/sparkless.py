@@ -42,7 +42,6 @@ def stay_without_spark(monkeypatch: pytest.MonkeyPatch, run: Callable[..., list[
     """The same until the test ends."""
     monkeypatch.setattr(Workers, "for_bytes", lambda *_: Here(run))
     monkeypatch.setattr(Workers, "parallelism", Here.parallelism)
-    monkeypatch.setattr(Workers, "session", lambda _: None)
     monkeypatch.setattr(Workers, "try_cluster", lambda _: None)
 
 
