@@ -227,7 +227,7 @@ class SparkConfig(_Settings):
     """Where the work runs. On this machine by default."""
 
     engine: Literal["auto", "spark", "local"] = _key(
-        "auto: small work is done without Spark, if Spark is not open yet and its master is this machine. spark: "
+        "auto: small work is done without Spark, unless its master is a cluster. spark: "
         "everything runs on Spark. local: without Spark, whatever the size.",
         default="auto",
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self, TypeAlias, Ty
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.deadline import stopped_by
 from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.session import Session, has_session, is_local, open_configured, parallelism_of
+from maxbrod.work.session import Session, is_local, open_configured, parallelism_of
 
 if TYPE_CHECKING:
     import threading
@@ -139,8 +139,8 @@ def _watch(
 class Workers:
     """Gives a verb the executor for each piece of its work. Opens Spark when the first large one comes, and closes it.
 
-    With `engine: auto`, work of up to LOCAL_BYTES_MAX runs in this process, unless Spark is open anyway, or the master
-    is a cluster: a JVM takes longer to start than the work takes.
+    With `engine: auto`, work of up to LOCAL_BYTES_MAX runs in this process, unless it has a session already, or the
+    master is a cluster: a JVM takes longer to start than the work takes.
     """
 
     def __init__(
@@ -211,6 +211,6 @@ class Workers:
     def _is_small(self, size: int) -> bool:
         if self._config.engine != "auto":
             return self._config.engine == "local"
-        if self._given is not None or self._opened is not None or has_session():
+        if self.opened is not None:
             return False
         return size <= LOCAL_BYTES_MAX and is_local(self._config.master)

@@ -201,12 +201,6 @@ def is_local(master: str) -> bool:
     return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
-def has_session() -> bool:
-    """Return True if a Spark session of any kind is open in this process."""
-    pyspark = sys.modules.get("pyspark")
-    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None  # noqa: SLF001
-
-
 def _open_already(*, wanted: bool) -> SparkSession | None:
     if "pyspark" not in sys.modules:
         return None

@@ -227,10 +227,10 @@ def test_a_partition_that_cannot_be_written_holds_up_no_other(
         produce(cluster, topic, numbered(5), partition=partition)
     real = writer._write_segment
 
-    def fail_for_0(storage: Any, place: Any, *given: Any) -> Any:
-        if place.where.partition == 0:
+    def fail_for_0(storage: Any, footer: Any, *given: Any) -> Any:
+        if footer.name.where.partition == 0:
             raise UnavailableError("the store does not answer")
-        return real(storage, place, *given)
+        return real(storage, footer, *given)
 
     config = egress_config(cluster, tmp_path, topic)
     with TreeEgress(config) as egress:
