@@ -79,7 +79,7 @@ def test_spark_tests_and_scripts_of_this_environment_are_left_out(few: None, tmp
     with tarfile.open(made.path) as archive:
         names = archive.getnames()
         assert {(each.uid, each.mtime) for each in archive.getmembers()} == {(0, 0)}
-    assert "packages/maxbrod/work/probe.py" in names
+    assert "packages/maxbrod/work/preflight.py" in names
     assert "packages/pyspark_maxbrod/__init__.py" in names
     assert any(name.startswith("packages/maxbrod-") and name.endswith("METADATA") for name in names)
     assert not [name for name in names if "__pycache__" in name or ".." in name or "/tests/" in name]
