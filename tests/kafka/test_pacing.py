@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire import deadline
-from maxbrod.kafka.wire.deadline import Pace
+from maxbrod.kafka.wire.deadline import Pace, stopped_by
 
 
 @pytest.fixture
@@ -39,3 +42,14 @@ def test_without_a_rate_nothing_waits(clock: list[float]) -> None:
     for _ in range(100):
         pace.wait(10**12)
     assert clock[0] == 100.0
+
+
+@pytest.mark.parametrize("rate", [1000, None])
+def test_a_task_that_is_stopped_waits_no_more_and_says_so(rate: int | None) -> None:
+    stop = threading.Event()
+    with stopped_by(stop):
+        pace = Pace(rate)
+    pace.wait(10**9)
+    stop.set()
+    with pytest.raises(UnavailableError, match="stopped on request"):
+        pace.wait(1)

@@ -88,7 +88,7 @@ class Pace:
     def __init__(self, bytes_per_s: float | None) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_at = time.monotonic()
-        self._stop = stop_of_task() or threading.Event()
+        self._stop = stop_of_task()
 
     def wait(self, size: int) -> None:
         """Wait until what came before has had its time; then `size` bytes may follow.
@@ -97,8 +97,8 @@ class Pace:
         """
         now = time.monotonic()
         if self._bytes_per_s is not None and self._free_at > now + _PAUSE_S:
-            self._stop.wait(self._free_at - now)
-        if self._stop.is_set():
+            (time.sleep if self._stop is None else self._stop.wait)(self._free_at - now)
+        if self._stop is not None and self._stop.is_set():
             raise UnavailableError("stopped on request", hint="run it again")
         if self._bytes_per_s is None:
             return
