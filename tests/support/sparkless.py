@@ -43,9 +43,3 @@ def stay_without_spark(monkeypatch: pytest.MonkeyPatch, run: Callable[..., list[
     monkeypatch.setattr(Workers, "for_bytes", lambda *_: Here(run))
     monkeypatch.setattr(Workers, "parallelism", Here.parallelism)
     monkeypatch.setattr(Workers, "try_cluster", lambda _: None)
-
-
-@contextmanager
-def no_session(*_: object, **more: Any) -> Iterator[None]:
-    """In place of `maxbrod.work.session.open_configured`."""
-    yield None

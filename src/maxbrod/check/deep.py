@@ -25,7 +25,7 @@ from maxbrod.private_files import make_private, opened
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.preflight import needs_storage
-from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.progress import Meter, OnProgress, silent
 from maxbrod.work.reach import Place
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def deep_check(
         seed = None
         chosen, sound = rows, memory.forget() if restart else memory.read()
     waiting = [row for row in chosen if slice_name(row) not in sound]
-    check = _DeepCheck(archive, _Meter(on_progress, sum(row.raw_bytes for row in waiting)))
+    check = _DeepCheck(archive, Meter(on_progress, "checking", sum(row.raw_bytes for row in waiting)))
     if waiting:
         needs = needs_storage(archive.url, archive.options)
         with Workers(spark, needs=needs, session=session, on_progress=on_progress, stop=stop) as workers:
@@ -168,7 +168,7 @@ class _DeepCheck:
     """A running check."""
 
     archive: Archive
-    meter: _Meter
+    meter: Meter
     checked: list[Segment] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     interrupted: bool = False
@@ -178,7 +178,7 @@ class _DeepCheck:
         self.meter.begin(len(tasks), sum(row.raw_bytes for row in wave))
         place = Place(url=self.archive.url, storage=self.archive.options)
         name = f"check-{uuid.uuid4().hex[:12]}"
-        found = executor.run(verify_slices, place, tasks, name=name, on_done=self.meter.report)
+        found = executor.run(verify_slices, place, tasks, name=name, on_done=self.meter.tasks_done)
         self.problems += [self._problem(wave[each.number], each) for each in found]
         self.checked += wave
         return {each.number for each in found if not each.limit}
@@ -213,25 +213,6 @@ def _tasks(wave: Sequence[Segment], parallelism: int) -> list[list[tuple[int, Sl
         tasks[-1].append((number, slice_of(row)))
         room -= row.raw_bytes + _SLICE_COST_BYTES
     return tasks
-
-
-@dataclass(slots=True)
-class _Meter:
-    """Turns finished tasks into finished bytes."""
-
-    on_progress: OnProgress
-    total: int
-    before: int = 0
-    tasks: int = 1
-    size: int = 0
-
-    def begin(self, tasks: int, size: int) -> None:
-        self.before, self.tasks, self.size = self.before + self.size, tasks, size
-        self.report(0)
-
-    def report(self, count: int) -> None:
-        done = self.before + self.size * min(count, self.tasks) // self.tasks
-        self.on_progress(Progress(phase="checking", bytes_done=done, bytes_total=self.total))
 
 
 def slice_name(row: Segment) -> str:

@@ -17,7 +17,7 @@ from maxbrod.model import GapReason
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_storage
-from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.progress import Meter, OnProgress, silent
 from maxbrod.work.reach import Place
 from maxbrod.work.windows import spread
 
@@ -87,14 +87,11 @@ def check_foreign(
             total = sum(segment.bytes for segment in survey.segments)
             executor = workers.for_bytes(total)
             tasks = spread(described, _TASKS_PER_CORE * executor.parallelism)
-
-            def report(done: int) -> None:
-                share = total * done // max(len(tasks), 1)
-                on_progress(Progress(phase="checking", bytes_done=share, bytes_total=total))
-
+            meter = Meter(on_progress, "checking", total)
+            meter.begin(len(tasks), total)
             known = {(fault.path, fault.offset) for fault in faults}
             place = Place(url=archive.url, storage=archive.options)
-            found = executor.run(check_segments, place, tasks, name="check", on_done=report)
+            found = executor.run(check_segments, place, tasks, name="check", on_done=meter.tasks_done)
             faults += [each for each in found if (each.path, each.offset) not in known]
     partitions = {
         *survey.positions,

@@ -62,7 +62,7 @@ from maxbrod.restore.plan.mapping import encode_map
 from maxbrod.text import counted
 from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.preflight import needs_of
-from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.progress import Meter, OnProgress, Progress, silent
 
 if TYPE_CHECKING:
     import threading
@@ -187,14 +187,10 @@ class Comparison:
         tasks = spread(parts, executor.parallelism)
         total = sum(part.cost_bytes for part in parts)
         items = [[make_item(pairs[part.pair], part.side, part.extent, part=part) for part in task] for task in tasks]
-
-        def report(done: int) -> None:
-            share = total * done // max(len(tasks), 1)
-            self._on_progress(Progress(phase="comparing", bytes_done=share, bytes_total=total))
-
-        report(0)
+        meter = Meter(self._on_progress, "comparing", total)
+        meter.begin(len(tasks), total)
         name = f"compare-{uuid.uuid4().hex[:12]}"
-        return executor.run(digest_task, self._settings, items, name=name, on_done=report, stop=self._stop)
+        return executor.run(digest_task, self._settings, items, name=name, on_done=meter.tasks_done, stop=self._stop)
 
     def _settle(self, executor: Executor, pairs: Sequence[Pair], work: _Judging) -> None:
         """Find out what compaction explains of the pairs that differ."""

@@ -22,7 +22,7 @@ from maxbrod.repair.inventory import FOLDERS, Inventory, take_inventory
 from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange
 from maxbrod.repair.plan.rebuild import Rebuilt, Remains, lost_notices, rebuild
 from maxbrod.repair.report import Action, RepairReport, gaps_by_reason
-from maxbrod.work.progress import OnProgress, Progress
+from maxbrod.work.progress import Meter, OnProgress, Progress
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
@@ -167,13 +167,9 @@ def _examine(executor: Executor, context: RepairContext, found: Inventory, on_pr
     total = sum(each.size for each in found.objects)
     sized = [(each.size + _OBJECT_COST_BYTES, each) for each in found.objects]
     tasks = spread(sized, executor.parallelism * _TASKS_PER_CORE)
-
-    def done(count: int) -> None:
-        at = total * min(count, len(tasks)) // max(len(tasks), 1)
-        on_progress(Progress(phase="reading", bytes_done=at, bytes_total=total))
-
-    done(0)
-    return executor.run(examine_objects, context, tasks, name=context.run_id, on_done=done)
+    meter = Meter(on_progress, "reading", total)
+    meter.begin(len(tasks), total)
+    return executor.run(examine_objects, context, tasks, name=context.run_id, on_done=meter.tasks_done)
 
 
 def _decide(
