@@ -67,7 +67,7 @@ class TaskSettings:
     fetch_bytes: int = FETCH_BYTES
     patience_s: float = PATIENCE_S
     rate_bytes_per_s: float | None = None
-    """Of one task."""
+    """The rate of one task."""
 
 
 @dataclass(slots=True)

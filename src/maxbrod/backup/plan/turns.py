@@ -167,7 +167,7 @@ class Sight:
     """The ends of the logs, if a run has just reached all of them."""
     tombstones_ms: int
     other_stage: Stage | None = None
-    """Of the other instance; None if it has no document: it is the original tool's, or has never run."""
+    """The stage of the other instance; None if it has no document: it is the original tool's, or has never run."""
     other_is_whole: bool = False
     """The other is active and all of its files are there."""
 
