@@ -35,7 +35,7 @@ test-kafka-versions: setup ## Try backup, restore and groups on several releases
 	$(BIN)/pytest -m slow -s tests/test_kafka_versions.py
 
 test-sqs: setup ## Try notifications on another SQS server than the tests' own (ElasticMQ, from Maven)
-	$(BIN)/pytest -m slow tests/replicate/notify/test_elasticmq.py
+	$(BIN)/pytest -m slow tests/replicate/seed/test_elasticmq.py
 
 check: $(STAMPS)/synced ## Run the linters and the type checker
 	$(BIN)/ruff check
@@ -90,15 +90,15 @@ $(STAMPS)/test-tools: scripts/install-test-tools scripts/install-package
 
 # Preparations only save time later: the first run does without them.
 $(STAMPS)/batch-prepared: $(STAMPS)/synced $(wildcard src/maxbrod/batch/*kernels.py)
-	-$(BIN)/python -m maxbrod.batch.prepare
+	-$(BIN)/python -m maxbrod.prepare batches
 	@touch $@
 
 $(STAMPS)/layouts-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/layouts/*kernels.py src/maxbrod/layouts/*/*kernels.py)
-	-$(BIN)/python -m maxbrod.layouts.prepare
+	-$(BIN)/python -m maxbrod.prepare layouts
 	@touch $@
 
 $(STAMPS)/values-prepared: $(STAMPS)/batch-prepared $(wildcard src/maxbrod/table/values/*kernels.py)
-	-$(BIN)/python -m maxbrod.table.values.prepare
+	-$(BIN)/python -m maxbrod.prepare values
 	@touch $@
 
 $(STAMPS)/spark-prepared: $(STAMPS)/java

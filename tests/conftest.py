@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Tests print as into a pipe, however wide and colourful the terminal or the CI is that runs them: what a test prints
+# must not depend on where it runs. At once, as a console keeps the width that it finds when its module is loaded.
+for _variable in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(_variable, None)
 
 # No test asserts a time: machines are shared, and the first call compiles.
 settings.register_profile("maxbrod", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
@@ -16,7 +22,8 @@ settings.register_profile("quick", settings.get_profile("maxbrod"), max_examples
 settings.load_profile("maxbrod")
 
 _OWN_SETTINGS = "_hypothesis_internal_use_settings"
-_STARTS_A_JVM = frozenset({"cluster", "cluster3", "fenced", "java", "spark"})
+# What starts a server: Kafka and Spark take seconds, S3 is compiled at its first start.
+_SERVERS = frozenset({"azure", "azurite", "cluster", "cluster3", "fenced", "gcs", "java", "lying_s3", "s3", "spark"})
 # The files that take longest, each about 20 s or more. They are handed out first: by default xdist begins
 # with the files of most tests, so that one of two workers would be left alone with these at the end.
 _LONGEST = (
@@ -46,6 +53,12 @@ _LONGEST = (
     "table/test_stream_spark.py",
     "restore/test_signals.py",
     "drill/test_real.py",
+    "lifecycle/test_clouds.py",
+    "lifecycle/test_large_archives.py",
+    "mount/test_real_consumers.py",
+    "mount/test_choices.py",
+    "replicate/test_waking.py",
+    "test_waiting.py",
 )
 # The files that use `cluster3`. One worker gets all of them, so that one run starts one such cluster; and late, as its
 # four processes cost a tenth of a processor even when nobody uses them, until the run ends.
@@ -64,6 +77,7 @@ _THREE_BROKERS = (
 
 pytest_plugins = [
     "support.archives",
+    "support.clouds",
     "support.clusters",
     "support.documents",
     "support.library",
@@ -74,6 +88,9 @@ pytest_plugins = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Whatever the developer has configured for their own use.
+    os.environ["MAXBROD_CONFIG"] = ""
+    os.environ.pop("MAXBROD_ARCHIVE", None)
     # kafka-python loads its schemas with functions that Python 3.11 and 3.12 call deprecated, 3.13 no longer.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
     if hasattr(config.option, "loadscopereorder"):
@@ -88,12 +105,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # A test's own number of examples stands above the profile's; hypothesis has no public way to lower it.
             own = getattr(test, _OWN_SETTINGS)
             setattr(test, _OWN_SETTINGS, settings(own, max_examples=min(own.max_examples, _QUICK_EXAMPLES)))
-        if _STARTS_A_JVM.intersection(getattr(item, "fixturenames", ())):
+        if _SERVERS & {*getattr(item, "fixturenames", ()), *_kinds(item)} or _name(item.path) in _LONGEST:
             item.add_marker("full")
         if "cluster3" in getattr(item, "fixturenames", ()) and _name(item.path) not in _THREE_BROKERS:
             raise pytest.UsageError(f"{_name(item.path)} uses cluster3: add it to _THREE_BROKERS in {__file__}")
     full = {item.path for item in items if item.get_closest_marker("full") is not None}
-    # The longest files, then those that start a JVM, then the rest, which fill the last seconds of both workers.
+    # The longest files, then those that start a server, then the rest, which fill the last seconds of both workers.
     items.sort(key=lambda item: (_turn(item.path), item.path not in full, _name(item.path) in _THREE_BROKERS))
 
 
@@ -111,6 +128,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "three brokers" if file.endswith(_THREE_BROKERS) else file
 
     return ByFile(config, log)
+
+
+def _kinds(item: pytest.Item) -> list[str]:
+    """What fixtures such as `storage` and `place` are asked to be: a kind that is a server is asked for by its name."""
+    call = getattr(item, "callspec", None)
+    return [] if call is None else [kind for kind in call.params.values() if isinstance(kind, str)]
 
 
 def _turn(path: Path) -> int:

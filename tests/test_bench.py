@@ -16,10 +16,9 @@ from maxbrod.config import KafkaConfig
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.topics import delete_topic
 from maxbrod_bench import backup, follow, restore, table
-from maxbrod_bench.peers import BareLoop, BareProducer
 from maxbrod_bench.planning import SEGMENT_OFFSETS, plan, plan_slices, write_catalog
 from maxbrod_bench.race import BackupGroup, TableGroup, race_laps, time_lap
-from maxbrod_bench.stage import BATCH_BYTES, Stage
+from maxbrod_bench.stage import Stage
 from maxbrod_bench.table import LogDirectory, race_logdir
 from support.native_logs import data_batch
 
@@ -91,20 +90,8 @@ def test_the_start_benchmark_reports_every_way(
 
 
 def test_the_backup_benchmark_reports_its_races(cluster: Cluster, spark: Session, tmp_path: Path) -> None:
-    (tmp_path / "memory").mkdir()
-    cold = partial(race_laps, warm_up=False)
-    with BareLoop(cluster.bootstrap) as bare, patch.object(backup, "race_laps", cold):
-        stage = backup.Stage(
-            cluster=cluster,
-            session=spark,
-            bare=bare,
-            disk=tmp_path,
-            memory=tmp_path / "memory",
-            scale=0.002,
-            batch_bytes=BATCH_BYTES,
-            rounds=1,
-        )
-        found = backup.measure_on(stage, (BackupGroup.A, BackupGroup.HOT), lambda _: None)
+    stage = Stage(cluster=cluster, session=spark, disk=tmp_path, scale=0.002, warm_up=False)
+    found = backup.measure_on(stage, (BackupGroup.A, BackupGroup.HOT), lambda _: None)
     measured = {each.name: each for each in found}
 
     assert {name for name, each in measured.items() if each.wanted is not None} == {
@@ -127,10 +114,8 @@ def test_the_planning_benchmark_plans_every_partition(tmp_path: Path) -> None:
 
 
 def test_the_restore_benchmark_races_and_reports(cluster: Cluster, spark: Session, tmp_path: Path) -> None:
-    cold = partial(race_laps, warm_up=False)
-    with BareProducer(cluster.bootstrap) as bare, patch.object(restore, "race_laps", cold):
-        stage = restore.Stage(cluster=cluster, session=spark, bare=bare, disk=tmp_path, scale=0.002, rounds=1)
-        measured = {each.name: each for each in restore._race_b(stage)}
+    stage = Stage(cluster=cluster, session=spark, disk=tmp_path, scale=0.002, warm_up=False)
+    measured = {each.name: each for each in restore._race_b(stage)}
 
     assert {name for name, each in measured.items() if each.wanted is not None} == {
         "B over ProducerPerformance",
@@ -157,9 +142,8 @@ def test_the_restore_benchmark_reports_what_exact_offsets_cost(capsys: pytest.Ca
 
 
 def test_the_table_benchmark_races_and_reports(cluster: Cluster, spark: Session, tmp_path: Path) -> None:
-    cold = partial(race_laps, warm_up=False)
-    with patch.object(table, "race_laps", cold), patch.object(table, "_POINT_RECORDS", 90):
-        stage = table.Stage(cluster=cluster, session=spark, disk=tmp_path, scale=0.001, rounds=1)
+    stage = Stage(cluster=cluster, session=spark, disk=tmp_path, scale=0.001, warm_up=False)
+    with patch.object(table, "_POINT_RECORDS", 90):
         chosen = frozenset({TableGroup.SCAN, TableGroup.COUNT, TableGroup.POINT})
         measured = {each.name: each for each in table.measure_on(stage, chosen, lambda _: None)}
 
@@ -207,7 +191,7 @@ def test_processor_time_of_children_counts_once() -> None:
 
 
 def test_the_follow_benchmark_measures_intervals_and_commits(cluster: Cluster, spark: Session, tmp_path: Path) -> None:
-    stage = Stage(cluster=cluster, session=spark, disk=tmp_path, scale=1, rounds=2)
+    stage = Stage(cluster=cluster, session=spark, disk=tmp_path, rounds=2)
     assert all("new objects" in each.note and each.value > 0 for each in follow._intervals(stage, 2))
     figures = list(follow.measure_commits(100))
     assert [each.unit for each in figures] == ["seconds", "bytes"]

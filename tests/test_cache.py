@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.cache import cache_dir, cache_path, filled
+from maxbrod.private_files import cache_dir, cache_path, filled
 
 if TYPE_CHECKING:
     from pathlib import Path

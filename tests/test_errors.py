@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from maxbrod import errors
-from maxbrod.errors import CorruptDataError, MaxbrodError, UnavailableError
+from maxbrod.errors import CorruptDataError, MaxbrodError, StoppedError, UnavailableError
 
 CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MaxbrodError)]
 
@@ -50,8 +50,9 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "OutputError": 1,
         "EnvironmentMissingError": 1,
         "UnavailableError": 1,
+        "StoppedError": 3,
     }
-    assert [kind for kind in CLASSES if kind.retryable] == [UnavailableError]
+    assert [kind for kind in CLASSES if kind.retryable] == [UnavailableError, StoppedError]
 
 
 def test_the_drawn_tree_is_the_real_one() -> None:

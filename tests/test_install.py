@@ -17,9 +17,9 @@ import pytest
 from typer.main import get_command
 
 from maxbrod import __version__
-from maxbrod.cli.main import app
+from maxbrod.cli.main import command_line
 from maxbrod.model import PartitionId
-from maxbrod_reference.commands import manual_page
+from maxbrod_reference.options import manual_page
 from support.archives import Place, commit_run
 from support.catalog_rows import TOPIC_ID, segment
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.full
 ROOT = Path(__file__).parent.parent
 UV = str(ROOT / "scripts" / "uv")
 BASE = ("--locked", "--no-dev", "--no-group", "docs")
-VERBS = list(get_command(app).commands)  # type: ignore[attr-defined]
+VERBS = list(get_command(command_line()).commands)  # type: ignore[attr-defined]
 
 
 def uv(*arguments: str, **variables: str) -> None:
@@ -73,6 +73,11 @@ def maxbrod(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     uv("pip", "install", "--no-deps", "--python", python, str(wheel))
     uv("pip", "check", "--python", python)
     return folder / "bin" / "maxbrod"
+
+
+def test_the_wheel_brings_the_pages_that_hints_name(maxbrod: Path) -> None:
+    assert "s3:PutObject" in said([maxbrod, "help", "storage"])
+    assert "howto/topic-is-gone" in said([maxbrod, "help"])
 
 
 def test_a_tool_of_uv_runs_the_demo_from_start_to_end_and_leaves_nothing_behind(wheel: Path, tmp_path: Path) -> None:

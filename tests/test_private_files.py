@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.cache import cache_dir, filled
 from maxbrod.check.deep import SoundSlices
 from maxbrod.config import KafkaConfig, TlsConfig
 from maxbrod.errors import EXIT_REFUSED, RefusedError
 from maxbrod.java import Java, _homes, _probe
 from maxbrod.kafka.wire.security import tls_context
-from maxbrod.private_files import is_private, make_private, opened, refuse_readable_key
+from maxbrod.private_files import cache_dir, filled, is_private, make_private, opened, refuse_readable_key
 from maxbrod.restore import state as restore_lock
 from maxbrod.sandbox.security import write_certificates
-from maxbrod.work import class_sharing as archive
+from maxbrod.work import gateway as archive
 from maxbrod.work import session
 
 if TYPE_CHECKING:

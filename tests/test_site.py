@@ -34,6 +34,14 @@ def test_every_document_is_a_page_of_the_site_and_in_its_navigation(site: Path) 
     assert [str(page) for page in pages if f'href="{page}"' not in front] == []
 
 
+def test_the_navigation_names_every_document_once() -> None:
+    text = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = re.findall(r"(?:- |: )([\w/-]+\.md)$", text, re.MULTILINE)
+    documents = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert sorted(named) == sorted({*named}), "a page is named twice"
+    assert documents - {*named} == set(), "a page is only under More"
+
+
 def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     loading = {page.name: found[0] for page in site.rglob("*.html") if (found := LOADED.search(page.read_text()))}
     assert loading == {}

@@ -70,9 +70,12 @@ def carry_out(line: str) -> None:
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a page exports ends with its test."""
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a page exports, and the file that it writes into the current folder, end with its test."""
     monkeypatch.setenv("BROKER", "")
+    monkeypatch.chdir(tmp_path)
+    # As in a user's shell: other tests must find no file, and this one finds what `maxbrod init` has written.
+    monkeypatch.delenv("MAXBROD_CONFIG", raising=False)
 
 
 @pytest.fixture
@@ -84,7 +87,8 @@ def box(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_the_tutorial_and_the_readme_do_what_they_say(spark: Any, box: Path, tmp_path: Path, environment: None) -> None:
-    tutorial = Page(ROOT / "docs" / "tutorial.md", {"/tmp/box": str(box), "/tmp/archive": str(tmp_path / "archive")})
+    places = {"/tmp/box": str(box), "/tmp/archive": str(tmp_path / "archive")}
+    tutorial = Page(ROOT / "docs" / "tutorial.md", places)
     the_end = f"sandbox down --dir {box}"
     readme: list[Page] = []
 

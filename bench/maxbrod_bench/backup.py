@@ -10,14 +10,14 @@ import shutil
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from maxbrod.backup.plan.tasks import PartitionRange, plan_tasks
+from maxbrod.backup.plan.ranges import RangeItem, plan_tasks
 from maxbrod.backup.task import TaskSettings, run_backup_task
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.java import find_java
@@ -34,7 +34,6 @@ from maxbrod_bench.race import (
     Figure,
     Lap,
     at_most,
-    peak_bytes_below,
     race_laps,
     rate,
     require,
@@ -44,18 +43,8 @@ from maxbrod_bench.race import (
     speed,
     time_lap,
 )
-from maxbrod_bench.stage import BATCH_BYTES, Load, open_sandbox, worker_memory, write_load
-from maxbrod_bench.stage import Stage as SharedStage
+from maxbrod_bench.stage import A_RECORDS, B_RECORDS, BATCH_BYTES, Load, Stage, open_stage, write_load
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from maxbrod.backup.plan.items import Task
-    from maxbrod.work.session import Session
-
-
-A_RECORDS: Final = 1_000_000
-B_RECORDS: Final = 4_000_000
 SMALL_RECORDS: Final = 1000
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a memory file system is what is asked for
 
@@ -71,30 +60,6 @@ OURS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage(SharedStage):
-    """Also warm processes without Spark, and room in memory."""
-
-    bare: BareLoop
-    memory: Path
-    batch_bytes: int
-
-    def write(self, topic: str, records: int, *, partitions: int, json: bool) -> Load:
-        count = max(int(records * self.scale), partitions)
-        return write_load(self.cluster, topic, count, partitions=partitions, batch_bytes=self.batch_bytes, json=json)
-
-    def back_up(self, load: Load, archive: Path, *, compression: str = "auto") -> Lap:
-        """A whole backup into a new archive: planning, reading, snapshot and commit."""
-        shutil.rmtree(archive, ignore_errors=True)
-        config = self.config(load.topic, archive, compression=compression)
-        return self.time(lambda: self.run_backup(config, records=load.records))
-
-    def read_bare(self, load: Load, writing: Writing) -> Lap:
-        folder = self.disk / "bare"
-        shutil.rmtree(folder, ignore_errors=True)
-        return self.time(lambda: self.bare.read(load, folder, writing=writing))
-
-
 def measure(
     *,
     scale: float,
@@ -106,10 +71,10 @@ def measure(
     """Every figure of the chosen groups, or of all."""
     chosen = frozenset(only or BackupGroup)
     found: list[Figure] = []
-    warm = [group for group in (BackupGroup.B, BackupGroup.A, BackupGroup.HOT) if group in chosen]
+    warm = [group for group in _RACES if group in chosen]
     if warm:
         on_stage("starting a cluster and Spark")
-        with _stage(scale, batch_bytes, rounds) as stage:
+        with open_stage(scale=scale, rounds=rounds, batch_bytes=batch_bytes) as stage:
             found += measure_on(stage, warm, on_stage)
     if BackupGroup.COLD in chosen:
         on_stage("starting from nothing")
@@ -126,45 +91,39 @@ def measure_on(stage: Stage, groups: Collection[BackupGroup], on_stage: Callable
     for group in groups:
         on_stage(f"racing over {group}")
         found += _RACES[group](stage)
-    return [*found, worker_memory(peak_bytes_below("pyspark.daemon"))]
+    return [*found, stage.worker_memory()]
 
 
-@contextmanager
-def _stage(scale: float, batch_bytes: int, rounds: int) -> Iterator[Stage]:
-    with ExitStack() as undo:
-        disk, cluster, session = open_sandbox(undo)
-        in_memory = _MEMORY if _MEMORY.is_dir() else None
-        memory = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-", dir=in_memory)))
-        yield Stage(
-            cluster=cluster,
-            session=session,
-            bare=undo.enter_context(BareLoop(cluster.bootstrap)),
-            disk=disk,
-            memory=memory,
-            scale=scale,
-            batch_bytes=batch_bytes,
-            rounds=rounds,
-        )
+def _back_up(stage: Stage, load: Load, archive: Path, *, compression: str = "auto") -> Lap:
+    """A whole backup into a new archive: planning, reading, snapshot and commit."""
+    shutil.rmtree(archive, ignore_errors=True)
+    config = stage.config(load.topic, archive, compression=compression)
+    return stage.time(lambda: stage.run_backup(config, records=load.records))
 
 
 def _race_b(stage: Stage) -> list[Figure]:
-    load = stage.write("bench-b", B_RECORDS, partitions=4, json=True)
+    load = stage.write("bench-b", B_RECORDS, json=True)
     small = write_load(stage.cluster, "bench-small", SMALL_RECORDS, partitions=2, json=True)
-    bootstrap, archive = stage.cluster.bootstrap, stage.disk / "archive"
-    framed = stage.disk / "archive-zstd"
-    laps = race_laps(
-        {
-            "maxbrod": lambda: stage.back_up(load, archive),
-            "kcat": lambda: stage.time(partial(read_with_kcat, bootstrap, load)),
-            "ConsumerPerformance": lambda: _own_time(stage, partial(read_with_consumer_performance, bootstrap, load)),
-            "bare": lambda: stage.read_bare(load, Writing.PLAIN),
-            "zstd": lambda: stage.back_up(load, framed, compression="zstd"),
-            "layout": lambda: stage.read_bare(load, Writing.LAYOUT),
-            "exact": lambda: stage.read_bare(load, Writing.EXACT),
-            "small": lambda: stage.back_up(small, stage.disk / "archive-small"),
-        },
-        rounds=stage.rounds,
-    )
+    bootstrap, framed, back_up = stage.cluster.bootstrap, stage.disk / "archive-zstd", partial(_back_up, stage)
+
+    def read_bare(writing: Writing) -> Lap:
+        folder = stage.disk / "bare"
+        shutil.rmtree(folder, ignore_errors=True)
+        return stage.time(lambda: bare.read(load, folder, writing=writing))
+
+    with BareLoop(bootstrap) as bare:
+        laps = stage.race(
+            {
+                "maxbrod": lambda: back_up(load, stage.disk / "archive"),
+                "kcat": lambda: read_with_kcat(bootstrap, load),
+                "ConsumerPerformance": lambda: read_with_consumer_performance(bootstrap, load),
+                "bare": lambda: read_bare(Writing.PLAIN),
+                "zstd": lambda: back_up(load, framed, compression="zstd"),
+                "layout": lambda: read_bare(Writing.LAYOUT),
+                "exact": lambda: read_bare(Writing.EXACT),
+                "small": lambda: back_up(small, stage.disk / "archive-small"),
+            }
+        )
     ours, speed_of = laps["maxbrod"], partial(rate, load.records)
     stored = sum(path.stat().st_size for path in framed.rglob("*.log*"))
     return [
@@ -186,24 +145,26 @@ def _race_b(stage: Stage) -> list[Figure]:
 
 
 def _race_a(stage: Stage) -> list[Figure]:
-    load = stage.write("bench-a", A_RECORDS, partitions=4, json=False)
-    in_memory, on_disk, copy = stage.memory / "archive", stage.disk / "archive", stage.disk / "copy"
+    load = stage.write("bench-a", A_RECORDS, json=False)
+    on_disk, copy = stage.disk / "archive", stage.disk / "copy"
 
     def cat(*, synced: bool) -> Lap:
         sources = sorted(in_memory.rglob("*.log"))
         copy.unlink(missing_ok=True)
         return stage.time(partial(write_with_cat, sources, copy, synced=synced))
 
-    laps = race_laps(
-        {
-            "memory": lambda: stage.back_up(load, in_memory),
-            "kcat": lambda: stage.time(partial(read_with_kcat, stage.cluster.bootstrap, load)),
-            "disk": lambda: stage.back_up(load, on_disk),
-            "cat": lambda: cat(synced=False),
-            "cat and sync": lambda: cat(synced=True),
-        },
-        rounds=stage.rounds,
-    )
+    place = _MEMORY if _MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-", dir=place) as folder:
+        in_memory = Path(folder) / "archive"
+        laps = stage.race(
+            {
+                "memory": lambda: _back_up(stage, load, in_memory),
+                "kcat": lambda: read_with_kcat(stage.cluster.bootstrap, load),
+                "disk": lambda: _back_up(stage, load, on_disk),
+                "cat": lambda: cat(synced=False),
+                "cat and sync": lambda: cat(synced=True),
+            }
+        )
     memory, disk, kcat = laps["memory"], laps["disk"], laps["kcat"]
     notes = f"{rate(load.records, memory)}, kcat {rate(load.records, kcat)}"
     return [
@@ -227,7 +188,7 @@ def _race_hot(stage: Stage) -> list[Figure]:
         compression=Compression(),
         limits=SegmentLimits(),
     )
-    hot = PartitionRange(
+    hot = RangeItem(
         topic=load.topic,
         topic_id=topic_id_text(topic.topic_id),
         partition=0,
@@ -236,22 +197,23 @@ def _race_hot(stage: Stage) -> list[Figure]:
         bytes_per_offset=load.bytes / load.records,
     )
 
-    def read(tasks: int) -> Lap:
+    executor = SparkExecutor(stage.session)
+
+    def read(count: int) -> Lap:
         shutil.rmtree(archive, ignore_errors=True)
-        (wave,) = plan_tasks([hot], parallelism=tasks, task_bytes=-(-hot.bytes_estimate // tasks))
-        return stage.time(lambda: _read(stage.session, settings, wave, load))
+        (tasks,) = plan_tasks([hot], parallelism=count, task_bytes=-(-hot.bytes_estimate // count))
 
-    laps = race_laps({"one": lambda: read(1), "two": lambda: read(2)}, rounds=stage.rounds)
+        def run() -> None:
+            outcomes = executor.run(run_backup_task, settings, [task.items for task in tasks], name=settings.run_id)
+            records = sum(found.records for outcome in outcomes for found in outcome.slices)
+            failures = sorted({outcome.failure.message for outcome in outcomes if outcome.failure is not None})
+            complete = records == load.records
+            require(complete, f"the tasks have read {records} of {load.records} records", hint="; ".join(failures))
+
+        return stage.time(run)
+
+    laps = stage.race({"one": lambda: read(1), "two": lambda: read(2)})
     return [speed("one partition, two tasks over one", laps["two"], laps["one"], wanted=1.3)]
-
-
-def _read(session: Session, settings: TaskSettings, tasks: tuple[Task, ...], load: Load) -> None:
-    executor = SparkExecutor(session)
-    outcomes = executor.run(run_backup_task, settings, [task.items for task in tasks], name=settings.run_id)
-    records = sum(found.records for outcome in outcomes for found in outcome.slices)
-    failures = sorted({outcome.failure.message for outcome in outcomes if outcome.failure is not None})
-    complete = records == load.records
-    require(complete, f"the tasks have read {records} of {load.records} records", hint="; ".join(failures))
 
 
 _RACES: Final[dict[BackupGroup, Callable[[Stage], list[Figure]]]] = {
@@ -259,13 +221,6 @@ _RACES: Final[dict[BackupGroup, Callable[[Stage], list[Figure]]]] = {
     BackupGroup.A: _race_a,
     BackupGroup.HOT: _race_hot,
 }
-
-
-def _own_time(stage: Stage, contender: Callable[[], float]) -> Lap:
-    """A lap with the time that the contender measured itself."""
-    taken: list[float] = []
-    lap = stage.time(lambda: taken.append(contender()))
-    return Lap(seconds=taken[0], cpu_seconds=lap.cpu_seconds)
 
 
 def _measure_cold(*, rounds: int) -> list[Figure]:
@@ -279,7 +234,7 @@ def _measure_cold(*, rounds: int) -> list[Figure]:
             options = ("--bootstrap", cluster.bootstrap, "--archive", str(archive), "--topic", topic, "--quiet")
             return time_lap(lambda: run_python("-m", "maxbrod", "backup", *options))
 
-        laps = race_laps({"backup": backup, "bare": lambda: time_lap(lambda: run_python("-c", OURS))}, rounds=rounds)
+        laps = race_laps({"backup": backup, "bare": lambda: run_python("-c", OURS)}, rounds=rounds)
     return [
         share("cold backup over Spark's bare start", laps["backup"], laps["bare"], wanted=1.6),
         seconds("cold backup of a small topic", laps["backup"]),

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from maxbrod.cli.output import JsonFlag, err, out, print_json, table
 from maxbrod.text import human_bytes
-from maxbrod_bench.race import (  # noqa: TC001 - typer reads the types of options
+from maxbrod_bench.race import (
     BackupGroup,
+    Figure,
     LifecycleGroup,
+    Measurement,
+    MountGroup,
     ReplicateGroup,
     RestoreGroup,
     TableGroup,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from maxbrod_bench.race import Figure, Measurement
-
 _SHORT_S: Final = 0.5
+_AMOUNTS: Final = {
+    "seconds": "{:.2f} s",
+    "per second": "{:,.0f} /s",
+    "per run": "{:.2f}",
+    "objects": "{:.0f}",
+    "times": "{:.2f} x",
+}
+_RATES: Final = {"records/s": ("{:.2f} M rec/s", 1e6), "bytes/s": ("{:.1f} GB/s", 1e9), "seconds": ("{:.2f} s", 1)}
 _ONLY: Final = typer.Option(help="Measure only this. May be repeated.")
 
 Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds.")]
@@ -52,7 +59,7 @@ def codec(
     json: JsonFlag = False,
 ) -> None:
     """The record-batch engine on one core: decode, encode, patch, walk, memory."""
-    measurements = _page("codec").measure(records=records, batch_bytes=batch_bytes, rounds=rounds)
+    measurements = _page("engine").measure_codec(records=records, batch_bytes=batch_bytes, rounds=rounds)
     _print_measurements("The record-batch engine on one core", measurements, json=json)
 
 
@@ -65,7 +72,7 @@ def layouts(
     json: JsonFlag = False,
 ) -> None:
     """Each layout of another tool: records of about 270 bytes written and read, per core."""
-    measurements = _page("layouts").measure(records=records, rounds=rounds, only=only or (), codec=codec)
+    measurements = _page("engine").measure_layouts(records=records, rounds=rounds, only=only or (), codec=codec)
     _print_measurements("Layouts of other tools, per core", measurements, json=json)
 
 
@@ -175,6 +182,18 @@ def lifecycle(
     _measure("lifecycle", "The life of an archive, measured", options, json=json)
 
 
+@app.command()
+def mount(
+    scale: Scale = 1.0,
+    rounds: Rounds = 3,
+    only: Annotated[list[MountGroup] | None, _ONLY] = None,
+    json: JsonFlag = False,
+) -> None:
+    """A mount beside a broker: Kafka's own consumer reads the same records from both."""
+    options = {"scale": scale, "rounds": rounds, "only": only or ()}
+    _measure("mount", "A mount, measured", options, json=json)
+
+
 def _page(name: str) -> Any:  # noqa: ANN401 - a module
     """Load a benchmark when it runs: it loads numba, Spark or Kafka, which other commands must not."""
     return import_module(f"maxbrod_bench.{name}")
@@ -205,16 +224,10 @@ def _print_figures(title: str, figures: Sequence[Figure], *, json: bool) -> None
         return
     shown = table(title, "what", ">best", ">median", ">cpu", ">wanted")
     for figure in figures:
-        wanted = (
-            "" if figure.wanted is None else f"{'≤' if figure.at_most else '≥'} {_amount(figure.unit, figure.wanted)}"
-        )
-        shown.add_row(
-            figure.name,
-            _amount(figure.unit, figure.value),
-            _amount(figure.unit, figure.median),
-            _amount("times", figure.cpu),
-            wanted,
-        )
+        bound = "≤" if figure.at_most else "≥"
+        wanted = "" if figure.wanted is None else f"{bound} {_amount(figure.unit, figure.wanted)}"
+        amounts = (_amount(figure.unit, value) for value in (figure.value, figure.median))
+        shown.add_row(figure.name, *amounts, _amount("times", figure.cpu), wanted)
     out.print(shown)
     for figure in figures:
         if figure.note:
@@ -222,34 +235,15 @@ def _print_figures(title: str, figures: Sequence[Figure], *, json: bool) -> None
 
 
 def _amount(unit: str, value: float | None) -> str:
-    match unit, value:
-        case _, None:
-            return ""
-        case "seconds", float() if value < _SHORT_S:
-            return f"{1000 * value:.1f} ms"
-        case "seconds", float():
-            return f"{value:.2f} s"
-        case "bytes", _:
-            return human_bytes(value or 0)
-        case "per second", _:
-            return f"{value:,.0f} /s"
-        case "per run", _:
-            return f"{value:.2f}"
-        case "objects", _:
-            return f"{value:.0f}"
-        case _:
-            return f"{value:.2f} x"
+    if value is None:
+        return ""
+    if unit == "bytes":
+        return human_bytes(value)
+    if unit == "seconds" and value < _SHORT_S:
+        return f"{1000 * value:.1f} ms"
+    return _AMOUNTS[unit].format(value)
 
 
 def _rate(unit: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    match unit:
-        case "records/s":
-            return f"{value / 1e6:.2f} M rec/s"
-        case "bytes/s":
-            return f"{value / 1e9:.1f} GB/s"
-        case "seconds":
-            return f"{value:.2f} s"
-        case _:
-            return f"{value:.1f} x"
+    form, size = _RATES.get(unit, ("{:.1f} x", 1))
+    return "" if value is None else form.format(value / size)

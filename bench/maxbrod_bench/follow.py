@@ -1,4 +1,4 @@
-"""What following costs: an interval without news, one with news, and a commit after 100 to 100,000 others.
+"""The cost of following: an interval without news, one with news, and a commit after 100 to 100,000 others.
 
 Intervals are runs of the Python API on a sandbox and a warm session. Commits go to a store in memory whose clock moves
 a second per commit, so that everything that depends on the time (retention, sweeps) happens as it would within a day.
@@ -9,10 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import resource
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from io import BytesIO
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 from unittest.mock import patch
 
 from kafka import KafkaProducer
@@ -25,13 +28,8 @@ from maxbrod.errors import ObjectExistsError, ObjectNotFoundError
 from maxbrod.model import now_ms
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.storage.interface import ObjectInfo
-from maxbrod_bench.race import Figure, Resident, at_most, cpu_seconds, resident_bytes
-from maxbrod_bench.stage import Stage, open_sandbox
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from types import TracebackType
+from maxbrod_bench.race import Figure, at_most, cpu_seconds, resident_bytes
+from maxbrod_bench.stage import Stage, open_stage
 
 IDLE_WANTED: Final = 0.020
 BUSY_WANTED: Final = 0.150
@@ -50,9 +48,7 @@ def measure(
     """`partitions`: the sizes of topics to follow. `soak`: so many runs, and what memory they left."""
     figures: list[Figure] = []
     if runs or soak:
-        with ExitStack() as undo:
-            disk, cluster, session = open_sandbox(undo)
-            stage = Stage(cluster=cluster, session=session, disk=disk, scale=1, rounds=runs)
+        with open_stage(rounds=runs) as stage:
             for count in partitions if runs else ():
                 on_stage(f"following {count} partitions")
                 figures += _intervals(stage, count)
@@ -94,8 +90,8 @@ def _intervals(stage: Stage, partitions: int) -> list[Figure]:
         f"JVM and workers the rest; {busy_objects:.1f} new objects"
     )
     return [
-        _processor(f"an interval without news, {of}", [each for _, each in idle], IDLE_WANTED, note),
-        _processor(f"an interval with news, {of}", [each for _, each in busy], BUSY_WANTED, busy_note),
+        _processor(f"an interval without news, {of}", [seconds for _, seconds in idle], IDLE_WANTED, note),
+        _processor(f"an interval with news, {of}", [seconds for _, seconds in busy], BUSY_WANTED, busy_note),
     ]
 
 
@@ -141,7 +137,7 @@ def _soak(stage: Stage, runs: int) -> list[Figure]:
     topic = "soaked"
     create_topic(stage.cluster, topic, partitions=4)
     marks = sorted({max(runs // part, 1) for part in _SOAK_PARTS})
-    found: list[Resident] = []
+    found: list[dict[str, int]] = []
     with ExitStack() as undo:
         write = undo.enter_context(_writer(stage, topic, 4))
         backup = undo.enter_context(Backup(stage.config(topic, stage.disk / topic), session=stage.session))
@@ -159,10 +155,10 @@ def _soak(stage: Stage, runs: int) -> list[Figure]:
             taken[-1] / max(taken[len(marks) // 2 - 1], 1),
             "times",
             1.1,
-            note=f"{', '.join(f'{resident / 1e6:.0f}' for resident in taken)} MB {after}",
+            note=f"{', '.join(f'{size / 1e6:.0f}' for size in taken)} MB {after}",
         )
         for whose in ("driver", "jvm", "workers")
-        if (taken := [getattr(each, whose) for each in found])
+        if (taken := [resident[whose] for resident in found])
     ]
 
 
@@ -176,10 +172,12 @@ def measure_commits(commits: int) -> Iterator[Figure]:
     longer than it would be.
     """
     store = _Store()
-    with _simulated(store):
+    with ExitStack() as undo:
+        for clock in _CLOCKS:
+            undo.enter_context(patch(clock, lambda: store.clock_ms))
         catalog = Catalog.create(store)  # type: ignore[arg-type] # what a catalog uses of a storage
         number = 0
-        for mark in (each for each in _MARKS if each <= commits):
+        for mark in (mark for mark in _MARKS if mark <= commits):
             while number < mark:
                 number = _commit(store, catalog, number)
             began_s, log_bytes, data_bytes = _own_cpu_s(), store.written[LOG_FOLDER], store.written[TABLE_FOLDER]
@@ -229,14 +227,6 @@ def _commit(store: _Store, catalog: Catalog, number: int) -> int:
     return number + 1
 
 
-@contextmanager
-def _simulated(store: _Store) -> Iterator[None]:
-    with ExitStack() as undo:
-        for clock in _CLOCKS:
-            undo.enter_context(patch(clock, lambda: store.clock_ms))
-        yield
-
-
 @dataclass(slots=True)
 class _Store:
     """Objects in memory with a clock of its own: what a catalog uses of a storage."""
@@ -255,63 +245,44 @@ class _Store:
 
     def names(self, folder: str) -> list[str]:
         """`folder` is the table's or the log's, which is inside it."""
-        return [path for each, paths in self.objects.items() if each.startswith(folder) for path in paths]
+        return [path for prefix, paths in self.objects.items() if prefix.startswith(folder) for path in paths]
 
     def list(self, folder: str = "") -> Iterator[ObjectInfo]:
-        return (self._info(path) for path in self.names(folder))
+        return (self.head(path) for path in self.names(folder))
 
     def head(self, path: str) -> ObjectInfo:
-        if path not in self._beside(path):
-            raise ObjectNotFoundError("there is no such object", object_name=path)
-        return self._info(path)
+        data, modified_ms = self._find(path)
+        return ObjectInfo(path=path, size=len(data), modified_ms=modified_ms, etag=None)
 
     def get(self, path: str, *, size: int | None = None) -> bytes:
         del size
-        self.head(path)
-        return self._beside(path)[path][0]
+        return self._find(path)[0]
 
     def put(self, path: str, data: bytes) -> None:
-        if path in self._beside(path):
+        if path in self.objects[_folder_of(path)]:
             raise ObjectExistsError("there is such an object", object_name=path)
         self.replace(path, data)
 
     def replace(self, path: str, data: bytes) -> None:
-        self._beside(path)[path] = bytes(data), self.clock_ms
+        self.objects[_folder_of(path)][path] = bytes(data), self.clock_ms
         self.written[_folder_of(path)] += len(data)
 
-    def create(self, path: str) -> _Writer:
-        return _Writer(self, path)
+    @contextmanager
+    def create(self, path: str) -> Iterator[BytesIO]:
+        draft = BytesIO()
+        yield draft
+        self.put(path, draft.getvalue())
 
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
-            self._beside(path).pop(path, None)
+            self.objects[_folder_of(path)].pop(path, None)
 
-    def _info(self, path: str) -> ObjectInfo:
-        data, modified_ms = self._beside(path)[path]
-        return ObjectInfo(path=path, size=len(data), modified_ms=modified_ms, etag=None)
-
-    def _beside(self, path: str) -> dict[str, tuple[bytes, int]]:
-        return self.objects[_folder_of(path)]
+    def _find(self, path: str) -> tuple[bytes, int]:
+        found = self.objects[_folder_of(path)].get(path)
+        if found is None:
+            raise ObjectNotFoundError("there is no such object", object_name=path)
+        return found
 
 
 def _folder_of(path: str) -> str:
     return LOG_FOLDER if path.startswith(LOG_FOLDER) else TABLE_FOLDER
-
-
-@dataclass(slots=True)
-class _Writer:
-    store: _Store
-    path: str
-    data: bytearray = field(default_factory=bytearray)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.store.put(self.path, bytes(self.data))
-
-    def write(self, data: memoryview) -> None:
-        self.data += data

@@ -1,7 +1,7 @@
 """A large archive on disk: the catalog and the snapshots of many backups, of many partitions, without records.
 
-Either each segment has an object of its own, and all are missing: the worst case of a check, which finds as many
-problems as there are rows. Or the segments of a run share a pack, which is there: a file with nothing but a length.
+Each segment has an object of its own, and all are missing: the worst case of a check, which finds as many problems as
+there are rows.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from maxbrod.archive.archive import open_archive
@@ -26,10 +26,10 @@ from maxbrod.cli.main import run
 from maxbrod.compare.archived import measure_topics
 from maxbrod.kafka.state.cluster_state import Broker, ClusterState, CommittedOffset, Group, TopicState, encode_state
 from maxbrod.model import PartitionId
-from maxbrod.restore.archived import look_at_archive
-from maxbrod.restore.loss import listed_losses
+from maxbrod.restore.archived import listed_losses, look_at_archive
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.sources import measure_sources
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 from maxbrod_bench.planning import (
     PARTITIONS,
@@ -38,15 +38,8 @@ from maxbrod_bench.planning import (
     TOPIC_PARTITIONS,
     name_of,
     rows_of,
-    with_columns,
 )
 from maxbrod_bench.race import Figure, at_most, measure_fresh, peak_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maxbrod.storage.interface import Storage
-
 
 ROWS: Final = 5_000_000
 BYTES_WANTED: Final = 1.5e9
@@ -59,14 +52,13 @@ def measure(*, rows: int = ROWS, on_stage: Callable[[str], None] = lambda _: Non
     with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
         on_stage(f"writing {rows:,} rows")
         write_archive(folder, partitions=min(PARTITIONS, rows), segments=rows)
-        return [_measure(name, folder, on_stage) for name in LOOKS]
-
-
-def _measure(name: str, url: str, on_stage: Callable[[str], None]) -> Figure:
-    on_stage(name)
-    found = measure_fresh(__name__, "report", name, url)
-    note = f"{found['seconds']:.1f} s, {found['cpu_seconds']:.1f} s of processor time"
-    return at_most(name, found["peak_bytes"], "bytes", BYTES_WANTED, note=note)
+        figures = []
+        for name in LOOKS:
+            on_stage(name)
+            found = measure_fresh(__name__, "report", name, folder)
+            note = f"{found['seconds']:.1f} s, {found['cpu_seconds']:.1f} s of processor time"
+            figures.append(at_most(name, found["peak_bytes"], "bytes", BYTES_WANTED, note=note))
+        return figures
 
 
 def report(name: str, url: str) -> dict[str, float]:
@@ -79,32 +71,33 @@ def report(name: str, url: str) -> dict[str, float]:
 
 
 def _plan(url: str, *topics: str) -> object:
-    """What a dry run does with the archive. Lost objects are not added to the sources of everything: all are lost."""
+    """Plan as a dry run does. Lost objects are not added to the sources of everything: all are lost."""
     archive, request = open_archive(url), RestoreRequest(topics=topics)
     found = look_at_archive(archive, request)
     lost = listed_losses(archive, found.chosen.topics.keys(), found.revisions) if topics else {}
     return measure_sources(found.rows.portions(), request, found.chosen, found.ends, as_of=False, lost=lost)
 
 
+_COMMANDS: Final = {
+    "ls": ["ls"],
+    "ls --runs": ["ls", "--runs"],
+    "show of one topic": ["show", _TOPIC],
+    "status": ["status"],
+    "query, a count": ["query", "SELECT count(*) FROM records"],
+    "hold list": ["hold", "list"],
+    "compact --dry-run, everything is merged": ["compact", "--dry-run", *_MERGE_ALL],
+    "prune by runs, dry": ["prune", "--keep-last", "5"],
+    "prune by age, dry": ["prune", "--older-than", "1d"],
+    "prune by size of the archive, dry": ["prune", "--archive-bytes", "10TB"],
+    "prune by size of topics and as the source, dry": ["prune", "--topic-bytes", "10GB", "--as-source"],
+    "repair, dry": ["repair"],
+    "check": ["check"],
+    "check of one topic": ["check", _TOPIC],
+    "check --json": ["check", "--json"],
+    "gc, dry": ["gc"],
+}
 LOOKS: Final[dict[str, Callable[[str], object]]] = {
-    "ls": lambda url: run(["ls", "-a", url]),
-    "ls --runs": lambda url: run(["ls", "-a", url, "--runs"]),
-    "show of one topic": lambda url: run(["show", "-a", url, _TOPIC]),
-    "status": lambda url: run(["status", "-a", url]),
-    "query, a count": lambda url: run(["query", "-a", url, "SELECT count(*) FROM records"]),
-    "hold list": lambda url: run(["hold", "list", "-a", url]),
-    "compact --dry-run, everything is merged": lambda url: run(["compact", "-a", url, "--dry-run", *_MERGE_ALL]),
-    "prune by runs, dry": lambda url: run(["prune", "-a", url, "--keep-last", "5"]),
-    "prune by age, dry": lambda url: run(["prune", "-a", url, "--older-than", "1d"]),
-    "prune by size of the archive, dry": lambda url: run(["prune", "-a", url, "--archive-bytes", "10TB"]),
-    "prune by size of topics and as the source, dry": lambda url: run(
-        ["prune", "-a", url, "--topic-bytes", "10GB", "--as-source"]
-    ),
-    "repair, dry": lambda url: run(["repair", "-a", url]),
-    "check": lambda url: run(["check", "-a", url]),
-    "check of one topic": lambda url: run(["check", "-a", url, _TOPIC]),
-    "check --json": lambda url: run(["check", "-a", url, "--json"]),
-    "gc, dry": lambda url: run(["gc", "-a", url]),
+    **{name: lambda url, words=words: run([*words, "-a", url]) for name, words in _COMMANDS.items()},  # type: ignore[misc]
     "planning a restore of one topic": lambda url: _plan(url, _TOPIC),
     "planning a restore of everything": _plan,
     "planning a comparison or drill": lambda url: list(measure_topics(open_archive(url), RestoreRequest())),
@@ -112,8 +105,6 @@ LOOKS: Final[dict[str, Callable[[str], object]]] = {
 }
 
 
-_PACK_BYTES: Final = 100
-"""A slice in a pack. File systems do not take files of a million segments of 10 MB."""
 _DAY_MS: Final = 86_400_000
 _FIRST_MS: Final = 1_767_225_600_000  # 2026-01-01
 _CONFIGS: Final = {
@@ -125,28 +116,14 @@ _CONFIGS: Final = {
 }
 
 
-def write_archive(folder: str, *, partitions: int, segments: int, packed: bool = False) -> None:
-    """What daily backups would have left: each added a segment to every partition, and a snapshot."""
+def write_archive(folder: str, *, partitions: int, segments: int) -> None:
+    """Write what daily backups would have left: each added a segment to every partition, and a snapshot."""
     storage = open_storage(folder)
     catalog = Catalog.create(storage)
     cluster = encode_state(_cluster(partitions))
     for number in range(-(-segments // partitions)):
-        rows = rows_of(number, partitions)
-        if packed:
-            path = f"packs/20260101T0000{number:02d}Z-bench.log"
-            rows = _in_pack(rows, path)
-            pack = Path(folder) / path
-            pack.parent.mkdir(exist_ok=True)
-            with pack.open("wb") as file:
-                file.truncate(partitions * _PACK_BYTES)
         run = _record_run(storage, number, partitions, cluster)
-        catalog.commit(pa.concat_tables([rows, encode_rows([run])]))
-
-
-def _in_pack(rows: pa.Table, path: str) -> pa.Table:
-    sizes = np.full(rows.num_rows, _PACK_BYTES)
-    places = np.arange(rows.num_rows) * _PACK_BYTES
-    return with_columns(rows, {"path": [path] * rows.num_rows, "position": places, "bytes": sizes, "raw_bytes": sizes})
+        catalog.commit(pa.concat_tables([rows_of(number, partitions), encode_rows([run])]))
 
 
 def _record_run(storage: Storage, number: int, partitions: int, cluster: dict[str, Any]) -> Run:
@@ -167,7 +144,7 @@ def _record_run(storage: Storage, number: int, partitions: int, cluster: dict[st
         taken_at_ms=at,
         cluster={**cluster, "taken_at_ms": at},
         ends=dict.fromkeys(ids, (number + 1) * SEGMENT_OFFSETS),
-        topics={each.topic_id: each.topic_id for each in ids},
+        topics={place.topic_id: place.topic_id for place in ids},
         recovery_points=dict.fromkeys(ids, at),
         carried=encode_carried(NOTHING),
         log_starts=dict.fromkeys(ids, 0),
@@ -215,7 +192,7 @@ def _cluster(partitions: int) -> ClusterState:
 def _group(topic: str) -> Group:
     """A group that has read some of a topic."""
     offsets = tuple(
-        CommittedOffset(topic=topic, topic_id=topic, partition=each, offset=1000, leader_epoch=0, metadata="")
-        for each in range(TOPIC_PARTITIONS)
+        CommittedOffset(topic=topic, topic_id=topic, partition=partition, offset=1000, leader_epoch=0, metadata="")
+        for partition in range(TOPIC_PARTITIONS)
     )
     return Group(group_id=f"group-of-{topic}", type="classic", state="Empty", protocol_type="consumer", offsets=offsets)

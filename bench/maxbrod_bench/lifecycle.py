@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,14 +35,13 @@ from maxbrod.sandbox.events import orders
 from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 from maxbrod.work.session import Session, open_session
+from maxbrod.work.work import Work
 from maxbrod_bench.planning import measure_scale, plan_slices
 from maxbrod_bench.race import Figure, Lap, LifecycleGroup, race_laps, rate, require, speed, time_lap
 from maxbrod_bench.table import copy_files
 from maxbrod_bench.upkeep import TOPIC, TOPIC_ID, measure_rebuild, measure_requests, write_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from numpy.typing import NDArray
 
 
@@ -51,7 +51,7 @@ SEGMENTS: Final = 64
 SEGMENT_RECORDS: Final = 20_000
 SEGMENT_NOISE_RECORDS: Final = 1_900
 BATCH_BYTES: Final = 16_384
-"""What Java producers fill by default."""
+"""The size that Java producers fill by default."""
 DAY_RUNS: Final = 86_400
 """A day of `backup --follow --every 1s`."""
 DAY_PARTITIONS: Final = 2
@@ -147,7 +147,7 @@ def _compact_copy(compact: Callable[[str], object], source: Path, target: Path) 
 
 def _compact(session: Session, url: str) -> None:
     options = CompactOptions(min_segment_count=2, min_segment_size=1, max_segment_count=1 << 20)
-    report = compact_archive(Config(archive=url, compact=options), session=session, clock_ms=_LATER_MS)
+    report = compact_archive(Work(Config(archive=url, compact=options), session=session, clock_ms=_LATER_MS))
     require(not report.exit_code and report.total("merges"), "the archive was not compacted", object_name=url)
 
 
@@ -231,7 +231,12 @@ def measure_by_key(session: Session, disk: Path, *, segments: int, rounds: int) 
     _record_snapshot(str(source))
     records = PARTITIONS * segments * SEGMENT_RECORDS
     removed: list[int] = []
-    compact = partial(_compact_by_key, session, removed)
+
+    def compact(url: str) -> None:
+        report = compact_archive(Work(Config(archive=url, compact=CompactOptions(by_key=True)), session=session))
+        removed.append(report.total("removed"))
+        require(not report.exit_code and removed[-1], "the archive was not compacted", object_name=url)
+
     contender = partial(_compact_copy, compact, source, disk / "compacted")
     laps = race_laps({"maxbrod": contender}, rounds=rounds)["maxbrod"]
     shutil.rmtree(source)
@@ -240,12 +245,6 @@ def measure_by_key(session: Session, disk: Path, *, segments: int, rounds: int) 
     return [
         Figure(name="compaction of B by key, records", value=rate, unit="per second", wanted=RECORDS_WANTED, note=note)
     ]
-
-
-def _compact_by_key(session: Session, removed: list[int], url: str) -> None:
-    report = compact_archive(Config(archive=url, compact=CompactOptions(by_key=True)), session=session)
-    require(not report.exit_code and report.total("removed"), "the archive was not compacted", object_name=url)
-    removed.append(report.total("removed"))
 
 
 def _record_snapshot(url: str) -> None:

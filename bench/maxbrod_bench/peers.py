@@ -14,9 +14,10 @@ import socket
 import struct
 import subprocess
 from collections import deque
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import StrEnum
+from io import BufferedReader
 from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,30 +26,25 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from maxbrod.batch.coalesce import AUTO, Batches, Coalescer
-from maxbrod.batch.headers import BatchHeaders, walk
+from maxbrod.batch.headers import walk
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import EnvironmentMissingError, MaxbrodError
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import sequence_after, stamped
+from maxbrod.kafka.produce.lane import RecordsTo, produce_body
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.produce.request import RecordsTo, produce_body
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.connection import Piece
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import TopicPartition
-from maxbrod.sandbox.tools import CONSUMER_PERFORMANCE, PRODUCER_PERFORMANCE, run_tool
+from maxbrod.sandbox.jars import CONSUMER_PERFORMANCE, PRODUCER_PERFORMANCE, run_tool
 from maxbrod.storage.stores import open_storage
 from maxbrod_bench.race import require
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import TracebackType
-
-    from numpy.typing import NDArray
-
-    from maxbrod.kafka.wire.connection import Piece
-    from maxbrod.layouts.kafka.format import Slice
     from maxbrod_bench.stage import Load
 
 
@@ -72,8 +68,7 @@ def read_with_kcat(bootstrap: str, load: Load) -> None:
     """Read all partitions to their end. The empty format is the cheapest: it prints no record."""
     if shutil.which("kcat") is None:
         raise EnvironmentMissingError("kcat, a peer of this benchmark, is not installed", hint="apt-get install kcat")
-    command = ["kcat", "-b", bootstrap, "-C", "-t", load.topic, "-e", "-q", "-o", "beginning", "-f", ""]
-    _run(command)
+    _run(["kcat", "-b", bootstrap, "-C", "-t", load.topic, "-e", "-q", "-o", "beginning", "-f", ""])
 
 
 def read_with_consumer_performance(bootstrap: str, load: Load) -> float:
@@ -85,7 +80,7 @@ def read_with_consumer_performance(bootstrap: str, load: Load) -> float:
         timeout_s=600,
     )
     names, values = (
-        [each.strip() for each in line.split(",")] for line in printed.splitlines() if line.count(",") >= 9
+        [cell.strip() for cell in line.split(",")] for line in printed.splitlines() if line.count(",") >= 9
     )
     found = dict(zip(names, values, strict=True))
     everything = int(found["data.consumed.in.nMsg"]) >= load.records
@@ -110,7 +105,7 @@ def produce_with_producer_performance(
             pool.submit(run_tool, PRODUCER_PERFORMANCE, *arguments, jvm_options=(), timeout_s=1800)
             for _ in range(processes)
         ]
-        return max(_produced_s(each.result(), share) for each in running)
+        return max(_produced_s(future.result(), share) for future in running)
 
 
 def _produced_s(printed: str, records: int) -> float:
@@ -158,24 +153,12 @@ class _Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for pool in self._pools:
             pool.shutdown()
 
 
 # Fetching
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FetchShare:
-    bootstrap: str
-    topic: str
-    partitions: tuple[int, ...]
-    end: int
-    folder: str
-    writing: Writing
 
 
 class BareLoop(_Processes):
@@ -184,47 +167,38 @@ class BareLoop(_Processes):
     def read(self, load: Load, folder: Path, *, writing: Writing = Writing.PLAIN) -> int:
         """Fetch a whole topic; returns the number of bytes."""
         folder.mkdir(parents=True)
-        shares = [
-            _FetchShare(
-                bootstrap=self._bootstrap,
-                topic=load.topic,
-                partitions=tuple(range(number, load.partitions, PROCESSES)),
-                end=load.records // load.partitions,
-                folder=str(folder),
-                writing=writing,
-            )
-            for number in range(PROCESSES)
+        places = [TopicPartition(topic=load.topic, partition=number) for number in range(load.partitions)]
+        end = load.records // load.partitions
+        reading = [
+            pool.submit(_read_share, self._bootstrap, places[number::PROCESSES], end, str(folder), writing)
+            for number, pool in enumerate(self._pools)
         ]
-        reading = [pool.submit(_read_share, share) for pool, share in zip(self._pools, shares, strict=True)]
-        return sum(each.result() for each in reading)
+        return sum(future.result() for future in reading)
 
 
-def _read_share(share: _FetchShare) -> int:
-    with KafkaClient(KafkaConfig(bootstrap=share.bootstrap)) as client:
-        if share.writing is Writing.PLAIN:
-            return sum(_into_file(client, share, partition) for partition in share.partitions)
-        storage = open_storage(share.folder, StorageConfig())
-        exact = share.writing is Writing.EXACT
+def _read_share(bootstrap: str, places: Sequence[TopicPartition], end: int, folder: str, writing: Writing) -> int:
+    with KafkaClient(KafkaConfig(bootstrap=bootstrap)) as client:
+        if writing is Writing.PLAIN:
+            return sum(_into_file(client, where, end, folder) for where in places)
+        storage, exact = open_storage(folder, StorageConfig()), writing is Writing.EXACT
         with ArchiveWriter(storage, run_id="bench", exact_timestamps=exact) as archive:
-            return sum(_into_archive(client, archive, share, partition) for partition in share.partitions)
+            return sum(_into_archive(client, where, end, archive) for where in places)
 
 
-def _into_file(client: KafkaClient, share: _FetchShare, partition: int) -> int:
+def _into_file(client: KafkaClient, where: TopicPartition, end: int, folder: str) -> int:
     size = 0
-    where = TopicPartition(topic=share.topic, partition=partition)
-    with (Path(share.folder) / f"{where}.log").open("wb", buffering=0) as file:
-        for chunk in read_range(client, where, 0, share.end):
+    with (Path(folder) / f"{where}.log").open("wb", buffering=0) as file:
+        for chunk in read_range(client, where, 0, end):
             file.write(chunk.data)
             size += len(chunk.data)
         os.fsync(file.fileno())
     return size
 
 
-def _into_archive(client: KafkaClient, archive: ArchiveWriter, share: _FetchShare, partition: int) -> int:
+def _into_archive(client: KafkaClient, where: TopicPartition, end: int, archive: ArchiveWriter) -> int:
     size = 0
-    where = TopicPartition(topic=share.topic, partition=partition)
-    writer = archive.partition(topic=share.topic, topic_id=share.topic, partition=partition, packed=False)
-    for chunk in read_range(client, where, 0, share.end):
+    writer = archive.partition(topic=where.topic, topic_id=where.topic, partition=where.partition, packed=False)
+    for chunk in read_range(client, where, 0, end):
         writer.append(chunk.data, chunk.headers, chunk.aborted)
         size += len(chunk.data)
     writer.close()
@@ -232,15 +206,6 @@ def _into_archive(client: KafkaClient, archive: ArchiveWriter, share: _FetchShar
 
 
 # Producing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ProduceShare:
-    bootstrap: str
-    topic: str
-    archive_url: str
-    slices: tuple[tuple[int, tuple[Slice, ...]], ...]
-    """By partition, in order."""
 
 
 class BareProducer(_Processes):
@@ -251,41 +216,42 @@ class BareProducer(_Processes):
 
         Returns the number of batches before.
         """
-        each = [(number, tuple(found)) for number, found in sorted(slices.items())]
-        shares = [
-            _ProduceShare(
-                bootstrap=self._bootstrap, topic=topic, archive_url=archive_url, slices=tuple(each[place::PROCESSES])
-            )
-            for place in range(PROCESSES)
+        ordered = sorted(slices.items())
+        ready = [
+            pool.submit(_prepare, self._bootstrap, topic, archive_url, ordered[number::PROCESSES])
+            for number, pool in enumerate(self._pools)
         ]
-        ready = [pool.submit(_prepare, share) for pool, share in zip(self._pools, shares, strict=True)]
-        return sum(each.result() for each in ready)
+        return sum(future.result() for future in ready)
 
     def produce(self) -> int:
         """Send everything; returns the number of batches."""
-        return sum(each.result() for each in [pool.submit(_produce) for pool in self._pools])
+        return sum(future.result() for future in [pool.submit(_produce) for pool in self._pools])
 
 
 _prepared: list[tuple[socket.socket, list[list[Piece]], int]] = []
 
 
-def _prepare(share: _ProduceShare) -> int:
+def _prepare(bootstrap: str, topic: str, archive_url: str, partitions: Sequence[tuple[int, Sequence[Slice]]]) -> int:
     _prepared.clear()
     archived = 0
-    with KafkaClient(KafkaConfig(bootstrap=share.bootstrap)) as client:
+    with KafkaClient(KafkaConfig(bootstrap=bootstrap)) as client:
         deadline = Deadline.after(_TIMEOUT_S)
-        topic_id = client.topic(share.topic, deadline=deadline).topic_id
+        topic_id = client.topic(topic, deadline=deadline).topic_id
         lanes = []
-        storage = open_storage(share.archive_url, StorageConfig())
-        for number, slices in share.slices:
-            where = TopicPartition(topic=share.topic, partition=number)
+        storage = open_storage(archive_url, StorageConfig())
+        for number, slices in partitions:
+            where = TopicPartition(topic=topic, partition=number)
             client.leader(where, deadline=deadline)
             lane, identity, sequence = list[RecordsTo](), new_producer_id(client), 0
             for stored in slices:
                 data = read_log(storage, stored)
                 headers = walk(data, check_crc=False)
                 archived += len(headers)
-                for joined in _joined(data, headers):
+                # As a restore joins the batches of one slice, into a topic with the default limits.
+                coalescer = Coalescer(AUTO, batch_bytes_max=_BATCH_BYTES_MAX)
+                hole = np.zeros(len(headers), np.int64)
+                batches = Batches(data=data, headers=headers, source_offset=headers["base_offset"], hole=hole)
+                for joined in (*coalescer.add(batches), *coalescer.finish()):
                     made = stamped(joined.data, joined.headers, identity, first_sequence=sequence)
                     sequence = sequence_after(sequence, sum(batch.count for batch in made))
                     lane += [RecordsTo(where, topic_id, batch.data) for batch in made]
@@ -294,23 +260,11 @@ def _prepare(share: _ProduceShare) -> int:
         _frame(ticket, [entry for entry in entries if entry is not None])
         for ticket, entries in enumerate(zip_longest(*lanes))
     ]
-    host, _, port = share.bootstrap.partition(":")
+    host, _, port = bootstrap.partition(":")
     stream = socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _prepared.append((stream, frames, sum(map(len, lanes))))
     return archived
-
-
-def _joined(data: NDArray[np.uint8], headers: BatchHeaders) -> list[Batches]:
-    """As a restore joins the batches of one slice, into a topic with the default limits."""
-    coalescer = Coalescer(AUTO, batch_bytes_max=_BATCH_BYTES_MAX)
-    batches = Batches(
-        data=data,
-        headers=headers,
-        source_offset=headers["base_offset"],
-        hole=np.zeros(len(headers), np.int64),
-    )
-    return [*coalescer.add(batches), *coalescer.finish()]
 
 
 def _frame(ticket: int, entries: list[RecordsTo]) -> list[Piece]:
@@ -325,17 +279,18 @@ def _produce() -> int:
     with stream, stream.makefile("rb") as answers:
         for pieces in frames:
             if len(waiting) >= _IN_FLIGHT:
-                _check(answers.read(*_SIZE.unpack(answers.read(_SIZE.size))), waiting.popleft())
+                _check(answers, waiting.popleft())
             rest = sum(map(len, pieces)) - stream.sendmsg(pieces)
             if rest:
                 stream.sendall(b"".join(pieces)[-rest:])
             waiting.append(len(pieces) // 2 - 1)
         for count in waiting:
-            _check(answers.read(*_SIZE.unpack(answers.read(_SIZE.size))), count)
+            _check(answers, count)
     return batches
 
 
-def _check(answer: bytes, partitions: int) -> None:
+def _check(answers: BufferedReader, partitions: int) -> None:
+    answer = answers.read(*_SIZE.unpack(answers.read(_SIZE.size)))
     for place in range(partitions):
         first = _TOPIC + place * _PARTITION_BYTES
         taken = answer[first : first + _PARTITION_BYTES][_CODE] == b"\0\0"

@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.backup.plan.ranges import PartitionState, Wave, plan_partition, plan_tasks
 from maxbrod.backup.plan.starts import Earliest
-from maxbrod.backup.plan.states import PartitionState, plan_partition
-from maxbrod.backup.plan.tasks import Wave, plan_tasks
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.model import MENDABLE, GapReason, PartitionId
-from maxbrod.restore.plan.columns import SOURCE_COLUMNS
 from maxbrod.restore.plan.request import Chosen, RestoreRequest
-from maxbrod.restore.plan.sources import measure_sources, rows_to_read
+from maxbrod.restore.plan.sources import SOURCE_COLUMNS, measure_sources, rows_to_read
 from maxbrod.storage.stores import open_storage
 from maxbrod_bench.race import Figure, at_most, measure_fresh, peak_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from maxbrod.catalog.queries import ArchivedRange
-
 
 PARTITIONS: Final = 100_000
 SEGMENTS: Final = 1_000_000
@@ -50,12 +44,12 @@ SCALE_SECONDS_WANTED: Final = 60.0
 SCALE_BYTES_WANTED: Final = 3e9
 
 
-def measure_planning(*, partitions: int = PARTITIONS, segments: int = SEGMENTS) -> list[Figure]:
+def measure_planning() -> list[Figure]:
     """Plan in a fresh process, so that its memory is that of planning alone."""
     with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
-        write_catalog(folder, partitions=partitions, segments=segments)
-        measured = measure_fresh(__name__, "report_plan", folder, partitions)
-    size = f"{partitions:,} partitions, {segments:,} rows, {measured['tasks']} tasks"
+        write_catalog(folder, partitions=PARTITIONS, segments=SEGMENTS)
+        measured = measure_fresh(__name__, "report_plan", folder, PARTITIONS)
+    size = f"{PARTITIONS:,} partitions, {SEGMENTS:,} rows, {measured['tasks']} tasks"
     return [
         at_most("planning at scale", measured["seconds"], "seconds", SECONDS_WANTED, note=size),
         at_most("driver's memory, planning at scale", measured["peak_bytes"], "bytes", BYTES_WANTED),
@@ -79,24 +73,24 @@ def report_plan(url: str, partitions: int) -> dict[str, float]:
 
 
 def plan(url: str, partitions: int) -> tuple[Wave, ...]:
-    """What a backup does before its first task, with made-up answers of the cluster."""
+    """Plan as a backup does before its first task, with made-up answers of the cluster."""
     positions = Catalog.open(open_storage(url)).positions()
     plans = []
     for number in range(partitions):
         topic, partition = name_of(number)
         found = positions[PartitionId(topic_id=topic, partition=partition)]
         plans.append(plan_partition(state_of(number, found), Earliest()))
-    return plan_tasks([each.range for each in plans], parallelism=_PARALLELISM)
+    return plan_tasks([partition.range for partition in plans], parallelism=_PARALLELISM)
 
 
-def measure_restore_planning(*, partitions: int = RESTORE_PARTITIONS, segments: int = RESTORE_SEGMENTS) -> list[Figure]:
-    """How long a restore of everything reads and plans the archive, without a cluster."""
+def measure_restore_planning() -> list[Figure]:
+    """Measure how long a restore of everything reads and plans the archive, without a cluster."""
     with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
-        write_catalog(folder, partitions=partitions, segments=segments)
+        write_catalog(folder, partitions=RESTORE_PARTITIONS, segments=RESTORE_SEGMENTS)
         began = time.perf_counter()
         found = plan_slices(folder)
         taken = time.perf_counter() - began
-    note = f"{partitions:,} partitions, {segments:,} rows, {found:,} slices"
+    note = f"{RESTORE_PARTITIONS:,} partitions, {RESTORE_SEGMENTS:,} rows, {found:,} slices"
     return [Figure(name="planning a restore at scale", value=taken, unit="seconds", note=note)]
 
 

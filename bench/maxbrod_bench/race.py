@@ -12,17 +12,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from maxbrod.errors import MaxbrodError, UnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 Unit: TypeAlias = Literal["times", "seconds", "bytes", "per second", "per run", "objects"]
 _PROC: Final = Path("/proc")
@@ -30,59 +28,46 @@ _PARENT, _TIMES = 1, slice(11, 15)  # in /proc/<pid>/stat behind the name: ppid;
 
 
 class BackupGroup(StrEnum):
-    B = "b"
-    """JSON of 270 bytes in lz4 batches, four partitions."""
-    A = "a"
-    """Records of 1 KB, uncompressed, four partitions."""
-    HOT = "hot"
-    """One partition, one task or two."""
-    COLD = "cold"
-    """From nothing to the end of the process."""
-    PLANNING = "planning"
-    """100,000 partitions, a million rows."""
+    B = "b"  # JSON of 270 bytes in lz4 batches, four partitions
+    A = "a"  # Records of 1 KB, uncompressed, four partitions
+    HOT = "hot"  # One partition, one task or two
+    COLD = "cold"  # From nothing to the end of the process
+    PLANNING = "planning"  # 100,000 partitions, a million rows
 
 
 class RestoreGroup(StrEnum):
-    B = "b"
-    """JSON of 270 bytes in lz4 batches, four partitions."""
-    A = "a"
-    """Records of 1 KB, uncompressed, four partitions."""
-    OFFSETS = "offsets"
-    """What exact offsets cost: filled starts, closed holes, the size of a map."""
-    PLANNING = "planning"
-    """10,000 partitions, 100,000 rows."""
+    B = "b"  # JSON of 270 bytes in lz4 batches, four partitions
+    A = "a"  # Records of 1 KB, uncompressed, four partitions
+    OFFSETS = "offsets"  # What exact offsets cost: filled starts, closed holes, the size of a map
+    PLANNING = "planning"  # 10,000 partitions, 100,000 rows
 
 
 class TableGroup(StrEnum):
-    SCAN = "scan"
-    """All of B to an aggregate, beside the live topic and Parquet."""
-    COUNT = "count"
-    """By the catalog alone."""
-    POINT = "point"
-    """What one offset or one millisecond of 1,000 segments opens."""
-    LOGDIR = "logdir"
-    """A stopped broker's log directory, beside reading its files."""
+    SCAN = "scan"  # All of B to an aggregate, beside the live topic and Parquet
+    COUNT = "count"  # By the catalog alone
+    POINT = "point"  # What one offset or one millisecond of 1,000 segments opens
+    LOGDIR = "logdir"  # A stopped broker's log directory, beside reading its files
 
 
 class LifecycleGroup(StrEnum):
-    COMPACT = "compact"
-    """Segments merged, beside copying their files."""
-    BY_KEY = "by-key"
-    """The newest record of each key of B."""
-    DAY = "day"
-    """86,400 runs of a second, compacted, beside one backup."""
-    REPAIR = "repair"
-    """A catalog rebuilt from objects, beside reading them once."""
-    SCALE = "scale"
-    """100,000 partitions, 5 million rows."""
-    REQUESTS = "requests"
-    """What a run asks of the store, counted."""
+    COMPACT = "compact"  # Segments merged, beside copying their files
+    BY_KEY = "by-key"  # The newest record of each key of B
+    DAY = "day"  # 86,400 runs of a second, compacted, beside one backup
+    REPAIR = "repair"  # A catalog rebuilt from objects, beside reading them once
+    SCALE = "scale"  # 100,000 partitions, 5 million rows
+    REQUESTS = "requests"  # What a run asks of the store, counted
+
+
+class MountGroup(StrEnum):
+    A = "a"  # Records of 1 KB, uncompressed, four partitions
+    B = "b"  # JSON of 270 bytes in lz4 batches, four partitions
+    FIRST = "first"  # From the command to the first record, 5 million rows
 
 
 class ReplicateGroup(StrEnum):
-    LINK = "link"
-    """A backlog beside a backup and a restore, latency, quiet partitions."""
+    LINK = "link"  # A backlog beside a backup and a restore, latency, quiet partitions
     MIRROR_MAKER = "mirror-maker"
+    LATENCY = "latency"  # Beside MirrorMaker 2, with memory and processor time
     MEMORY = "memory"
 
 
@@ -122,28 +107,38 @@ class Laps:
         return min(self.cpu_seconds)
 
 
-def race_laps(contenders: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: bool = True) -> dict[str, Laps]:
-    """All laps of each, after a warm-up round. A contender that returns a `Lap` has timed itself."""
+def race_laps(
+    contenders: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    warm_up: bool = True,
+    uncounted: frozenset[int] = frozenset(),
+) -> dict[str, Laps]:
+    """All laps of each, after a warm-up round. `uncounted` is that of `time_lap`."""
     laps: dict[str, list[Lap]] = {name: [] for name in contenders}
-    first = 0 if warm_up else 1
-    for round_number in range(first, rounds + 1):
+    for round_number in range(0 if warm_up else 1, rounds + 1):
         for name, contender in contenders.items():
-            lap = time_lap(contender)
+            lap = time_lap(contender, uncounted=uncounted)
             if round_number > 0:
                 laps[name].append(lap)
     return {
-        name: Laps(seconds=tuple(lap.seconds for lap in each), cpu_seconds=tuple(lap.cpu_seconds for lap in each))
-        for name, each in laps.items()
+        name: Laps(seconds=tuple(lap.seconds for lap in own), cpu_seconds=tuple(lap.cpu_seconds for lap in own))
+        for name, own in laps.items()
     }
 
 
 def time_lap(contender: Callable[[], object], *, uncounted: frozenset[int] = frozenset()) -> Lap:
-    """Time a contender without the processor time of `uncounted` processes and their descendants."""
+    """Time a contender without the processor time of `uncounted` processes and their descendants.
+
+    A contender that returns a `Lap` has timed itself; one that returns a `float` has taken its time by its own clock.
+    """
     gc.collect()
     used, started = cpu_seconds(uncounted), time.perf_counter()
     own = contender()
-    elapsed = time.perf_counter() - started
-    return own if isinstance(own, Lap) else Lap(seconds=elapsed, cpu_seconds=cpu_seconds(uncounted) - used)
+    if isinstance(own, Lap):
+        return own
+    elapsed = own if isinstance(own, float) else time.perf_counter() - started
+    return Lap(seconds=elapsed, cpu_seconds=cpu_seconds(uncounted) - used)
 
 
 # Figures
@@ -158,7 +153,7 @@ class Figure:
     unit: Unit = "times"
     wanted: float | None = None
     at_most: bool = False
-    """Whether `wanted` is a maximum; otherwise it is a minimum."""
+    """True if `wanted` is a maximum; otherwise it is a minimum."""
     median: float | None = None
     cpu: float | None = None
     """Our processor time divided by the peer's."""
@@ -235,7 +230,7 @@ def require(holds: object, message: str, *, object_name: str | None = None, hint
 
 
 def run_python(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """What a fresh Python process prints; UnavailableError with the end of its standard error if it fails."""
+    """Return the output of a fresh Python process; UnavailableError with the end of its standard error if it fails."""
     ran = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, **(environment or {})},
@@ -270,17 +265,11 @@ def cpu_seconds_of(pids: frozenset[int]) -> float:
     return sum(sum(map(int, stats[pid][_TIMES][:2])) for pid in pids if pid in stats) / ticks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resident:
-    """Resident memory in bytes: of this process, of the JVMs below it, and of all its other descendants."""
+def resident_bytes(uncounted: frozenset[int] = frozenset()) -> dict[str, int]:
+    """The resident memory of this process (driver), of the JVMs below it, and of all its other descendants (workers).
 
-    driver: int
-    jvm: int
-    workers: int
-
-
-def resident_bytes(uncounted: frozenset[int] = frozenset()) -> Resident:
-    """What is resident now, without the processes `uncounted` and what they have started."""
+    Without the processes `uncounted` and what they have started.
+    """
     page = os.sysconf("SC_PAGE_SIZE")
     sums = {"driver": 0, "jvm": 0, "workers": 0}
     for pid in _tree(_stats(), os.getpid(), uncounted):
@@ -288,7 +277,7 @@ def resident_bytes(uncounted: frozenset[int] = frozenset()) -> Resident:
             is_java = (_PROC / str(pid) / "comm").read_text().strip() == "java"
             whose = "driver" if pid == os.getpid() else "jvm" if is_java else "workers"
             sums[whose] += int((_PROC / str(pid) / "statm").read_text().split()[1]) * page
-    return Resident(**sums)
+    return sums
 
 
 def peak_bytes_below(word: str) -> int:

@@ -10,47 +10,38 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kafka import KafkaProducer
 
 from maxbrod.backup.run import Backup
 from maxbrod.config import Config, KafkaConfig
-from maxbrod.errors import UnavailableError
 from maxbrod.kafka.fetch.offsets import log_ends
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import Offsets, State
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.sandbox.jars import java_command, mirror_maker_jars
-from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
+from maxbrod_bench.mirror_maker import BATCH_BYTES, mirror_maker, time_process
 from maxbrod_bench.race import (
     Figure,
     Lap,
     ReplicateGroup,
     at_most,
     cpu_seconds,
-    cpu_seconds_of,
     peaks_below,
-    race_laps,
     require,
     speed,
     time_lap,
 )
-from maxbrod_bench.stage import Load, Stage, open_sandbox, write_load
+from maxbrod_bench.replicate_latency import measure_latency
+from maxbrod_bench.stage import B_RECORDS, Load, Stage, delete_topic, open_stage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-
-_RECORDS: Final = 4_000_000
-_BATCH_BYTES: Final = 32_768
 _SUSTAINED_WANTED: Final = 0.7
 _LATENCY_WANTED_S: Final = 5.0
 _QUIET_WANTED: Final = 0.05
@@ -64,11 +55,6 @@ _WALL_WANTED: Final = 1.0
 _MEMORY_WANTED: Final = 1.25
 _MEMORY_TIMES: Final = 4
 _POLL_S: Final = 0.05
-_START_TIMEOUT_S: Final = 180.0
-_RUN_TIMEOUT_S: Final = 900.0
-_MAIN: Final = "org.apache.kafka.connect.mirror.MirrorMaker"
-# One broker cannot have three replicas, which is the default of each of these.
-_INTERNAL: Final = ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic", "offset.storage", "status.storage")
 
 
 def measure(
@@ -86,58 +72,48 @@ def measure(
         figures += _measure_link(scale, rounds, latency_s, on_stage)
     if ReplicateGroup.MIRROR_MAKER in chosen:
         figures += _measure_mirror_maker(scale, rounds, on_stage)
+    if ReplicateGroup.LATENCY in chosen:
+        figures += measure_latency(rounds=rounds, seconds=latency_s, on_stage=on_stage)
     if ReplicateGroup.MEMORY in chosen:
         figures += _measure_memory(scale, on_stage)
     return figures
 
 
 def _measure_link(scale: float, rounds: int, latency_s: float, on_stage: Callable[[str], None]) -> list[Figure]:
-    with ExitStack() as undo:
-        on_stage("starting a cluster and Spark")
-        disk, cluster, session = open_sandbox(undo)
-        stage = Stage(cluster=cluster, session=session, disk=disk, scale=scale, rounds=rounds)
+    on_stage("starting a cluster and Spark")
+    with open_stage(scale=scale, rounds=rounds) as stage:
         on_stage("catching up a backlog")
         figures = _backlog(stage)
         on_stage("records on their way")
         figures += _latency(stage, latency_s)
         on_stage(f"{_QUIET_PARTITIONS} quiet partitions")
-        figures += _quiet(stage)
-    return figures
+        return [*figures, *_quiet(stage)]
 
 
 def _backlog(stage: Stage) -> list[Figure]:
-    load = write_load(stage.cluster, "backlog", int(_RECORDS * stage.scale), batch_bytes=_BATCH_BYTES, json=True)
+    load = stage.write("backlog", B_RECORDS, batch_bytes=BATCH_BYTES, json=True)
     config = stage.config(load.topic, stage.disk / "archive")
     stage.run_backup(config, records=load.records)
-    numbers = count()
 
     def back_up() -> Lap:
-        archive = str(stage.disk / f"copy-{next(numbers)}")
+        archive = str(stage.disk / f"copy-{next(stage.numbers)}")
         return stage.time(lambda: stage.run_backup(config.model_copy(update={"archive": archive})))
 
-    def restore() -> Lap:
-        prefix = f"restored-{next(numbers)}-"
-        lap = stage.time(lambda: stage.run_restore(config, load, prefix, exact=True))
-        stage.delete(prefix + load.topic)
-        return lap
-
     def take_in(offsets: Offsets) -> Lap:
-        prefix = f"{offsets}-{next(numbers)}-"
-        lap = stage.time(lambda: _catch_up(stage, _linked(config, load.topic, prefix, offsets)))
-        stage.delete(prefix + load.topic)
-        return lap
+        prefix = f"{offsets}-{next(stage.numbers)}-"
+        linked = _linked(config, load.topic, prefix, offsets)
+        return stage.time(lambda: _catch_up(stage, linked), into=prefix + load.topic)
 
-    laps = race_laps(
+    laps = stage.race(
         {
             "backup": back_up,
-            "restore": restore,
+            "restore": partial(stage.time_restore, config, load, exact=True),
             "ingress": partial(take_in, Offsets.EXACT),
             "append": partial(take_in, Offsets.APPEND),
-        },
-        rounds=stage.rounds,
+        }
     )
-    slower = max((laps["backup"], laps["restore"]), key=lambda each: each.best)
-    rates = ", ".join(f"{name} {load.records / each.best / 1e6:.2f} M records/s" for name, each in laps.items())
+    slower = max((laps["backup"], laps["restore"]), key=lambda measured: measured.best)
+    rates = ", ".join(f"{name} {load.records / measured.best / 1e6:.2f} M records/s" for name, measured in laps.items())
     return [
         speed(
             "ingress of a backlog, beside the slower of backup and restore",
@@ -248,12 +224,9 @@ def _measure_mirror_maker(scale: float, rounds: int, on_stage: Callable[[str], N
     one after the other, on a warm Spark session. Processor time is that of MirrorMaker's process, and that of all of
     our processes with the JVM of Spark; brokers are counted for neither.
     """
-    with ExitStack() as undo:
-        on_stage("starting two clusters and Spark")
-        disk, source, session = open_sandbox(undo)
-        target = undo.enter_context(Cluster.start(disk / "target"))
-        stage = Stage(cluster=source, session=session, disk=disk, scale=scale, rounds=rounds)
-        load = write_load(source, "backlog", int(_RECORDS * scale), batch_bytes=_BATCH_BYTES, json=True)
+    on_stage("starting two clusters and Spark")
+    with open_stage(scale=scale, rounds=rounds) as stage, Cluster.start(stage.disk / "target") as target:
+        load = stage.write("backlog", B_RECORDS, batch_bytes=BATCH_BYTES, json=True)
         on_stage("a backlog beside MirrorMaker 2")
         return _beside_mirror_maker(stage, target, load)
 
@@ -261,16 +234,13 @@ def _measure_mirror_maker(scale: float, rounds: int, on_stage: Callable[[str], N
 def _measure_memory(scale: float, on_stage: Callable[[str], None]) -> list[Figure]:
     """The peak memory of a fresh ingress that catches up a backlog, and one of four times the size."""
     peaks: list[dict[str, int]] = []
-    with ExitStack() as undo:
-        on_stage("starting a cluster and Spark")
-        disk, cluster, session = open_sandbox(undo)
-        stage = Stage(cluster=cluster, session=session, disk=disk, scale=scale, rounds=1)
+    on_stage("starting a cluster and Spark")
+    with open_stage(scale=scale) as stage:
         for times in (1, _MEMORY_TIMES):
             topic = f"backlog-{times}"
             on_stage(f"the memory of ingress, {times} times the backlog")
-            records = int(_RECORDS * scale * times / _MEMORY_TIMES)
-            load = write_load(cluster, topic, records, batch_bytes=_BATCH_BYTES, json=True)
-            config = stage.config(topic, disk / topic)
+            load = stage.write(topic, B_RECORDS * times // _MEMORY_TIMES, batch_bytes=BATCH_BYTES, json=True)
+            config = stage.config(topic, stage.disk / topic)
             stage.run_backup(config, records=load.records)
             peaks.append(_peaks_of_ingress(config, topic, load))
     small, large = peaks
@@ -287,22 +257,17 @@ def _measure_memory(scale: float, on_stage: Callable[[str], None]) -> list[Figur
 
 
 def _beside_mirror_maker(stage: Stage, target: Cluster, load: Load) -> list[Figure]:
-    numbers = count()
     uncounted = frozenset((*stage.cluster.pids, *target.pids))
 
-    def delete(topic: str) -> None:
-        with target.admin() as admin:
-            admin.delete_topics([topic])
-
-    def mirror_maker() -> Lap:
-        alias = f"source{next(numbers)}"
-        with _mirror_maker(stage, target, load, alias) as process:
-            lap = _time_process(process, target, f"{alias}.{load.topic}", load)
-        delete(f"{alias}.{load.topic}")
+    def theirs() -> Lap:
+        alias = f"source{next(stage.numbers)}"
+        with mirror_maker(stage.cluster, target, load.topic, alias, load.partitions, stage.disk) as process:
+            lap = time_process(process, target, f"{alias}.{load.topic}", load)
+        delete_topic(target, f"{alias}.{load.topic}")
         return lap
 
     def ours() -> Lap:
-        number = next(numbers)
+        number = next(stage.numbers)
         prefix = f"mirror-{number}-"
         config = stage.config(load.topic, stage.disk / f"archive-{number}")
         there = config.model_copy(update={"kafka": KafkaConfig(bootstrap=target.bootstrap)})
@@ -312,14 +277,14 @@ def _beside_mirror_maker(stage: Stage, target: Cluster, load: Load) -> list[Figu
             _catch_up(stage, _linked(there, load.topic, prefix))
 
         lap = time_lap(egress_and_ingress, uncounted=uncounted)
-        delete(prefix + load.topic)
+        delete_topic(target, prefix + load.topic)
         return lap
 
-    laps = race_laps({"maxbrod": ours, "mirror_maker": mirror_maker}, rounds=stage.rounds)
+    laps = stage.race({"maxbrod": ours, "mirror_maker": theirs})
     ours_laps, peer = laps["maxbrod"], laps["mirror_maker"]
     rates = ", ".join(
-        f"{name} {load.records / each.best / 1e6:.2f} M records/s, {each.best_cpu:.1f} processor seconds"
-        for name, each in laps.items()
+        f"{name} {load.records / measured.best / 1e6:.2f} M records/s, {measured.best_cpu:.1f} processor seconds"
+        for name, measured in laps.items()
     )
     return [
         Figure(
@@ -332,64 +297,6 @@ def _beside_mirror_maker(stage: Stage, target: Cluster, load: Load) -> list[Figu
         ),
         speed("egress and then ingress, beside MirrorMaker 2", ours_laps, peer, wanted=_WALL_WANTED, note=rates),
     ]
-
-
-@contextmanager
-def _mirror_maker(stage: Stage, target: Cluster, load: Load, alias: str) -> Iterator[subprocess.Popen[bytes]]:
-    properties = {
-        "clusters": f"{alias},target",
-        f"{alias}.bootstrap.servers": stage.cluster.bootstrap,
-        "target.bootstrap.servers": target.bootstrap,
-        f"{alias}->target.enabled": "true",
-        f"{alias}->target.topics": load.topic,
-        f"target->{alias}.enabled": "false",
-        "tasks.max": str(load.partitions),
-        "replication.factor": "1",
-        "sync.topic.acls.enabled": "false",
-        "target.producer.compression.type": "lz4",
-        "config.storage.replication.factor": "1",
-        **{f"{each}.replication.factor": "1" for each in _INTERNAL},
-    }
-    home = stage.disk / alias
-    home.mkdir()
-    file = home / "mm2.properties"
-    file.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
-    options = ("-Xms256M", "-Xmx2G", "-server", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")  # as Kafka's script
-    with (home / "log").open("wb") as log:
-        command = java_command(mirror_maker_jars(), _MAIN, str(file), options=options)
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=home)
-        try:
-            yield process
-        except UnavailableError as error:
-            end = (home / "log").read_text(errors="replace")[-800:]
-            raise UnavailableError(str(error), operation="bench", hint=end) from error
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _time_process(process: subprocess.Popen[bytes], target: Cluster, topic: str, load: Load) -> Lap:
-    """From the moment at which half of the records are there to the last one, as if it had been all of them."""
-    places = [TopicPartition(topic=topic, partition=number) for number in range(load.partitions)]
-    with KafkaClient(KafkaConfig(bootstrap=target.bootstrap)) as client:
-
-        def arrived() -> int:
-            if process.poll() is not None:
-                raise UnavailableError("MirrorMaker has ended", operation="bench")
-            known = client.metadata([topic]).topics.get(topic)
-            ready = known is not None and len(known.partitions) == len(places)
-            return sum(log_ends(client, places).values()) if ready else 0
-
-        wait_for("the first records of MirrorMaker", arrived, timeout_s=_START_TIMEOUT_S)
-        half = load.records // 2
-        first = wait_for(
-            "half of the records", lambda: reached if (reached := arrived()) >= half else 0, timeout_s=_RUN_TIMEOUT_S
-        )
-        began, used = time.perf_counter(), cpu_seconds_of(frozenset({process.pid}))
-        wait_for("all records", lambda: arrived() >= load.records, timeout_s=_RUN_TIMEOUT_S)
-        took, cost = time.perf_counter() - began, cpu_seconds_of(frozenset({process.pid})) - used
-    share = load.records / max(load.records - first, 1)
-    return Lap(seconds=took * share, cpu_seconds=cost * share)
 
 
 def _peaks_of_ingress(config: Config, topic: str, load: Load) -> dict[str, int]:

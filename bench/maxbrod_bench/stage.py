@@ -1,62 +1,65 @@
-"""What the races of a benchmark share: a cluster, a warm Spark session, a folder, and backups into it."""
+"""The stage of a benchmark's races: a cluster, a warm Spark session, a folder, topics with data, and backups."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
+from maxbrod.archive.renames import parse_rename
 from maxbrod.backup.options import BackupOptions
 from maxbrod.backup.run import Backup
 from maxbrod.batch.columns import binary_array
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
-from maxbrod.batch.patch import patch
 from maxbrod.config import Config, KafkaConfig
-from maxbrod.errors import MaxbrodError
-from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
+from maxbrod.kafka.fetch.offsets import log_ends
+from maxbrod.kafka.produce.appends import Append, Batch, Feed, sequence_after, stamped
+from maxbrod.kafka.produce.producer import produce_all
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, parse_rename
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.run import Restore
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import FIRST_TIMESTAMP_MS, orders
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.work.session import Session, open_session
-from maxbrod_bench.race import Figure, Lap, at_most, require, time_lap
+from maxbrod.work.work import Work
+from maxbrod_bench.race import Figure, Lap, Laps, at_most, peak_bytes_below, race_laps, require, time_lap
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import ExitStack
-
-    from numpy.typing import NDArray
-
-
-WORKER_BYTES_WANTED: Final = 400e6
-
+A_RECORDS: Final = 1_000_000
+"""Data A: records of 1 KB, uncompressed."""
+B_RECORDS: Final = 4_000_000
+"""Data B: JSON of 270 bytes in lz4 batches."""
 BATCH_BYTES: Final = 16_384
 """The size of a batch before compression: the default of Java's producer."""
 PARTITIONS: Final = 4
+WORKER_BYTES_WANTED: Final = 400e6
 TOPIC_CONFIG: Final = {"retention.ms": "-1", "file.delete.delay.ms": "1000"}
 """A deleted topic frees its disk space before the next round."""
 _BLOCK_RECORDS: Final = 125_000
-_IN_FLIGHT: Final = 8
 _TIMEOUT_S: Final = 60.0
-_VERSION: Final = 9  # the last one that names topics by name
 
 
-def open_sandbox(undo: ExitStack, *, jvm_works: bool = False) -> tuple[Path, Cluster, Session]:
-    """A temporary folder, a cluster in it, and a Spark session, until `undo` closes."""
-    disk = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-")))
-    cluster = undo.enter_context(Cluster.start(disk / "cluster"))
-    return disk, cluster, undo.enter_context(open_session(jvm_works=jvm_works))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A topic as it was written."""
+
+    topic: str
+    partitions: int
+    records: int
+    bytes: int
+    """Their size on the wire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +67,35 @@ class Stage:
     cluster: Cluster
     session: Session
     disk: Path
-    scale: float
-    rounds: int
+    scale: float = 1.0
+    rounds: int = 1
+    warm_up: bool = True
+    batch_bytes: int = BATCH_BYTES
+    worker_bytes: list[int] = field(default_factory=list)
+    """Peaks of Python workers that may have ended since: Spark ends them after a minute without work."""
+    numbers: Iterator[int] = field(default_factory=count)
+    """For names that no lap before has used."""
 
-    def time(self, contender: Callable[[], object]) -> Lap:
-        """A lap without the processor time of the brokers, which work for every contender."""
-        return time_lap(contender, uncounted=frozenset(self.cluster.pids))
+    def race(self, contenders: Mapping[str, Callable[[], object]]) -> dict[str, Laps]:
+        uncounted = frozenset(self.cluster.pids)
+        return race_laps(contenders, rounds=self.rounds, warm_up=self.warm_up, uncounted=uncounted)
+
+    def time(self, contender: Callable[[], object], *, into: str | None = None) -> Lap:
+        """A lap without the processor time of the brokers, which work for every contender.
+
+        `into` is a topic that the contender makes, and that is deleted after the lap.
+        """
+        lap = time_lap(contender, uncounted=frozenset(self.cluster.pids))
+        if into is not None:
+            delete_topic(self.cluster, into)
+        return lap
+
+    def write(
+        self, topic: str, records: int, *, json: bool, partitions: int = PARTITIONS, batch_bytes: int | None = None
+    ) -> Load:
+        size = max(int(records * self.scale), partitions)
+        batch_bytes = batch_bytes or self.batch_bytes
+        return write_load(self.cluster, topic, size, partitions=partitions, batch_bytes=batch_bytes, json=json)
 
     def config(self, topic: str, archive: Path, **backup: Any) -> Config:  # noqa: ANN401 - fields of `BackupOptions`
         return Config(
@@ -85,33 +111,44 @@ class Stage:
         whole = report.complete and records in {None, report.records}
         require(whole, f"the backup is not complete: it has {report.records} of {records or 'all'} records")
 
-    def run_restore(self, config: Config, load: Load, prefix: str, *, exact: bool = False) -> None:
+    def time_restore(self, config: Config, load: Load, *, exact: bool = False) -> Lap:
         """Restore a topic under another name. MaxbrodError: not all of its records are there."""
+        prefix = f"lap-{next(self.numbers)}-"
         offsets = OffsetsMode.EXACT if exact else OffsetsMode.AUTO
         request = RestoreRequest(topics=(load.topic,), rename=parse_rename(prefix=prefix), offsets=offsets)
-        with Restore(config, request, session=self.session) as work:
-            report = work.run(work.plan())
-        whole = report.complete and report.records == load.records
-        require(whole, f"the restore has {report.records} of {load.records} records")
 
-    def delete(self, topic: str) -> None:
-        with self.cluster.admin() as admin:
-            admin.delete_topics([topic])
+        def restore() -> None:
+            with Restore(Work(config, session=self.session), request) as work:
+                report = work.run(work.plan())
+            whole = report.complete and report.records == load.records
+            require(whole, f"the restore has {report.records} of {load.records} records")
+
+        return self.time(restore, into=prefix + load.topic)
+
+    def worker_memory(self) -> Figure:
+        peak = max(peak_bytes_below("pyspark.daemon"), *self.worker_bytes, 0)
+        return at_most("peak memory of a Python worker", peak, "bytes", WORKER_BYTES_WANTED)
 
 
-def worker_memory(peak_bytes: int) -> Figure:
-    return at_most("peak memory of a Python worker", peak_bytes, "bytes", WORKER_BYTES_WANTED)
+@contextmanager
+def open_stage(
+    *, scale: float = 1.0, rounds: int = 1, batch_bytes: int = BATCH_BYTES, jvm_works: bool = False
+) -> Iterator[Stage]:
+    """A new cluster and a new session, for the length of a `with`."""
+    with (
+        tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder,
+        Cluster.start(f"{folder}/cluster") as cluster,
+        open_session(jvm_works=jvm_works) as session,
+    ):
+        yield Stage(
+            cluster=cluster, session=session, disk=Path(folder), scale=scale, rounds=rounds, batch_bytes=batch_bytes
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """A topic as it was written."""
-
-    topic: str
-    partitions: int
-    records: int
-    bytes: int
-    """Their size on the wire."""
+def delete_topic(cluster: Cluster, topic: str) -> None:
+    """Without waiting until its files are gone."""
+    with cluster.admin() as admin:
+        admin.delete_topics([topic])
 
 
 def letters(count: int, *, size: int = 1024) -> pa.RecordBatch:
@@ -144,12 +181,16 @@ def write_load(
     # Random bytes in headers would dominate the cost of compression.
     columns = orders(block).drop_columns(["headers"]) if json else letters(block)
     data = encode(columns, codec=Codec.LZ4 if json else Codec.NONE, batch_bytes_max=batch_bytes)
-    # A broker assigns offsets itself, and accepts only batches with base offset 0.
-    headers = patch(data, walk(data, check_crc=False), base_offset=0)
-    batches = list(_batches(data, headers.position.tolist(), headers.size.tolist()))
-    blocks = max(1, each // block)
+    headers, blocks = walk(data, check_crc=False), max(1, each // block)
+
+    def batches(identity: ProducerIdentity) -> Iterator[Batch]:
+        for number in range(blocks):
+            # A copy, because batches of the last block may be on their way.
+            yield from stamped(data.copy(), headers, identity, first_sequence=sequence_after(0, number * block))
+
     with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
-        _produce(client, topic, partitions, batches * blocks)
+        places = [TopicPartition(topic=topic, partition=number) for number in range(partitions)]
+        append_all(client, {where: batches(new_producer_id(client)) for where in places})
     return Load(
         topic=topic,
         partitions=partitions,
@@ -158,47 +199,16 @@ def write_load(
     )
 
 
-def _batches(data: NDArray[np.uint8], positions: list[int], sizes: list[int]) -> Iterator[bytes]:
-    for position, size in zip(positions, sizes, strict=True):
-        yield data[position : position + size].tobytes()
-
-
-def _produce(client: KafkaClient, topic: str, partitions: int, batches: list[bytes]) -> None:
-    """Send every batch to every partition, with several requests in flight."""
-    deadline = Deadline.after(_TIMEOUT_S)
-    places = [TopicPartition(topic=topic, partition=number) for number in range(partitions)]
-    # Retries until it is answered: a new leader may not know yet that it leads.
-    list_offsets(client, dict.fromkeys(places, LATEST), deadline=deadline)
-    leader = client.leader(places[0], deadline=deadline)
-    connection = client.connection(leader.node_id, deadline=deadline)
-    waiting: deque[int] = deque()
-    for batch in batches:
-        waiting.append(connection.send(_request(topic, partitions, batch), Deadline.after(_TIMEOUT_S)))
-        if len(waiting) >= _IN_FLIGHT:
-            _check(connection.receive(waiting.popleft(), Deadline.after(_TIMEOUT_S)), topic)
-    for ticket in waiting:
-        _check(connection.receive(ticket, Deadline.after(_TIMEOUT_S)), topic)
-
-
-def _request(topic: str, partitions: int, batch: bytes) -> ProduceRequest:
-    topic_class = ProduceRequest.TopicProduceData
-    each = [topic_class.PartitionProduceData(index=partition, records=batch) for partition in range(partitions)]
-    return ProduceRequest(
-        transactional_id=None,
-        acks=-1,
-        timeout_ms=int(_TIMEOUT_S * 1000),
-        topic_data=[topic_class(name=topic, partition_data=each)],
-        version=_VERSION,
-    )
-
-
-def _check(frame: NDArray[np.uint8], topic: str) -> None:
-    # After the correlation id and no tagged fields, as of every flexible answer.
-    answer = ProduceResponse.decode(frame[5:].tobytes(), version=_VERSION)
-    for found in answer.responses[0].partition_responses:
-        if found.error_code:
-            raise MaxbrodError(
-                f"the broker refused a batch with error {found.error_code}: {found.error_message}",
-                operation="produce",
-                object_name=f"{topic}-{found.index}",
-            )
+def append_all(client: KafkaClient, appends: Mapping[TopicPartition, Iterable[Append]]) -> None:
+    """Append to partitions where their logs end, and wait until everything is acknowledged."""
+    ends, deadline = log_ends(client, appends), Deadline.after(_TIMEOUT_S)
+    feeds = [
+        Feed(
+            where=where,
+            topic_id=client.topic(where.topic, deadline=deadline).topic_id,
+            first_offset=ends[where],
+            appends=given,
+        )
+        for where, given in appends.items()
+    ]
+    deque(produce_all(client, feeds), maxlen=0)

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from maxbrod.archive.foreign_target import TargetRequest
-from maxbrod.config import SparkConfig, StorageConfig
-from maxbrod.convert.run import Convert, logdir_request
+from maxbrod.config import Config
+from maxbrod.convert.verb import Conversion, logdir_options
 from maxbrod.errors import MaxbrodError
 from maxbrod.table.read.counts import count_records
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.splits import find_slices, open_table
 from maxbrod.table.registration import register
+from maxbrod.work.session import Session
+from maxbrod.work.work import Work
 from maxbrod_bench.race import (
     Figure,
     Lap,
@@ -36,16 +37,8 @@ from maxbrod_bench.race import (
     speed,
     time_lap,
 )
-from maxbrod_bench.stage import BATCH_BYTES, Load, open_sandbox, write_load
-from maxbrod_bench.stage import Stage as SharedStage
+from maxbrod_bench.stage import B_RECORDS, Load, Stage, open_stage, write_load
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from maxbrod.work.session import Session
-
-
-B_RECORDS: Final = 4_000_000
 OBJECTS_WANTED: Final = 2
 _POINT_RECORDS: Final = 9000
 _POINT_BATCH_BYTES: Final = 9500
@@ -60,18 +53,6 @@ _READERS: Final = 2
 """The number of cores of this benchmark's machine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage(SharedStage):
-    def back_up(self, topic: str, **request: Any) -> str:  # noqa: ANN401 - fields of `BackupOptions`
-        """Back a topic up; returns the archive's URL."""
-        archive = self.disk / f"archive-{topic}"
-        self.run_backup(self.config(topic, archive, **request))
-        return str(archive)
-
-    def table(self, url: str, **options: str) -> Any:  # noqa: ANN401 - a DataFrame
-        return self.session.read.format("maxbrod").options(**options).load(url)
-
-
 def measure(
     *,
     scale: float,
@@ -81,10 +62,8 @@ def measure(
 ) -> list[Figure]:
     """Every figure of the chosen groups, or of all."""
     on_stage("starting a cluster and Spark")
-    with ExitStack() as undo:
-        # The JVM works on records here: with its full compiler, for all contenders alike.
-        disk, cluster, session = open_sandbox(undo, jvm_works=True)
-        stage = Stage(cluster=cluster, session=session, disk=disk, scale=scale, rounds=rounds)
+    # The JVM works on records here: with its full compiler, for all contenders alike.
+    with open_stage(scale=scale, rounds=rounds, jvm_works=True) as stage:
         return measure_on(stage, frozenset(only or TableGroup), on_stage)
 
 
@@ -95,11 +74,10 @@ def measure_on(stage: Stage, chosen: frozenset[TableGroup], on_stage: Callable[[
     load = None
     if chosen != {TableGroup.POINT}:
         on_stage("writing data B")
-        count = max(int(B_RECORDS * stage.scale), 4)
-        load = write_load(stage.cluster, "table-b", count, batch_bytes=BATCH_BYTES, json=True)
+        load = stage.write("table-b", B_RECORDS, json=True)
     if load is not None and chosen & {TableGroup.SCAN, TableGroup.COUNT}:
         on_stage("racing over data B")
-        url = stage.back_up(load.topic)
+        url = _archive(stage, load.topic)
         found += _race_scan(stage, load, url) if TableGroup.SCAN in chosen else []
         found += _race_count(stage, load, url) if TableGroup.COUNT in chosen else []
     if TableGroup.POINT in chosen:
@@ -114,19 +92,32 @@ def measure_on(stage: Stage, chosen: frozenset[TableGroup], on_stage: Callable[[
     return found
 
 
+def _archive(stage: Stage, topic: str, **request: Any) -> str:  # noqa: ANN401 - fields of `BackupOptions`
+    """Back a topic up; returns the archive's URL."""
+    archive = stage.disk / f"archive-{topic}"
+    stage.run_backup(stage.config(topic, archive, **request))
+    return str(archive)
+
+
+def _table(stage: Stage, url: str, **options: str) -> Any:  # noqa: ANN401 - a DataFrame
+    return stage.session.read.format("maxbrod").options(**options).load(url)
+
+
 def _race_scan(stage: Stage, load: Load, url: str) -> list[Figure]:
     parquet = str(stage.disk / "parquet")
-    stage.table(url).write.mode("overwrite").option("compression", "zstd").parquet(parquet)
+    _table(stage, url).write.mode("overwrite").option("compression", "zstd").parquet(parquet)
     frames: dict[str, Callable[[], Any]] = {
-        "table": lambda: stage.table(url, columns=_COLUMNS),
-        "all columns": lambda: stage.table(url),
+        "table": lambda: _table(stage, url, columns=_COLUMNS),
+        "all columns": lambda: _table(stage, url),
         "parquet": lambda: stage.session.read.parquet(parquet),
         "live": lambda: _live_frame(stage.session, stage.cluster.bootstrap, load),
     }
-    laps = race_laps(
-        {name: partial(stage.time, partial(_aggregate, frame, load)) for name, frame in frames.items()},
-        rounds=stage.rounds,
-    )
+
+    def aggregate(frame: Callable[[], Any]) -> None:
+        (found,) = frame().selectExpr(*_AGGREGATE).collect()
+        require(found[0] == load.records, f"{found[0]} of {load.records} records were read", object_name=load.topic)
+
+    laps = stage.race({name: partial(aggregate, frame) for name, frame in frames.items()})
     ours = laps["table"]
     note = rate(load.records, ours)
     return [
@@ -136,20 +127,13 @@ def _race_scan(stage: Stage, load: Load, url: str) -> list[Figure]:
     ]
 
 
-def _aggregate(frame: Callable[[], Any], load: Load) -> None:
-    (found,) = frame().selectExpr(*_AGGREGATE).collect()
-    require(found[0] == load.records, f"{found[0]} of {load.records} records were read", object_name=load.topic)
-
-
 def _race_count(stage: Stage, load: Load, url: str) -> list[Figure]:
     def catalog() -> None:
         counts = count_records(parse_options({"path": url}))
         records = None if counts is None else sum(count.records for count in counts)
         require(records == load.records, "the catalog has another count", object_name=load.topic)
 
-    laps = race_laps(
-        {"catalog": catalog, "spark": lambda: stage.table(url, columns="partition").count()}, rounds=stage.rounds
-    )
+    laps = stage.race({"catalog": catalog, "spark": lambda: _table(stage, url, columns="partition").count()})
     return [
         seconds("count by the catalog alone", laps["catalog"], note="no object read"),
         seconds("count by Spark, no column of records", laps["spark"], note="no object read"),
@@ -161,7 +145,7 @@ def _ask_points(stage: Stage) -> list[Figure]:
     load = write_load(
         stage.cluster, "table-points", _POINT_RECORDS, partitions=1, batch_bytes=_POINT_BATCH_BYTES, json=False
     )
-    url = stage.back_up(load.topic, segment_records=1)
+    url = _archive(stage, load.topic, segment_records=1)
     everything = _portions(url)
     middle = everything[len(everything) // 2].stored
     at = middle.max_timestamp or 0
@@ -169,7 +153,7 @@ def _ask_points(stage: Stage) -> list[Figure]:
         "offset": {"startingOffset": str(middle.base_offset + 1), "endingOffset": str(middle.base_offset + 2)},
         "millisecond": {"since": str(at), "until": str(at + 1)},
     }
-    note = f"of {len({each.stored.path for each in everything})} segments"
+    note = f"of {len({segment.stored.path for segment in everything})} segments"
     return [
         at_most(
             f"objects that a query for one {what} reads",
@@ -237,12 +221,18 @@ def race_logdir(session: Session, source: LogDirectory, disk: Path, *, rounds: i
     logs = source.logs
     contenders: dict[str, Callable[[], object]] = {
         "maxbrod": partial(_back_up, session, source, disk / "archive-logdir"),
-        "cache": partial(_read, logs),
+        "cache": partial(_cat, logs, ["/dev/null"] * _READERS),
         "copying": partial(copy_files, logs, disk),
     }
     # Some file systems, such as those in memory, have no disk to read from.
     if _dd(logs[0]):
-        contenders["disk"] = partial(_read_direct, logs)
+
+        def read_direct() -> None:
+            """Past the page cache."""
+            with ThreadPoolExecutor(_READERS) as pool:
+                require(all(pool.map(_dd, logs)), "dd failed")
+
+        contenders["disk"] = read_direct
     laps = race_laps(contenders, rounds=rounds)
     ours, size = laps["maxbrod"], source.bytes
     rates = {name: rate(size, contender, "MB/s") for name, contender in laps.items()}
@@ -259,30 +249,19 @@ def race_logdir(session: Session, source: LogDirectory, disk: Path, *, rounds: i
 def _back_up(session: Session, source: LogDirectory, target: Path) -> Lap:
     """Into a new archive. What the last round wrote is removed before: that is as much work for the file system."""
     shutil.rmtree(target, ignore_errors=True)
-    to = TargetRequest(layout="kafka")
-    request = logdir_request(str(source.path), str(target), StorageConfig(), to, topics=(source.topic,))
+    options = replace(logdir_options(str(source.path), str(target)), topics=(source.topic,))
 
-    def work() -> None:
-        with Convert(request, SparkConfig(), session=session) as convert:
-            report = convert.run()
+    def convert() -> None:
+        with Work(Config(), session=session) as work:
+            report = Conversion(work, options).run()
         require(not report.exit_code, "the log directory was not backed up whole", object_name=str(source.path))
 
-    return time_lap(work)
-
-
-def _read_direct(logs: Sequence[str]) -> None:
-    """Read from the disk itself, past the page cache."""
-    with ThreadPoolExecutor(_READERS) as pool:
-        require(all(pool.map(_dd, logs)), "dd failed")
+    return time_lap(convert)
 
 
 def _dd(log: str) -> bool:
     command = ["dd", f"if={log}", "of=/dev/null", "bs=8M", "iflag=direct"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _read(logs: Sequence[str]) -> None:
-    _cat(logs, ["/dev/null"] * _READERS)
 
 
 def copy_files(logs: Sequence[str], folder: Path) -> Lap:
@@ -304,6 +283,6 @@ def _cat(logs: Sequence[str], targets: Sequence[str]) -> None:
     for number, target in enumerate(targets):
         with Path(target).open("wb") as out:
             running.append(subprocess.Popen(["cat", *logs[number::_READERS]], stdout=out))
-    ended = [each.wait() for each in running]
+    ended = [process.wait() for process in running]
     if any(ended):
         raise MaxbrodError("cat failed", operation="bench")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,11 +19,11 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import SLICE_FIELDS, Run, Segment, encode_rows
-from maxbrod.compact.plan.groups import PLAN_COLUMNS, REPLACED_COLUMNS, plan_groups
+from maxbrod.compact.plan import PLAN_COLUMNS, REPLACED_COLUMNS, plan_groups
 from maxbrod.compact.task import merge_group
 from maxbrod.compact.verb import item_of, merges_of
 from maxbrod.config import Config
-from maxbrod.layouts.compaction_limits import CompactionLimits
+from maxbrod.layouts.foreign import CompactionLimits
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.layouts.kafka.reader import REQUEST_BYTES
 from maxbrod.layouts.kafka.records import append_records
@@ -33,11 +33,12 @@ from maxbrod.repair.run import repair_archive
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import SparkExecutor
-from maxbrod.work.session import Session, open_session
+from maxbrod.work.session import open_session
+from maxbrod.work.work import Work
 from maxbrod_bench.race import Figure, race_laps, require, speed
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Buffer
 
     from numpy.typing import NDArray
 
@@ -56,6 +57,7 @@ TOPIC_ID: Final = "0123456789abcdefghijkl"
 RUNS: Final = 64
 """As many as lie between two sweeps of the catalog, so that every kind of upkeep is among them."""
 _RUN_PARTITIONS: Final = 10
+_KINDS: Final = ("puts", "lists", "gets")
 
 
 def measure_rebuild(*, scale: float, rounds: int) -> list[Figure]:
@@ -64,15 +66,24 @@ def measure_rebuild(*, scale: float, rounds: int) -> list[Figure]:
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="maxbrod-bench-"))
         session = undo.enter_context(open_session())
         _write(folder, round(_BYTES * scale))
-        size = sum(each.stat().st_size for each in Path(folder).rglob("*") if each.is_file())
-        laps = race_laps(
-            {
-                "rebuild": partial(_rebuild, folder, session),
-                "read": partial(_read_all, folder, session),
-                "cat": partial(_cat, folder),
-            },
-            rounds=rounds,
-        )
+        size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+        executor = SparkExecutor(session)
+
+        def rebuild() -> None:
+            with Work(Config.model_validate({"archive": folder}), session=session) as work:
+                report = repair_archive(work)
+            require(report.rows and not report.notices, "the rebuild found damage in sound objects")
+
+        def read() -> None:
+            paths = [info.path for info in open_storage(folder).list()]
+            tasks = [paths[number :: 4 * executor.parallelism] for number in range(4 * executor.parallelism)]
+            executor.run(_read, folder, [task for task in tasks if task], name="bench-read")
+
+        def cat() -> None:
+            paths = [str(path) for path in sorted(Path(folder).rglob("*")) if path.is_file()]
+            subprocess.run(["cat", *paths], stdout=subprocess.DEVNULL, check=True)
+
+        laps = race_laps({"rebuild": rebuild, "read": read, "cat": cat}, rounds=rounds)
     note = f"{size / 1e6:,.0f} MB in plain segments and packs, {_SMALL_PARTITIONS} small partitions"
     return [
         speed("rebuilding a catalog, speed over reading once", laps["rebuild"], laps["read"], wanted=WANTED, note=note),
@@ -124,18 +135,6 @@ def _records(first: int, count: int, noise: bytes) -> pa.RecordBatch:
     )
 
 
-def _rebuild(folder: str, session: Session) -> None:
-    report = repair_archive(Config.model_validate({"archive": folder}), session=session)
-    require(report.rows and not report.notices, "the rebuild found damage in sound objects")
-
-
-def _read_all(folder: str, session: Session) -> None:
-    paths = [info.path for info in open_storage(folder).list()]
-    executor = SparkExecutor(session)
-    tasks = [paths[number :: 4 * executor.parallelism] for number in range(4 * executor.parallelism)]
-    executor.run(_read, folder, [task for task in tasks if task], name="bench-read")
-
-
 def _read(folder: str, paths: Sequence[str]) -> list[int]:
     storage, total = open_storage(folder), 0
     for path in paths:
@@ -143,11 +142,6 @@ def _read(folder: str, paths: Sequence[str]) -> list[int]:
         for start in range(0, size, REQUEST_BYTES):
             total += len(storage.get_range(path, start, min(REQUEST_BYTES, size - start)))
     return [total]
-
-
-def _cat(folder: str) -> None:
-    paths = [str(each) for each in sorted(Path(folder).rglob("*")) if each.is_file()]
-    subprocess.run(["cat", *paths], stdout=subprocess.DEVNULL, check=True)
 
 
 class CountingStorage(Storage):
@@ -191,15 +185,15 @@ class CountingStorage(Storage):
         self._inner.delete(paths)
 
 
-def count_requests(*, partitions: int, packed: bool, runs: int = RUNS) -> tuple[Counter[str], int]:
+def count_requests(*, packed: bool) -> tuple[Counter[str], int]:
     """The requests of all runs of one follower that adds to every partition, and the bytes that it stored."""
     with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
         inner = open_storage(folder)
         storage = CountingStorage(inner)
         catalog = Catalog.create(storage)
         storage.counts.clear()
-        for number in range(runs):
-            _run(storage, catalog, number, partitions, packed=packed)
+        for number in range(RUNS):
+            _run(storage, catalog, number, packed=packed)
         return storage.counts, sum(info.size for info in inner.list())
 
 
@@ -228,9 +222,9 @@ def write_segments(
     ]
 
 
-def _run(storage: Storage, catalog: Catalog, number: int, partitions: int, *, packed: bool) -> None:
+def _run(storage: Storage, catalog: Catalog, number: int, *, packed: bool) -> None:
     run_id = f"run-{number:04}"
-    logs = dict.fromkeys(range(partitions), one_batch(number))
+    logs = dict.fromkeys(range(_RUN_PARTITIONS), one_batch(number))
     rows = write_segments(storage, logs, run_id=run_id, written_at=number, packed=packed, codec="source")
     path = f"snapshots/{run_id}.json.zst"
     ends = {PartitionId(topic_id=TOPIC_ID, partition=partition): number + 1 for partition in logs}
@@ -241,13 +235,13 @@ def _run(storage: Storage, catalog: Catalog, number: int, partitions: int, *, pa
     catalog.commit([*rows, run])
 
 
-def count_compaction(*, partitions: int, packed: bool, runs: int = RUNS) -> tuple[Counter[str], int, int]:
+def count_compaction(*, packed: bool) -> tuple[Counter[str], int, int]:
     """The requests of one compaction of these runs, and how many rows became how many."""
     with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:
         storage = CountingStorage(open_storage(folder))
         catalog = Catalog.create(storage)
-        for number in range(runs):
-            _run(storage, catalog, number, partitions, packed=packed)
+        for number in range(RUNS):
+            _run(storage, catalog, number, packed=packed)
         storage.counts.clear()
         catalog = Catalog.open(storage)
         limits = {TOPIC: CompactionLimits(age_ms_min=0, segments_min=2, bytes_min=1)}
@@ -267,17 +261,15 @@ def count_compaction(*, partitions: int, packed: bool, runs: int = RUNS) -> tupl
 def measure_requests() -> list[Figure]:
     figures = []
     for packed in (True, False):
-        counts, size = count_requests(partitions=_RUN_PARTITIONS, packed=packed)
+        counts, size = count_requests(packed=packed)
         note = f"{_RUN_PARTITIONS} partitions, {RUNS} runs, {'packs' if packed else 'an object for each partition'}"
         figures += [
-            Figure(name=f"{kind} of a run", value=counts[kind] / RUNS, unit="per run", note=note)
-            for kind in ("puts", "lists", "gets")
+            Figure(name=f"{kind} of a run", value=counts[kind] / RUNS, unit="per run", note=note) for kind in _KINDS
         ]
         figures.append(Figure(name="bytes of a run", value=size / RUNS, unit="bytes", note=note))
-        counts, before, after = count_compaction(partitions=_RUN_PARTITIONS, packed=packed)
+        counts, before, after = count_compaction(packed=packed)
         note = f"{before} segments of {RUNS} runs became {after}, {'packs' if packed else 'no packs'}"
         figures += [
-            Figure(name=f"{kind} of a compaction", value=counts[kind], unit="per run", note=note)
-            for kind in ("puts", "lists", "gets")
+            Figure(name=f"{kind} of a compaction", value=counts[kind], unit="per run", note=note) for kind in _KINDS
         ]
     return figures

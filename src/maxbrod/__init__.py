@@ -20,12 +20,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from maxbrod.backup.functions import backup as backup
     from maxbrod.backup.report import BackupReport as BackupReport
-    from maxbrod.compact.functions import compact as compact
+    from maxbrod.backup.run import backup as backup
     from maxbrod.compact.report import CompactReport as CompactReport
-    from maxbrod.compare.functions import compare as compare
+    from maxbrod.compact.verb import compact as compact
     from maxbrod.compare.report import CompareReport as CompareReport
+    from maxbrod.compare.run import compare as compare
     from maxbrod.errors import MaxbrodError as MaxbrodError
     from maxbrod.query.run import query as query
     from maxbrod.query.run import views as views
@@ -59,9 +59,9 @@ _HOMES: Final = {
     "CompareReport": "maxbrod.compare.report",
     "MaxbrodError": "maxbrod.errors",
     "RestoreReport": "maxbrod.restore.report",
-    "backup": "maxbrod.backup.functions",
-    "compact": "maxbrod.compact.functions",
-    "compare": "maxbrod.compare.functions",
+    "backup": "maxbrod.backup.run",
+    "compact": "maxbrod.compact.verb",
+    "compare": "maxbrod.compare.run",
     "query": "maxbrod.query.run",
     "register": "maxbrod.table.registration",
     "restore": "maxbrod.restore.functions",

@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 from array import array
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.errors import CorruptDataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 OBJECT_BYTES_MAX: Final = 1 << 30
 """The largest object that is read whole: a document, a log entry, a checkpoint. Records are read in pieces."""

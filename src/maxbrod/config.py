@@ -7,13 +7,13 @@ A mistake in the file is a UsageError that names the file and the key, never the
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError, model_validator
@@ -24,33 +24,36 @@ from maxbrod.compact.options import CompactOptions
 from maxbrod.compare.options import CompareOptions
 from maxbrod.convert.options import ConvertOptions
 from maxbrod.drill.options import DrillOptions
-from maxbrod.errors import UsageError, naming
+from maxbrod.errors import RefusedError, UsageError, naming
 from maxbrod.groups.options import GroupsOptions
 from maxbrod.hold.options import HoldOptions
-from maxbrod.inspect.options import GcOptions, LsOptions, ShowOptions
+from maxbrod.inspect.options import GcOptions, LsOptions, ShowOptions, StatusOptions
 from maxbrod.java_properties import property_of, refused, translate
-from maxbrod.options import Options, Seconds, declared
+from maxbrod.mount.options import MountOptions
+from maxbrod.option_values import Seconds
+from maxbrod.options import Options, declared
+from maxbrod.private_files import is_private
 from maxbrod.prune.options import PruneOptions
 from maxbrod.query.options import QueryOptions
 from maxbrod.repair.options import RepairOptions
-from maxbrod.replicate.options import ReplicateOptions
-from maxbrod.replicate.seed.options import EgressTreeOptions, IngressTreeOptions
+from maxbrod.replicate.options import EgressTreeOptions, IngressTreeOptions, ReplicateOptions
 from maxbrod.restore.options import RestoreOptions
-from maxbrod.status.options import StatusOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from maxbrod.state.options import StateOptions
+from maxbrod.text import did_you_mean
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]
 S3StorageClass = Literal["STANDARD", "STANDARD_IA", "GLACIER_IR", "GLACIER"]
 S3Encryption = Literal["AES256", "aws:kms", "aws:kms:dsse", "sse-c"]
 
+CONFIG_FILE: Final = "maxbrod.yaml"
+CONFIG_VARIABLE: Final = "MAXBROD_CONFIG"
+ARCHIVE_VARIABLE: Final = "MAXBROD_ARCHIVE"
 _ENDPOINT: Final = re.compile(r"https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]")
 _CALL: Final = "call maxbrod.{}"
 _SHARED: Final = frozenset({"layout", "patience"})
 """What the Python functions take besides the options of their verb."""
-_VARIABLE: Final = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
+VARIABLE: Final = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
 
 
 class _Settings(BaseModel):
@@ -143,7 +146,8 @@ def from_java_properties(properties: Mapping[str, str]) -> KafkaConfig:
     try:
         return KafkaConfig.model_validate(translate(properties))
     except ValidationError as error:
-        places = sorted({".".join(map(str, each["loc"])) or "the whole" for each in error.errors(include_input=False)})
+        found = error.errors(include_input=False)
+        places = sorted({".".join(map(str, detail["loc"])) or "the whole" for detail in found})
         raise refused(property_of(places[0]), "is wrong") from None
 
 
@@ -190,11 +194,10 @@ class S3Config(_Settings):
 
 
 class GcsConfig(_Settings):
-    """Settings for `gs://`."""
+    """Settings for `gs://`. Defaults come from GOOGLE_APPLICATION_CREDENTIALS, or from the machine's account."""
 
-    credentials_file: Path | None = _key(
-        "A key file of a service account. By default GOOGLE_APPLICATION_CREDENTIALS, or the machine's account."
-    )
+    credentials_file: Path | None = _key("A key file of a service account, or of a user (gcloud's own).")
+    endpoint: str | None = _key("A server other than https://storage.googleapis.com that serves its XML API.")
 
 
 class AzureConfig(_Settings):
@@ -203,6 +206,7 @@ class AzureConfig(_Settings):
     account: str | None = _key("The storage account.")
     account_key: SecretStr | None = _key("The key of the account.")
     sas_token: SecretStr | None = _key("A shared access signature, instead of the key.")
+    endpoint: str | None = _key("The account's blob service, if not https://ACCOUNT.blob.core.windows.net.")
 
 
 class StorageConfig(_Settings):
@@ -211,9 +215,7 @@ class StorageConfig(_Settings):
     s3: S3Config = S3Config()
     gcs: GcsConfig = GcsConfig()
     azure: AzureConfig = AzureConfig()
-    shared: bool = _key(
-        "In a directory: give other users the access that the umask allows, not this user alone.", default=False
-    )
+    shared: bool = _key("In a directory: give other users the access that the umask allows.", default=False)
     ca_file: Path | None = _key("Authorities in PEM form to trust in addition to those of the system.")
     request_timeout_s: float = _key("Seconds for one request, from connecting to its last byte.", default=60.0, gt=0)
     deadline_s: float = _key(
@@ -239,6 +241,7 @@ class LogConfig(_Settings):
     """What is logged besides the output of a verb, and where. Every line has the id of its run."""
 
     verbose: bool = _key("Print each step to standard error.", default=False)
+    progress: bool = _key("Print the progress to standard error as JSON, a line each second.", default=False)
     file: Path | None = _key("Append each step, warning and error to this file. A rotated file is opened again.")
     format: Literal["text", "json"] = _key("How lines are written, on standard error too.", default="text")
 
@@ -251,9 +254,7 @@ class Config(_Settings):
 
     archive: str | None = Field(default=None, description="The archive: a folder, s3://bucket/prefix, gs://… or az://…")
     layout: str | None = Field(
-        default=None,
-        description="The archive's layout: kafka (maxbrod's own), kbak, kbs, binlog, avro or parquet. Detected "
-        "automatically by default.",
+        default=None, description="The archive's layout: kafka (maxbrod's own), kbak, kbs, binlog, avro or parquet."
     )
     patience: Annotated[Seconds, Field(description="How long to wait for an unavailable broker.")] = 120.0
     kafka: KafkaConfig | None = None
@@ -262,12 +263,14 @@ class Config(_Settings):
     log: LogConfig = LogConfig()
     backup: BackupOptions = BackupOptions()
     restore: RestoreOptions = RestoreOptions()
+    mount: MountOptions = MountOptions()
     groups: GroupsOptions = GroupsOptions()
     compare: CompareOptions = CompareOptions()
     drill: DrillOptions = DrillOptions()
     status: StatusOptions = StatusOptions()
     ls: LsOptions = LsOptions()
     show: ShowOptions = ShowOptions()
+    state: StateOptions = StateOptions()
     check: CheckOptions = CheckOptions()
     query: QueryOptions = QueryOptions()
     convert: ConvertOptions = ConvertOptions()
@@ -289,6 +292,43 @@ class Config(_Settings):
             return values
         rest = {name: value for name, value in section.items() if name != "patience"}
         return {"patience": section["patience"], **values, "backup": rest}
+
+    @property
+    def archive_url(self) -> str:
+        """The archive. UsageError: none is named."""
+        if self.archive is None:
+            raise UsageError("no archive is named", hint="give --archive URL, or 'archive: URL' in the configuration")
+        return self.archive
+
+    @property
+    def cluster(self) -> KafkaConfig:
+        """The connection to the cluster. UsageError: none is named."""
+        if self.kafka is None:
+            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+        return self.kafka
+
+
+def find_config(given: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[str, Path] | None:
+    """Return who names the configuration file, and the file: the flag, a variable, this folder, the user's folder.
+
+    A variable that is empty means that there is none. RefusedError: others can write to the file that was found.
+    """
+    if given is not None:
+        return "--config", given
+    if (named := environ.get(CONFIG_VARIABLE)) is not None:
+        return (CONFIG_VARIABLE, Path(named)) if named else None
+    own = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "maxbrod" / CONFIG_FILE
+    for name, file in ("this folder", Path(CONFIG_FILE)), ("the user's folder", own):
+        if file.is_file():
+            # Nobody has named it: in a shared folder, another user may have put it there.
+            if not is_private(file):
+                raise RefusedError(
+                    "others can write to this configuration file, or own it, and it was not named but found",
+                    object_name=str(file),
+                    hint=f"name it with --config {file}, if it is meant; or set {CONFIG_VARIABLE} to nothing",
+                )
+            return name, file
+    return None
 
 
 def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
@@ -315,7 +355,7 @@ def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
 def _expand(node: Any, environ: Mapping[str, str]) -> Any:  # noqa: ANN401 - any YAML
     """Substitute variables after parsing, so that no value can change the structure of the document."""
     if isinstance(node, str):
-        return _VARIABLE.sub(lambda match: _value(match, environ), node)
+        return VARIABLE.sub(lambda match: _value(match, environ), node)
     if isinstance(node, dict):
         # YAML takes the key `yes`, which restore has, for the truth value.
         return {"yes" if key is True else key: _expand(value, environ) for key, value in node.items()}
@@ -344,7 +384,7 @@ def _where(error: Exception) -> str:
 def complaints(error: ValidationError, model: Any = None) -> str:  # noqa: ANN401 - a model or a dataclass
     """Each mistake with its key; for an unknown key the nearest known one. No value is repeated: it may be a secret."""
     found = error.errors(include_input=False, include_url=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'the file'}: {_complaint(each, model)}" for each in found)
+    return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the file'}: {_complaint(one, model)}" for one in found)
 
 
 _NO_SECTION: Final = frozenset({"model_type", "model_attributes_type", "dataclass_type", "dataclass_exact_type"})
@@ -362,9 +402,8 @@ def _complaint(complaint: Any, model: Any) -> str:  # noqa: ANN401 - pydantic's 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """What to append to the message about an unknown name."""
     names = sorted(known)
-    word = name.replace("-", "_")
-    near = [each for each in names if each in (word, f"{word}s")] or difflib.get_close_matches(word, names, 1, 0.6)
-    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}" if names else ""
+    question = did_you_mean(name.replace("-", "_"), names)
+    return f"; {question}" if question else f"; known are {', '.join(names)}" if names else ""
 
 
 def known_keys(model: Any, place: Iterable[Any]) -> list[str]:  # noqa: ANN401 - a model or a dataclass
@@ -381,8 +420,8 @@ def _section_types(model: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return {}
     return {
-        name: next((part for part in (each.annotation, *get_args(each.annotation)) if _is_section(part)), None)
-        for name, each in model.model_fields.items()
+        name: next((part for part in (field.annotation, *get_args(field.annotation)) if _is_section(part)), None)
+        for name, field in model.model_fields.items()
     }
 
 
@@ -430,15 +469,15 @@ def config_with(
     """The configuration of a Python call: arguments over the file. `given` are options of the verb, and shared ones."""
     base = config if isinstance(config, Config) else Config() if config is None else load_config(Path(config))
     before = getattr(base, section)
-    obeyed = {each.name for each in declared(type(before)) if each.option.python}
+    obeyed = {known.name for known in declared(type(before)) if known.option.python}
     unknown = next((name for name in given if name not in obeyed | _SHARED), None)
     if unknown is not None:
         message = f"{section} has no option {unknown}{suggestion(unknown, obeyed | _SHARED)}"
         raise UsageError(message, operation=_CALL.format(section))
-    for each in declared(type(before)):
+    for known in declared(type(before)):
         # Else a program would do what its file says not to, such as restore where the file says dry_run.
-        if not each.option.python and each.name != "yes" and getattr(before, each.name) != each.default:
-            message = f"{section}.{each.name} of the configuration is for the command line only"
+        if not known.option.python and known.name != "yes" and getattr(before, known.name) != known.default:
+            message = f"{section}.{known.name} of the configuration is for the command line only"
             raise UsageError(message, operation=_CALL.format(section), hint=f"use 'maxbrod {section}', or remove it")
     changed = {
         "archive": str(archive) if archive is not None else base.archive,

@@ -23,6 +23,7 @@
     ├── OutputError                 1  standard output cannot be written
     ├── EnvironmentMissingError     1  this machine lacks something (Java, a jar, a port)
     └── UnavailableError            1  a broker, a store or a process did not answer; trying again may help
+        └── StoppedError            3  a signal, or the program that called it, has stopped it
 
 An error names the operation, the object and the offsets it is about, and gives a hint on what to do next.
 `maxbrod.cli` prints exactly these fields. None of them may contain a secret.
@@ -31,11 +32,9 @@ An error names the operation, the object and the offsets it is about, and gives 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
@@ -258,3 +257,9 @@ class UnavailableError(MaxbrodError):
     """A broker, a store or a process did not answer in time."""
 
     retryable = True
+
+
+class StoppedError(UnavailableError):
+    """Stopped on request before it was complete. What was committed by then stays; the same command does the rest."""
+
+    exit_code = EXIT_INCOMPLETE

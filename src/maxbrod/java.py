@@ -9,17 +9,14 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from maxbrod.cache import cache_path
 from maxbrod.errors import EnvironmentMissingError
-from maxbrod.private_files import make_private, refuse_foreign
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from maxbrod.private_files import cache_path, make_private, refuse_foreign
 
 JAVA_MAJOR_MIN: Final = 17
 

@@ -7,13 +7,11 @@ shows a value.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 from maxbrod.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 _OPERATION: Final = "read client properties"
 _KNOWN: Final = frozenset(
@@ -42,7 +40,7 @@ _MODULES: Final = {
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule": ("OAUTHBEARER",),
     "software.amazon.msk.auth.iam.IAMLoginModule": ("AWS_MSK_IAM",),
 }
-_OF_TOKENS: Final = frozenset(each for each in _KNOWN if "callback" in each or "oauthbearer" in each)
+_OF_TOKENS: Final = frozenset(name for name in _KNOWN if "callback" in name or "oauthbearer" in name)
 _PASSWORDS: Final = re.compile(r"username|password")
 _ALLOWED: Final = {
     "OAUTHBEARER": re.compile(r"clientId|clientSecret|scope|extension_\w+"),
@@ -73,7 +71,7 @@ def load_properties(path: Path) -> dict[str, str]:
 
 def parse_properties(text: str) -> dict[str, str]:
     found = (_LINE.fullmatch(line) for line in _logical_lines(text))
-    return {_unescape(each["name"]): _unescape(each["value"]) for each in found if each is not None}
+    return {_unescape(match["name"]): _unescape(match["value"]) for match in found if match is not None}
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -152,7 +150,7 @@ def _sasl(properties: Mapping[str, str]) -> dict[str, Any] | None:
     for name in sorted(_OF_TOKENS & set(properties)):
         if mechanism not in _ALLOWED:
             raise refused(name, f"has no effect with {mechanism}")
-    if mechanism not in {each for fitting in _MODULES.values() for each in fitting}:
+    if mechanism not in {module for fitting in _MODULES.values() for module in fitting}:
         raise refused("sasl.mechanism", "is not one that is supported")
     found = _JAAS.fullmatch(properties.get("sasl.jaas.config", ""))
     if found is None:
@@ -182,7 +180,7 @@ def _bearer(properties: Mapping[str, str], options: Mapping[str, str]) -> dict[s
         "client_id": options.get("clientId", properties.get(f"{credentials}id")),
         "client_secret": options.get("clientSecret", properties.get(f"{credentials}secret")),
         "scope": options.get("scope", properties.get("sasl.oauthbearer.scope")),
-        "extensions": {name.removeprefix(start): each for name, each in options.items() if name.startswith(start)},
+        "extensions": {name.removeprefix(start): value for name, value in options.items() if name.startswith(start)},
     }
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from enum import StrEnum
+from typing import Final
 
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_FAILED, gravest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _VERDICTS: Final = {EXIT_DONE: "complete", EXIT_FAILED: "failed", EXIT_CORRUPT: "corrupt data found"}
 
@@ -21,7 +20,7 @@ KINDS: Final = {
     "empty": "the target's layout has no place for an empty topic or partition",
     "failed": "a partition could not be read or written to its end",
     "generation": "a generation of a compacted topic began, became active, was dropped, or could not be read further",
-    "hidden": "topics that were asked for, or may have been, are hidden from this user, or fewer are there than "
+    "hidden": "topics that were asked for, or may have been, are hidden from this user, or there are fewer than "
     "--min-topics",
     "incarnation": "the archive has several topics of one name, and the target's layout has a place for one",
     "ledger": "a document of the ledger is damaged: what its commit put out of use may be in the catalog again",
@@ -64,6 +63,24 @@ class Notice:
         where += "" if self.partition is None else f"-{self.partition}"
         offsets = "" if self.first_offset is None else f" offsets {self.first_offset} to {self.end_offset}"
         return f"{where}{offsets}: {self.message}" if where else self.message
+
+
+class PromiseState(StrEnum):
+    OK = "OK"
+    WARN = "WARN"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """One line: what was promised, whether it holds, and why."""
+
+    name: str
+    state: PromiseState
+    text: str
+    hint: str | None = None
+    exit_code: int = EXIT_DONE
+    """That of the whole command, if nothing is graver."""
 
 
 def worst_exit_code(notices: Iterable[Notice]) -> int:

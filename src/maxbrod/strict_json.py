@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 _INT64: Final = range(-(2**63), 2**63)
-_AS_ZERO: Final = bytes(ord("0") if chr(each).isdigit() and each < 128 else ord(" ") for each in range(256))
+_AS_ZERO: Final = bytes(ord("0") if chr(code).isdigit() and code < 128 else ord(" ") for code in range(256))
 """Every digit as a zero, and any other byte as a space."""
 _LONG: Final = b"0" * 19
 _SHOWN: Final = 40

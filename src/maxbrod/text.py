@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -13,6 +15,14 @@ def counted(count: int, noun: str, one: str = "", many: str = "") -> str:
     """A number with its noun, and with the verb that follows: `1 hold is`, `2 holds are`."""
     verb = one if count == 1 else many
     return f"{count:,} {noun}{'' if count == 1 else 's'}{f' {verb}' if verb else ''}"
+
+
+def did_you_mean(word: str, known: Iterable[str], *, most: int = 1) -> str | None:
+    """The question after a mistyped name: `did you mean orders?`. None: no known name is near."""
+    names = sorted(known)
+    alike = [name for name in names if name.casefold().rstrip("s") == word.casefold().rstrip("s")]
+    near = alike[:most] or difflib.get_close_matches(word, names, most, 0.6)
+    return f"did you mean {' or '.join(near)}?" if near else None
 
 
 def human_count(count: int) -> str:

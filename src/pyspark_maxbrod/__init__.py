@@ -7,12 +7,10 @@ nothing that could fail or take time: the source itself is imported when an arch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import MutableMapping
+from typing import Any
 
 from pyspark.sql.datasource import DataSource
-
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
 
 __all__ = ["DefaultSource"]
 

@@ -210,12 +210,13 @@ MAY_ASK: Final = {
     "catalog/log.py": "for the earlier one of it and of the store's newest stamp",
     "catalog/catalog.py": "how often to look for unused files, and whether a commit is late",
     "catalog/commits.py": "for the times of new files; it deletes only those of its own refused commit",
-    "drill/state.py": "for the time of its own record",
-    "layouts/kbak/layout.py": "for the times of its own manifest",
+    "drill/run.py": "for the time of its own record",
+    "layouts/kbak/survey.py": "for the times of its own manifest",
     "replicate/archive_lease.py": "for the time of its own note",
     "replicate/members.py": "for the time of its own note",
     "restore/staging.py": "for the times of its own rows",
-    "table/archive_sink/writer.py": "for the times of its own rows",
+    "table/sink/archive.py": "for the times of its own rows",
+    "setup/doctor.py": "compares the storage's clock with ours, and deletes only what it has just written",
 }
 """Modules that delete, or decide about it, and read this machine's clock; each for another reason than an age."""
 

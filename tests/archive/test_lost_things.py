@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from archive.test_carried import cluster, group, offset, topic
 from maxbrod.archive.foreign_target import _with_lost, facts_of
 from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup.archive_state import read_archive_state
-from maxbrod.backup.notices import clock_behind
+from maxbrod.backup.report import clock_behind
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run
-from maxbrod.convert.targets import NativeTarget
+from maxbrod.convert.sides import NativeTarget
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Survey, WriteOptions
 from maxbrod.model import TopicPartition
 from maxbrod.query.views import make_tables
-from maxbrod.table.archive_sink.plan import AppendRun
-from maxbrod.table.archive_sink.writer import _put_snapshot, look
+from maxbrod.table.sink.archive import _put_snapshot, look
 from support.archives import Place, commit_run
 from support.catalog_rows import segment
+from support.cluster_states import cluster, group, offset, topic
 from support.full_archive import part
 
 if TYPE_CHECKING:
@@ -101,9 +99,9 @@ def test_a_data_frame_that_is_written_keeps_what_is_carried_on(local_place: Plac
     assert isinstance(archive.catalog, Catalog)
     known = look(archive.storage, archive.catalog)
     assert known.carried == json.loads(json.dumps(carried))
-    run, written = AppendRun(run_id="run-3", written_at=1), segment(0, 5, topic="new", topic_id="N")
-    options: Any = SimpleNamespace(partitions=None)
-    row = _put_snapshot(archive.storage, known, run, [written], options)
+    run = Run(run_id="run-3", started_at=1, finished_at=1, snapshot=None, written_at=1)
+    written = segment(0, 5, topic="new", topic_id="N")
+    row = _put_snapshot(archive.storage, known, run, [written])
     archive.catalog.commit([written, row])
     moment = find_moment(archive.storage, archive.catalog.runs(), None)
     assert (moment.run and moment.run.run_id, moment.lost) == ("run-3", {"A": "run-0"})

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from convert.engine import convert
 from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.errors import CorruptDataError
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
 from maxbrod.layouts.registry import FOREIGN, NATIVE
 from maxbrod.model import PartitionId
-from maxbrod.query.scope import QueryScope, select
+from maxbrod.query.options import ScopeOptions
+from maxbrod.query.scope import select
 from maxbrod.table.read.options import parse_options
 from maxbrod.table.read.splits import find_slices, open_table
 from support.archives import put_snapshot
+from support.conversions import convert
 from support.native_logs import NAME, data_batch
 from support.table_archives import query, write
 
@@ -52,7 +53,7 @@ def test_a_name_means_the_same_topic_to_the_reader_and_to_the_verbs_also_in_olde
     write(place, [data_batch(0, 5)], run_id="run-LAST", topic="other", topic_id=LAST, written_at=3_000)
     _put_older(place, "run-LAST", topics, ends, ())
     verb = open_archive(str(place))
-    assert NEW in select(verb, QueryScope(topics=(NAME.topic,)), layout=None).newest
+    assert NEW in select(verb, ScopeOptions(topics=(NAME.topic,)), layout=None).newest
     options = parse_options({"path": str(place), "topics": NAME.topic})
     assert {each.source.topic_id for each in find_slices(open_table(options), options)} == {NEW}
 

@@ -9,7 +9,7 @@ import pytest
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest
 from maxbrod.config import StorageConfig
-from maxbrod.drill.state import forget, own_drill, remember
+from maxbrod.drill.run import forget, own_drill, remember
 from maxbrod.layouts.binlog.format import MAGIC
 from maxbrod.storage.composed import OWN_FOLDER
 

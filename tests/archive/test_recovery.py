@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.archive.recovery import Reach, behind, move_on, oldest
+from maxbrod.archive.snapshots import Reach, behind, move_on, oldest
 from maxbrod.model import PartitionId
 
 BEFORE, NOW = 1000, 2000

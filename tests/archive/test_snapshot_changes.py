@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 
-from archive.test_snapshot_document import SNAPSHOT, _snapshots
-from maxbrod.archive.snapshot_changes import apply_changes, find_changes
-from maxbrod.archive.snapshot_document import Snapshot, decode, document_of, encode
+from maxbrod.archive.snapshot_document import Snapshot, apply_changes, decode, document_of, encode, find_changes
 from maxbrod.errors import CorruptDataError
 from support.full_archive import part
+from support.snapshots import SNAPSHOT, snapshots
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:
@@ -21,7 +20,7 @@ def document(snapshot: Snapshot) -> dict[str, Any]:
     return plain
 
 
-@given(_snapshots, _snapshots)
+@given(snapshots, snapshots)
 def test_changes_make_any_snapshot_of_any_other(one: Snapshot, other: Snapshot) -> None:
     changes = json.loads(json.dumps(find_changes(document(one), document(other))))
     changed = apply_changes(document(one), changes)
@@ -29,7 +28,7 @@ def test_changes_make_any_snapshot_of_any_other(one: Snapshot, other: Snapshot) 
     assert find_changes(document(one), document(one)) == []
 
 
-@given(_snapshots, _snapshots)
+@given(snapshots, snapshots)
 def test_a_snapshot_is_read_as_the_run_that_shares_it_had_it(one: Snapshot, other: Snapshot) -> None:
     assume(document(one) != document(other))  # without changes it is its own, and has the runs before it
     shared = replace(one, runs=({"run_id": "before"},))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from backup.engine import back_up, config_of
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.backup import archive_state
@@ -17,6 +16,7 @@ from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from support.archives import Place, commit_run
+from support.backups import back_up, config_of
 from support.catalog_rows import TOPIC_ID, segment
 from support.full_archive import EMPTY_ID, NAMES, cluster, fill, part
 

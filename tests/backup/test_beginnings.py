@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of
-from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup import observation
 from maxbrod.backup import run as engine
-from maxbrod.backup.plan.items import Failure, FailureKind, Outcome, RangeItem
+from maxbrod.backup.plan.ranges import Failure, FailureKind, Outcome, RangeItem
 from maxbrod.cli.main import run
-from maxbrod.config import SparkConfig, StorageConfig
-from maxbrod.convert.run import Convert, ConvertRequest
+from maxbrod.config import Config, SparkConfig
+from maxbrod.convert.options import ConvertOptions
+from maxbrod.convert.verb import Conversion
 from maxbrod.errors import EnvironmentMissingError, UnavailableError
-from maxbrod.kafka.fetch.log_bounds import LogBoundsReader
-from maxbrod.kafka.fetch.offsets import list_offsets
+from maxbrod.kafka.fetch.offsets import LogBoundsReader, list_offsets
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.work.executor import Workers
+from maxbrod.work.work import Work
 from support.archive_oracle import read_archive
+from support.backups import back_up, config_of
 from support.ledger import Ledger
 from support.sparkless import without_spark
 
@@ -135,14 +135,8 @@ def test_executors_that_fail_their_test_leave_no_archive_behind(
         engine.Backup(config.model_copy(update={"spark": remote})) as backup,
     ):
         backup.run()
-    request = ConvertRequest(
-        source_url=str(tmp_path / "source"),
-        target_url=str(tmp_path / "converted"),
-        source=StorageConfig(),
-        target=StorageConfig(),
-        to=TargetRequest(layout="kafka"),
-    )
-    with pytest.raises(EnvironmentMissingError):
-        Convert(request, remote)
+    options = ConvertOptions(source=str(tmp_path / "source"), target=str(tmp_path / "converted"), to="kafka")
+    with pytest.raises(EnvironmentMissingError), Work(Config(spark=remote)) as work:
+        Conversion(work, options)
     for folder in ("archive", "converted"):
         assert [each for each in (tmp_path / folder).rglob("*") if each.is_file()] == []

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import back_up, back_up_while, config_of, kinds, settles
 from maxbrod.archive.archive import open_archive
+from maxbrod.archive.renames import Rename
 from maxbrod.check.run import check_archive
-from maxbrod.compare.plan.pairs import CompareRequest
+from maxbrod.compare.plan import CompareRequest
 from maxbrod.compare.run import Comparison
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.inspect.garbage import collect_garbage
@@ -20,18 +20,20 @@ from maxbrod.inspect.listing import list_topics
 from maxbrod.inspect.topic import show_topic
 from maxbrod.model import topic_id_text
 from maxbrod.replicate.link import State
-from maxbrod.restore.plan.request import Rename, RestoreRequest
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.sandbox.surgery import delete_records, lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, topic_id, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered
 from maxbrod.table.read.counts import count_records
 from maxbrod.table.read.options import parse_options
-from replicate.engine import link_config, only, take_in
-from restore.engine import read_all
-from restore.faults import restore
+from maxbrod.work.work import Work
 from support.archive_oracle import read_archive
+from support.backups import back_up, back_up_while, config_of, kinds, settles
 from support.clusters import start_cluster
 from support.ledger import Ledger
+from support.replications import link_config, only, take_in
+from support.restore_faults import restore
+from support.restores import read_all
 from support.sparkless import without_spark as comparing_without_spark
 
 if TYPE_CHECKING:
@@ -193,11 +195,11 @@ def assert_as_each_run_left_it(cluster: Cluster, topic: str, config: Config, run
         values = [value for _, value in read_all(cluster, f"{topic}-{number}")]
         expected = [*numbered(40), *(numbered(7, first=500) if lost else numbered(20, first=1000))][:count]
         assert values == [each.value for each in expected]
-        with comparing_without_spark(), Comparison(config, CompareRequest(selection=request)) as comparison:
+        with comparing_without_spark(), Comparison(Work(config), CompareRequest(selection=request)) as comparison:
             assert comparison.run().equal
         # By the restore's own report: nobody has to say again which run that was.
         restored = CompareRequest(selection=replace(request, as_of=None))
-        with comparing_without_spark(), Comparison(config, restored) as comparison:
+        with comparing_without_spark(), Comparison(Work(config), restored) as comparison:
             assert comparison.run().equal
 
 

@@ -14,9 +14,8 @@ import pytest
 import maxbrod
 from maxbrod.cli.main import run
 from maxbrod.errors import UsageError
-from maxbrod.sandbox.events import orders
-from maxbrod.sandbox.records import produce_records
-from maxbrod.sandbox.spec import free_ports
+from maxbrod.sandbox.events import orders, produce_records
+from maxbrod.sandbox.process import free_ports
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, open_transaction, produce
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from maxbrod.archive.archive import open_archive
-from maxbrod.backup import follow as following
 from maxbrod.backup.follow import Interval, follow
-from maxbrod.backup.plan.roll_limits import RollLimits, RollSchedule
+from maxbrod.backup.plan.ranges import RollLimits, RollSchedule
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import RefusedError, StorageFullError, UnavailableError
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.work.intervals import Intervals
+from support.clocks import set_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,6 +160,9 @@ class Looked:
     def hurry(self) -> None:
         pass
 
+    def wait_for_news(self, _: float) -> bool:
+        raise AssertionError("an interval waits for its tick")
+
     def run(self, *, waiting: RollSchedule | None, **_: bool) -> None:
         self.everything.append(waiting is None)
         self._during()
@@ -176,8 +180,8 @@ def test_a_stop_reads_what_came_after_the_last_look(*, by_caller: bool, runs: li
 
 def test_a_run_that_takes_too_long_piles_no_intervals_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    ticks = following._Ticks(10.0)
+    set_time(monkeypatch, "maxbrod.work.intervals", monotonic=lambda: now)
+    ticks = Intervals(10.0, threading.Event())
     now = 1003.0
     assert ticks.next_in_s(0) == 7.0
     now = 1045.0  # it ran over the ticks at 1020, 1030 and 1040
@@ -187,6 +191,6 @@ def test_a_run_that_takes_too_long_piles_no_intervals_up(monkeypatch: pytest.Mon
 
 
 def test_failures_in_a_row_are_tried_again_later_and_later_but_not_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.monotonic", lambda: 0.0)
-    pauses = [following._Ticks(60.0).next_in_s(failures) for failures in (0, 1, 2, 3, 50)]
+    set_time(monkeypatch, "maxbrod.work.intervals", monotonic=lambda: 0.0)
+    pauses = [Intervals(60.0, threading.Event()).next_in_s(failures) for failures in (0, 1, 2, 3, 50)]
     assert pauses == [60.0, 60.0, 120.0, 240.0, 300.0]

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog import catalog as catalog_module
@@ -22,13 +21,14 @@ from maxbrod.inspect.topic import show_topic
 from maxbrod.model import topic_id_text
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, offsets, recreate_topic, set_topic_config, topic_id
-from maxbrod.sandbox.traffic import Message, produce
 from maxbrod.table.source import ArchiveSource
-from repair.histories import repaired
 from support.archive_oracle import Holding, read_archive
+from support.backups import back_up, config_of
 from support.failing_stores import Store, full, gone
+from support.histories import repaired
 from support.streams import Stream
 from support.table_archives import query
+from support.topics import COMPACTED, write_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,25 +36,18 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
 
-COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
 OFTEN: dict[str, Any] = {"generation_every": "1ms"}
 BOUNDED: dict[str, Any] = {**OFTEN, "follow": True, "every": "60s", "generation_bytes": 300}
 POINTS_MAX = 100
 
 
-def write(cluster: Cluster, topic: str, count: int, *, turn: int, partition: int = 0, keys: int = 20) -> None:
-    messages = [Message(key=b"k%d" % (each % keys), value=b"%d-%d" % (turn, each) * 20) for each in range(count)]
-    for first in range(0, count, 25):
-        produce(cluster, topic, messages[first : first + 25], partition=partition)
-
-
 def filled(cluster: Cluster, topic: str, archive: Path) -> None:
     """Archived, and compacted afterwards: the archive has records that the log has no more."""
     create_topic(cluster, topic, partitions=2, config=COMPACTED)
-    write(cluster, topic, 200, turn=1)
-    write(cluster, topic, 50, turn=1, partition=1)
+    write_keys(cluster, topic, 200, turn=1)
+    write_keys(cluster, topic, 50, turn=1, partition=1)
     back_up(config_of(cluster, archive, topic))
-    write(cluster, topic, 100, turn=2)
+    write_keys(cluster, topic, 100, turn=2)
     compact(cluster, topic)
     back_up(config_of(cluster, archive, topic))
 
@@ -140,7 +133,7 @@ def test_a_generation_is_read_over_many_runs_while_the_backup_goes_on_and_nobody
     before = read_archive(str(archive)).records
     read: list[int] = []
     for turn in range(POINTS_MAX):
-        write(cluster, topic, 1, turn=10 + turn)
+        write_keys(cluster, topic, 1, turn=10 + turn)
         report = back_up(config_of(cluster, archive, topic, **BOUNDED))
         assert report.exit_code == 0, report.notices
         held = read_archive(str(archive))

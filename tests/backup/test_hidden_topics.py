@@ -10,13 +10,11 @@ from uuid import uuid4
 
 import pytest
 
-from backup.engine import config_of, kinds
-from maxbrod.backup.follow import Interval, follow
+from maxbrod.backup.follow import Interval, follow, open_backup
 from maxbrod.backup.metrics import BackupMetrics, problem_of
 from maxbrod.backup.observation import ChosenTopics, choose_topics
 from maxbrod.backup.options import BackupOptions
 from maxbrod.backup.run import Backup
-from maxbrod.backup.variants import open_backup
 from maxbrod.config import Config, from_java_properties
 from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS, ClusterState, MissingState
 from maxbrod.replicate.egress import backup_config
@@ -24,8 +22,9 @@ from maxbrod.replicate.seed.egress import backup_config as tree_config
 from maxbrod.sandbox.spec import SASL_PLAINTEXT
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command
-from restore.test_rights import allow, rule
+from support.access_rules import allow, rule
+from support.backups import config_of, kinds
+from support.restores import Command
 from support.sparkless import stay_without_spark, without_spark
 
 if TYPE_CHECKING:

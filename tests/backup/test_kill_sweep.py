@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.drivers import driver, s3_section
 from maxbrod.archive.archive import open_archive
 from maxbrod.inspect.listing import list_topics
 from maxbrod.sandbox.topics import create_topic
 from support.archive_oracle import Holding, read_archive
+from support.backup_processes import driver
 from support.ledger import Ledger
-from support.storages import s3_options
+from support.storages import s3_options, s3_section
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.admin import NewPartitions
 
-from backup.engine import back_up, back_up_while, config_of, kinds
 from maxbrod.model import topic_id_text
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.surgery import ROLL_KEY, compact, delete_records, expire
 from maxbrod.sandbox.topics import create_topic, recreate_topic, topic_id
 from maxbrod.sandbox.traffic import numbered
 from support.archive_oracle import Holding, Key, read_archive
+from support.backups import back_up, back_up_while, config_of, kinds
 from support.ledger import Ledger
 
 if TYPE_CHECKING:

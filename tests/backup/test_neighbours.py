@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of
-from maxbrod.kafka.fetch import ranges, small_ranges
+from maxbrod.kafka.fetch import ranges
 from maxbrod.kafka.fetch.request import FetchAnswer, read_answer
 from maxbrod.sandbox.topics import create_topic, topic_id
 from support.archive_oracle import read_archive
+from support.backups import back_up, config_of
 from support.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def test_a_topic_that_cannot_be_read_never_keeps_its_neighbours_out_of_the_archi
         }
         return replace(answer, partitions=partitions)
 
-    for module in (ranges, small_ranges):
-        monkeypatch.setattr(module, "read_answer", deny)
+    monkeypatch.setattr(ranges, "read_answer", deny)
     report = back_up(config_of(cluster, tmp_path / "archive", f"{topic}*"))
     assert (report.exit_code, report.records) == (3, 40)
     (notice,) = (each for each in report.notices if each.exit_code)

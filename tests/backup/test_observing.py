@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -28,5 +29,20 @@ def test_a_pattern_that_no_topic_matches_yet_is_told_and_a_name_is_demanded() ->
         ("missing", "payments"),
     ]
     assert "pay-*" in found.notices[1].message
-    with pytest.raises(UsageError, match="no such topic"):
+    with pytest.raises(UsageError, match="no such topic") as caught:
         choose_topics(cluster("orders"), BackupOptions(topics=("ordres",)), patience_s=1, demand=True)
+    assert caught.value.hint == "did you mean orders?"
+
+
+def test_a_topic_that_does_not_exist_yet_is_a_warning_with_the_topic_that_may_be_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    observation = sys.modules[choose_topics.__module__]
+    monkeypatch.setattr(observation, "see_topics", lambda *_, **__: SimpleNamespace(denied=()))
+    request = BackupOptions(topics=("ordres", "ordesr-*", "invoices"))
+    found = choose_topics(cluster("orders"), request, patience_s=1, demand=False)
+    assert [(notice.topic, notice.message, notice.exit_code) for notice in found.notices] == [
+        ("invoices", "there is no such topic yet", 0),
+        ("ordres", "there is no such topic yet; did you mean orders?", 0),
+        (None, "no topic matches ordesr-* yet; did you mean orders?", 0),
+    ]

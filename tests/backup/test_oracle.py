@@ -6,21 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, back_up_on, config_of, settles
 from maxbrod.sandbox.topics import create_topic
 from support.archive_oracle import read_archive
 from support.archives import damage
+from support.backups import back_up, back_up_on, config_of, settles
 from support.ledger import Ledger
+from support.topics import log_on_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-
-
-def log_on_disk(cluster: Cluster, topic: str, partition: int = 0) -> bytes:
-    folder = cluster.log_dir(cluster.broker_ids[0]) / f"{topic}-{partition}"
-    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
 
 
 def filled(cluster: Cluster, topic: str, *, partitions: int = 2, count: int = 300) -> Ledger:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up_while, config_of
 from maxbrod.archive.archive import open_native
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.backup import commits
-from maxbrod.backup.part import Part
+from maxbrod.backup.commits import Part
 from maxbrod.backup.run import Backup
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.tiling import find_tiling_faults
@@ -22,7 +21,8 @@ from maxbrod.kafka.state.cluster_state import decode_state
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import put
+from support.backups import back_up_while, config_of
+from support.restores import put
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

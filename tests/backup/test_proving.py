@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backup.plan.examples import PARTITION, TOPIC, TOPIC_ID, item, outcome, part
 from maxbrod.backup.observation import Observed
-from maxbrod.backup.plan.items import Failure, FailureKind, Task
+from maxbrod.backup.plan.ranges import Failure, FailureKind, PartitionBackup, PartitionState, Task, plan_partition
 from maxbrod.backup.plan.starts import Earliest
-from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition
 from maxbrod.backup.proof import prove, still_to_read
 from maxbrod.backup.run_state import BackupRun
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.rows import Gap
 from maxbrod.model import GapReason, PartitionId
+from support.backup_plans import PARTITION, TOPIC, TOPIC_ID, item, outcome, part
 
 OTHER = PartitionId(topic_id=TOPIC_ID, partition=0)
 HELD = ArchivedRange(topic=TOPIC, first_offset=0, end_offset=10, last_leader_epoch=1)

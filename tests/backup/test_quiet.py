@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import config_of
-from maxbrod.backup import observation
-from maxbrod.backup import run as engine
+from maxbrod.backup import base, observation
 from maxbrod.backup.observation import Observed
-from maxbrod.backup.plan import states
-from maxbrod.backup.plan.states import PartitionBackup, PartitionState
+from maxbrod.backup.plan import ranges
+from maxbrod.backup.plan.ranges import PartitionBackup, PartitionState
 from maxbrod.backup.run import Backup
 from maxbrod.backup.run_state import BackupRun, quiet_run
 from maxbrod.errors import UnavailableError
@@ -20,6 +18,7 @@ from maxbrod.model import PartitionId
 from maxbrod.notices import Notice
 from maxbrod.sandbox.topics import create_topic, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce
+from support.backups import config_of
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(module, name, count)
 
     counted(observation, "PartitionState")
-    counted(states, "PartitionBackup")
+    counted(ranges, "PartitionBackup")
     counted(observation, "TopicPartition")
     counted(observation, "PartitionId")
     return found
@@ -122,7 +121,7 @@ def test_an_error_makes_the_next_interval_look_at_everything(
 ) -> None:
     settle(backup)
     with monkeypatch.context() as broken:
-        broken.setattr(engine, "capture", lambda *_, **__: 1 / 0)
+        broken.setattr(base, "capture", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             backup.run()
     built.clear()

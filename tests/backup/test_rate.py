@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import back_up, config_of
-from convert.engine import back_up_as
 from maxbrod.backup import task as task_module
 from maxbrod.cli.main import run
 from maxbrod.kafka.wire.deadline import Pace
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.transfer import task as transfer_module
 from support.archive_oracle import read_archive
+from support.backups import back_up, config_of
+from support.conversions import back_up_as
 from support.ledger import Ledger
 
 if TYPE_CHECKING:

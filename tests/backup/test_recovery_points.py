@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of, kinds, settles
-from backup.test_runs import wait_for_marker
 from maxbrod.archive.archive import open_archive
+from maxbrod.backup.cli import print_summary
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.metrics import BackupMetrics
 from maxbrod.backup.run import Backup
-from maxbrod.backup.summary import print_summary
 from maxbrod.check.run import check_archive
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, UnavailableError
 from maxbrod.inspect.listing import list_topics
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce
+from support.backups import back_up, config_of, kinds, settles
 from support.sparkless import run_here, without_spark
+from support.topics import wait_for_marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

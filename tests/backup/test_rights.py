@@ -1,4 +1,4 @@
-"""The rights that docs/operations.md asks for are enough for everything, and no secret comes out anywhere."""
+"""The rights that docs/backup.md asks for are enough for everything, and no secret comes out anywhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PASSWORDS = {"admin": "admin-s3cret", "backup": "backup-s3cret"}
 
-# As the table of docs/operations.md has it.
+# As the table of docs/backup.md has it.
 RIGHTS = (
     (ResourceType.TOPIC, "*", ACLOperation.READ),
     (ResourceType.TOPIC, "*", ACLOperation.DESCRIBE_CONFIGS),

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaProducer
 
-from backup.drivers import driver, s3_section
-from backup.engine import back_up, back_up_on, back_up_while, config_of
-from backup.test_oracle import log_on_disk
 from maxbrod.backup import run as engine
-from maxbrod.backup.plan.items import Task
-from maxbrod.backup.plan.tasks import plan_tasks
+from maxbrod.backup.plan.ranges import Task, plan_tasks
 from maxbrod.model import topic_id_text
-from maxbrod.sandbox.process import wait_for
-from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, topic_id
-from maxbrod.sandbox.traffic import Message, open_transaction, produce_transaction
-from support.archive_oracle import Key, read_archive
-from support.ledger import NOW_MS, Ledger, as_record
+from maxbrod.sandbox.topics import create_topic, delete_topic, topic_id
+from maxbrod.sandbox.traffic import open_transaction
+from support.archive_oracle import read_archive
+from support.backup_processes import driver
+from support.backups import back_up, back_up_on, back_up_while, config_of
+from support.ledger import Ledger, as_record
+from support.storages import s3_section
+from support.topics import KEEP, dated_messages, key_of, log_on_disk, transact, wait_for_marker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,32 +28,6 @@ if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
-
-KEEP = {"retention.ms": "-1"}
-
-
-def key_of(cluster: Cluster, topic: str, partition: int = 0) -> Key:
-    return topic_id_text(topic_id(cluster, topic)), partition
-
-
-def dated(count: int, value: bytes = b"value") -> list[Message]:
-    return [Message(key=b"%d" % turn, value=value, timestamp_ms=NOW_MS + turn) for turn in range(count)]
-
-
-def transact(ledger: Ledger, cluster: Cluster, topic: str, count: int, *, commit: bool, partition: int = 0) -> None:
-    """Records of a transaction stand in the log whichever way it ends."""
-    messages = dated(count)
-    acknowledged = produce_transaction(
-        cluster, topic, messages, transactional_id=f"{topic}-{partition}", commit=commit, partition=partition
-    )
-    ledger.note(cluster, topic, acknowledged, map(as_record, messages), partition=partition)
-    wait_for_marker(cluster, topic, acknowledged, partition)
-
-
-def wait_for_marker(cluster: Cluster, topic: str, acknowledged: list[int], partition: int = 0) -> None:
-    """Kafka writes it after the transaction has ended for its producer, and it takes the next offset."""
-    end = acknowledged[-1] + 2
-    wait_for("the marker", lambda: offsets(cluster, topic, partition)[1] == end, timeout_s=60)
 
 
 def test_records_produced_during_a_run_are_left_for_the_next(cluster: Cluster, topic: str, tmp_path: Path) -> None:
@@ -79,7 +52,7 @@ def test_an_open_transaction_delays_only_its_own_partition_and_is_named(
     ledger.write(cluster, topic, 50)
     ledger.write(cluster, topic, 60, partition=1)
     config = config_of(cluster, tmp_path / "archive", topic)
-    messages = dated(5)
+    messages = dated_messages(5)
     with open_transaction(cluster, topic, messages, transactional_id=f"hangs-{topic}") as pending:
         ledger.write(cluster, topic, 40, partition=1)
         report = back_up(config)
@@ -189,7 +162,7 @@ def test_hundreds_of_quiet_partitions_take_a_handful_of_puts(
     archive = f"{s3.url}/archive"
     ledger = Ledger()
     # In a process of its own: delta-rs would not let the proxy's threads run.
-    with driver(cluster, topic, s3_section(s3, endpoint=s3_proxy.endpoint)) as program:
+    with driver(cluster, topic, s3_section(s3, s3={"endpoint": s3_proxy.endpoint})) as program:
         for turn in range(2):
             write_to_each(ledger, cluster, topic, count, b"%d" % turn)
             before = s3_proxy.requests["PUT"]
@@ -211,7 +184,7 @@ def test_hundreds_of_quiet_partitions_take_a_handful_of_puts(
 
 def write_to_each(ledger: Ledger, cluster: Cluster, topic: str, count: int, value: bytes) -> None:
     """One record to each partition."""
-    message = dated(1, value=value)[0]
+    message = dated_messages(1, value=value)[0]
     topic_text = topic_id_text(topic_id(cluster, topic))
     with KafkaProducer(**cluster.running_client_properties()) as producer:
         futures = [

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import cramjam
 import pytest
 
-from backup.engine import back_up
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.sandbox.spec import SASL_SSL
 from maxbrod.sandbox.topics import create_topic
 from support.archive_oracle import read_archive
+from support.backups import back_up
 from support.clusters import start_cluster
 from support.ledger import Ledger
 

@@ -9,13 +9,13 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from backup.engine import config_of
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import archive_state, observation
 from maxbrod.backup.run import Backup
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from support.backups import config_of
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.archive.archive import open_archive
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.sandbox.traffic import Message, numbered, produce
+from support.backups import back_up, config_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +79,37 @@ def test_ctrl_c_ends_a_run_with_what_is_being_read_committed(cluster: Cluster, t
 
     rest = back_up(config_of(cluster, archive, topic))
     assert report["records"] + rest.records == PARTITIONS * 10
+    assert rest.complete
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_ctrl_c_in_the_middle_of_a_wave_keeps_what_was_read_and_leaves_the_rest(
+    cluster: Cluster, topic: str, tmp_path: Path, engine: str
+) -> None:
+    create_topic(cluster, topic)
+    # 40 MB: at this rate the whole run would last for more than a minute.
+    produce(cluster, topic, [Message(key=None, value=b"x" * 1000)] * 40_000, linger_ms=5)
+    archive = tmp_path / "archive"
+    where = ("--bootstrap", cluster.bootstrap, "-a", str(archive), "--topic", topic)
+    slow = ("--engine", engine, "--rate", "500kB", "--json", "--progress")
+    with started(*where, *slow) as process:
+        assert process.stderr is not None
+        # Bytes while they are read: of one task, which has not ended.
+        seen: dict[str, Any] = {"bytes_done": 0}
+        while not (seen.get("phase") == "reading" and seen["bytes_done"]):
+            line = process.stderr.readline()
+            assert line, "it has ended"
+            seen = json.loads(line) if line.startswith("{") else seen
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 3, err
+    report = json.loads(out)
+    assert [notice["kind"] for notice in report["notices"]] == ["stopped"]
+    assert 0 < report["records"] < 40_000
+    assert (report["recovery_point_ms"], report["waiting"]) == (None, 40_000 - report["records"])
+
+    rest = back_up(config_of(cluster, archive, topic))
+    assert report["records"] + rest.records == 40_000
     assert rest.complete
 
 

@@ -6,23 +6,22 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up_on, config_of
-from backup.spark_program import fateful_run
 from maxbrod.backup import run as engine
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.work.jobs import SparkExecutor
 from support.archive_oracle import read_archive
+from support.backups import back_up_on, config_of
 from support.ledger import Ledger
+from support.processes import environment, program
+from support.programs.fateful_backup import fateful_run
 from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
@@ -76,8 +75,8 @@ def test_a_driver_that_is_killed_before_its_commit_has_archived_nothing_and_the_
     archive = tmp_path / "archive"
     config = {"archive": str(archive), "kafka": {"bootstrap": cluster.bootstrap}, "backup": {"topics": [topic]}}
     died = subprocess.run(
-        [sys.executable, "-m", "backup.spark_program", json.dumps(config)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        program("fateful_backup", json.dumps(config)),
+        env=environment(),
         stdout=subprocess.PIPE,
         text=True,
         check=False,

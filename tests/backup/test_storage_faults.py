@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake.exceptions import TableNotFoundError
 
-from backup.drivers import Driver, driver, s3_section
-from backup.engine import back_up, back_up_while, config_of, kinds
-from backup.plan.examples import item
 from maxbrod.backup.task import _nothing_written
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_REFUSED, RefusedError, StorageFullError
 from maxbrod.sandbox.proxy.faults import (
@@ -26,14 +23,18 @@ from maxbrod.sandbox.proxy.faults import (
 )
 from maxbrod.sandbox.topics import create_topic
 from support.archive_oracle import read_archive
+from support.backup_plans import item
+from support.backup_processes import Driver, driver
+from support.backups import back_up, back_up_while, config_of, kinds
 from support.ledger import Ledger
+from support.storages import s3_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.proxy.faults import Fault
+    from maxbrod.sandbox.proxy.faults import ProxyFault
     from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
 
@@ -58,7 +59,7 @@ def ledger(cluster: Cluster, topic: str) -> Ledger:
 @pytest.fixture
 def program(cluster: Cluster, topic: str, ledger: Ledger, s3: S3Server, s3_proxy: FaultProxy) -> Iterator[Driver]:
     """Backs up through the proxy, patiently, for faults that pass."""
-    storage = s3_section(s3, endpoint=s3_proxy.endpoint, request_timeout_s=2, deadline_s=60)
+    storage = s3_section(s3, s3={"endpoint": s3_proxy.endpoint}, request_timeout_s=2, deadline_s=60)
     with driver(cluster, topic, storage) as started:
         yield started
 
@@ -66,7 +67,7 @@ def program(cluster: Cluster, topic: str, ledger: Ledger, s3: S3Server, s3_proxy
 @pytest.fixture
 def hasty_program(cluster: Cluster, topic: str, ledger: Ledger, s3: S3Server, s3_proxy: FaultProxy) -> Iterator[Driver]:
     """Backs up through the proxy, soon out of patience, for faults that last."""
-    storage = s3_section(s3, endpoint=s3_proxy.endpoint, request_timeout_s=2, deadline_s=5)
+    storage = s3_section(s3, s3={"endpoint": s3_proxy.endpoint}, request_timeout_s=2, deadline_s=5)
     with driver(cluster, topic, storage) as started:
         yield started
 
@@ -97,7 +98,7 @@ def stored(s3: S3Server) -> str:
     ids=lambda fault: f"{type(fault).__name__}-{fault.on.path}",
 )
 def test_a_fault_of_the_store_that_passes_changes_nothing(
-    program: Driver, ledger: Ledger, s3: S3Server, s3_proxy: FaultProxy, fault: Fault
+    program: Driver, ledger: Ledger, s3: S3Server, s3_proxy: FaultProxy, fault: ProxyFault
 ) -> None:
     s3_proxy.add(fault)
     said = program.run(f"{s3.url}/archive")
@@ -140,7 +141,7 @@ def test_a_damaged_read_of_what_was_archived_is_never_built_upon(
     ledger: Ledger,
     s3: S3Server,
     s3_proxy: FaultProxy,
-    fault: Fault,
+    fault: ProxyFault,
 ) -> None:
     assert hasty_program.run(f"{s3.url}/archive")["exit_code"] == 0
     ledger.write(cluster, topic, 30)

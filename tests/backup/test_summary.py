@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from maxbrod.backup.cli import NOTICES_SHOWN_MAX, TOPICS_SHOWN_MAX, IntervalPrinter, print_summary
 from maxbrod.backup.follow import Interval
 from maxbrod.backup.report import BackupReport, TopicReport
-from maxbrod.backup.summary import NOTICES_SHOWN_MAX, TOPICS_SHOWN_MAX, IntervalPrinter, print_summary
 from maxbrod.cli.output import out
 from maxbrod.errors import UnavailableError
 from maxbrod.notices import Notice

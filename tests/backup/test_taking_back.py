@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of, kinds
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import run as engine
@@ -14,6 +13,7 @@ from maxbrod.backup import truncation
 from maxbrod.kafka.fetch.offsets import EpochEnd
 from maxbrod.sandbox.topics import create_topic
 from support.archive_oracle import read_archive
+from support.backups import back_up, config_of, kinds
 from support.ledger import Ledger
 from support.sparkless import without_spark
 

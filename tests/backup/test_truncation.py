@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.plan.examples import PARTITION, TOPIC, part
-from backup.plan.examples import outcome as plain_outcome
 from maxbrod.backup import truncation
 from maxbrod.backup.truncation import diverges_at, find_mixed
 from maxbrod.catalog.queries import ArchivedRange
@@ -16,11 +14,13 @@ from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.fetch.offsets import EpochEnd
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import PartitionId, TopicPartition
+from support.backup_plans import PARTITION, TOPIC, part
+from support.backup_plans import outcome as plain_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from maxbrod.backup.plan.items import Outcome
+    from maxbrod.backup.plan.ranges import Outcome
 
 WHERE = TopicPartition(topic=TOPIC, partition=PARTITION.partition)
 

@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import config_of
-from backup.test_generations import COMPACTED, write
 from maxbrod.archive.archive import open_archive
+from maxbrod.backup.follow import open_backup
 from maxbrod.backup.plan.turns import Mailbox
 from maxbrod.backup.turns import CoordinationTopic, TurnsBackup
-from maxbrod.backup.variants import open_backup
 from maxbrod.check.foreign import check_foreign
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import EXIT_REFUSED, RefusedError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.avro.instances import TOPIC as COORDINATION
-from maxbrod.layouts.avro.instances import Event, Stage, read_instances
+from maxbrod.layouts.avro.instances import Event, InstanceStage, read_instances
 from maxbrod.layouts.registry import layout_of
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, produce
 from maxbrod.storage.stores import open_storage
-from restore.engine import read_all
+from support.backups import config_of
+from support.restores import read_all
 from support.sparkless import without_spark
+from support.topics import COMPACTED, write_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ class Pair:
         with without_spark(), self.open(role, **request) as work:
             return work.run()
 
-    def stages(self) -> dict[str, tuple[Stage, int]]:
+    def stages(self) -> dict[str, tuple[InstanceStage, int]]:
         found = read_instances(open_storage(str(self.archive)))
         return {name.rpartition("-")[2]: (each.stage, each.generation) for name, each in found.items()}
 
@@ -89,38 +89,38 @@ class Pair:
 def pair(cluster: Cluster, topic: str, tmp_path: Path) -> Pair:
     """Three partitions, of which one is quiet."""
     create_topic(cluster, topic, partitions=3, config=COMPACTED)
-    write(cluster, topic, 200, turn=1)
-    write(cluster, topic, 50, turn=1, partition=1)
+    write_keys(cluster, topic, 200, turn=1)
+    write_keys(cluster, topic, 50, turn=1, partition=1)
     return Pair(cluster, tmp_path / "avro", topic)
 
 
 def test_two_instances_pass_a_compacted_topic_to_each_other(pair: Pair, cluster: Cluster) -> None:
     assert pair.run("active").exit_code == 0
     assert pair.run("passive").records == 0
-    assert pair.stages() == {"activate": (Stage.ACTIVE, 1), "passivate": (Stage.WAITING, 0)}
+    assert pair.stages() == {"activate": (InstanceStage.ACTIVE, 1), "passivate": (InstanceStage.WAITING, 0)}
     before = pair.log()
     assert pair.holds() == before
-    write(cluster, pair.topic, 100, turn=2)
+    write_keys(cluster, pair.topic, 100, turn=2)
     compact(cluster, pair.topic)
     # The time of the active one is over. It goes on until the other one has caught up.
     cleaned = pair.log()
     pair.run("active", over=True)
     assert pair.holds() == before | cleaned
     pair.run("passive")
-    assert pair.stages() == {"activate": (Stage.ACTIVE, 1), "passivate": (Stage.ACTIVE, 1)}
+    assert pair.stages() == {"activate": (InstanceStage.ACTIVE, 1), "passivate": (InstanceStage.ACTIVE, 1)}
     # The newer one is read from now on: it lacks what compaction has removed. Brokers may compact again at any time.
     assert pair.log().items() <= pair.holds().items() <= cleaned.items()
     assert pair.holds() != before | cleaned
     pair.run("active")
-    assert pair.stages()["activate"] == (Stage.WAITING, 1)
+    assert pair.stages()["activate"] == (InstanceStage.WAITING, 1)
     assert (pair.files("activate"), pair.files("passivate") > 0) == (0, True)
     # And back, after which nothing is left to be read in the coordination topic.
-    write(cluster, pair.topic, 10, turn=3, partition=1)
+    write_keys(cluster, pair.topic, 10, turn=3, partition=1)
     written = pair.log()
     assert pair.run("passive", over=True).exit_code == 0
     for role in ("active", "passive"):
         assert pair.run(role).exit_code == 0
-    assert pair.stages() == {"activate": (Stage.ACTIVE, 2), "passivate": (Stage.WAITING, 1)}
+    assert pair.stages() == {"activate": (InstanceStage.ACTIVE, 2), "passivate": (InstanceStage.WAITING, 1)}
     assert pair.log().items() <= pair.holds().items() <= written.items()
     mail = pair.mail()
     assert not any(
@@ -150,9 +150,9 @@ def _exists(cluster: Cluster) -> bool:
 def test_a_process_that_was_replaced_writes_nothing_that_counts(pair: Pair, cluster: Cluster) -> None:
     with without_spark(), pair.open("active") as zombie:
         zombie.run()
-        write(cluster, pair.topic, 30, turn=2)
+        write_keys(cluster, pair.topic, 30, turn=2)
         assert pair.run("active").records == 30
-        write(cluster, pair.topic, 30, turn=3)
+        write_keys(cluster, pair.topic, 30, turn=3)
         with pytest.raises(RefusedError, match="another process works as the instance"):
             zombie.run()
     assert pair.run("active").exit_code == 0

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fuzz import reseal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from maxbrod.kafka.produce.appends import stamped
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.model import Codec
 from support.plain_batches import Record
+from support.programs.fuzz_batches import reseal
 from support.replay_cases import Log, appended, logs, packed, replay_all, wanted
 
 ROOM = 1 << 20

@@ -1,23 +1,19 @@
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.full
+from support.processes import environment, program
 
-FUZZ = Path(__file__).parent / "fuzz.py"
+pytestmark = pytest.mark.full
 
 
 def outcomes(cases: int, seed: int, cache: Path) -> dict[str, int]:
-    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
     ran = subprocess.run(
-        [sys.executable, "-W", "error", str(FUZZ), str(cases), str(seed)],
-        env=environment,
+        program("fuzz_batches", cases, seed),
+        env=environment(NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(cache), PYTHONWARNINGS="error"),
         capture_output=True,
         text=True,
         check=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,12 @@ from maxbrod.batch.decode import Found, decode, scan
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.errors import CorruptDataError, RefusedError
 from maxbrod.model import Codec
+from support.memory import peak_bytes
 from support.plain_batches import Record, write_batch, write_record
 from support.record_examples import record_lists, to_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 GROUP_BYTES = 256 << 10
 
@@ -149,17 +149,6 @@ def test_threads_decode_at_once_without_touching_each_others_scratch() -> None:
         decoded = list(pool.map(decode, buffers * 10))
 
     assert all(one.equals(expected[number % 4]) for number, one in enumerate(decoded))
-
-
-def peak_bytes(work: Callable[[], object]) -> int:
-    """What numpy and Arrow's Python side allocate at most, in a thread that has no scratch memory yet."""
-    with ThreadPoolExecutor(1) as pool:
-        tracemalloc.start()
-        try:
-            pool.submit(work).result()
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
 
 
 def test_unpacked_bytes_of_one_group_make_room_for_the_next() -> None:

@@ -7,8 +7,6 @@ import gzip
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_groups import peak_bytes
-from test_transactions import ABORT, COMMIT, data, marker
 
 from maxbrod.batch.columns import RECORD_SCHEMA, conform
 from maxbrod.batch.compression import compress
@@ -19,9 +17,11 @@ from maxbrod.batch.patch import patch
 from maxbrod.batch.transactions import Transactions, committed_batches, from_markers
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
 from maxbrod.model import Codec
+from support.memory import peak_bytes
 from support.old_messages import message
 from support.plain_batches import Record, write_batch
 from support.record_examples import to_arrow
+from support.transactions import ABORT, COMMIT, data, marker
 
 ONE = Record(offset=5, timestamp=0, key=b"k", value=b"v")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from maxbrod.batch.decode import lowest_timestamps
 from maxbrod.batch.headers import walk
-from maxbrod.batch.timestamp_scan import LOOKED_INTO_BYTES, TimestampScan, look_into
+from maxbrod.layouts.kafka.described_batches import LOOKED_INTO_BYTES, TimestampScan, look_into
 from maxbrod.model import Codec
 from support.native_logs import pack
 from support.plain_batches import Record

@@ -22,11 +22,11 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.hashes import digest_records, hash_fields
 from maxbrod.batch.headers import walk
 from maxbrod.batch.hashes import partition_for
-from maxbrod.batch.prepare import prepare
+from maxbrod.prepare import prepare_batches
 from maxbrod.batch.replay import replay
 from maxbrod.batch.decode import lowest_timestamps
 from maxbrod.model import Codec
-prepare()
+prepare_batches()
 def compiled():
     modules = (hash_kernels, kernels, legacy_kernels)
     functions = {name: each for module in modules for name, each in vars(module).items()}

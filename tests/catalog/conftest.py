@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.archives import Archive, s3_archive
+from support.catalog_places import Archive, s3_archive
 
 if TYPE_CHECKING:
     from pathlib import Path

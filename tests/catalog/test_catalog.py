@@ -10,7 +10,6 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from catalog.archives import Archive, s3_archive
 from maxbrod.catalog import codec
 from maxbrod.catalog.commits import StreamBatch
 from maxbrod.catalog.queries import ArchivedRange
@@ -18,6 +17,7 @@ from maxbrod.catalog.rows import Row, Segment, decode_rows
 from maxbrod.catalog.schema import ADDED_COLUMNS, FORMAT_PROPERTY, SCHEMA, TABLE_PROPERTIES
 from maxbrod.errors import AccessDeniedError, CorruptDataError, RefusedError, UnsupportedFormatError, UsageError
 from maxbrod.model import GapReason, PartitionId
+from support.catalog_places import Archive, s3_archive
 from support.catalog_rows import TOPIC_ID, gap, run, segment
 
 if TYPE_CHECKING:

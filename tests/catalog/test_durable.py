@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from catalog.archives import Archive
 from maxbrod.catalog.catalog import open_writable
 from maxbrod.config import StorageConfig
+from support.catalog_places import Archive
 from support.catalog_rows import segment
 
 if TYPE_CHECKING:

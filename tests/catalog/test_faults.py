@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.archives import Archive, s3_archive
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, MaxbrodError, UnsupportedFormatError, UsageError
-from maxbrod.sandbox.proxy.faults import AnswerError, Fault, HttpMatch, LoseAnswer, Refuse, Stall, TruncateAnswer
+from maxbrod.sandbox.proxy.faults import AnswerError, HttpMatch, LoseAnswer, ProxyFault, Refuse, Stall, TruncateAnswer
 from maxbrod.sandbox.security import CA_FILE, write_certificates
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.remote import RemoteStorage
 from maxbrod.storage.stores import open_storage
+from support.catalog_places import Archive, s3_archive
 from support.catalog_rows import run, segment
+from support.clocks import set_time
 from support.s3 import loopback_server
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ LIST = HttpMatch("GET", r"list-type")
 def filled(archive: Archive) -> Archive:
     catalog = archive.create()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("maxbrod.catalog.table._CHECKPOINT_EVERY", COMMITS - 1)
+        patched.setattr("maxbrod.catalog.catalog._CHECKPOINT_EVERY", COMMITS - 1)
         for base in range(COMMITS):
             catalog.commit([segment(base, base + 1), run(f"run-{base:02}", finished_at=base)])
     return archive
@@ -81,9 +82,9 @@ def patient(s3: S3Server, proxy: FaultProxy) -> Archive:
     ids=lambda fault: f"{type(fault).__name__}-{fault.on.path}",
 )
 def test_a_fault_that_passes_is_not_noticed_by_those_who_look(
-    s3: S3Server, s3_proxy: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
+    s3: S3Server, s3_proxy: FaultProxy, fault: ProxyFault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maxbrod.storage.remote.time.sleep", lambda _: None)
+    set_time(monkeypatch, "maxbrod.storage.remote", sleep=lambda _: None)
     filled(s3_archive(s3))
     archive = patient(s3, s3_proxy)
     s3_proxy.add(fault)
@@ -106,7 +107,7 @@ def test_a_store_that_is_away_for_a_while_is_waited_for(s3: S3Server, s3_proxy: 
 
 @pytest.mark.parametrize("fault", [LoseAnswer(on=FIRST, times=1), Stall(on=FIRST, times=1, carried_out=True)], ids=repr)
 def test_a_first_commit_whose_answer_is_late_or_lost_makes_the_archive(
-    s3: S3Server, s3_proxy: FaultProxy, fault: Fault
+    s3: S3Server, s3_proxy: FaultProxy, fault: ProxyFault
 ) -> None:
     s3_proxy.add(fault)
     assert patient(s3, s3_proxy).create().version == 0
@@ -124,9 +125,9 @@ def test_a_first_commit_whose_answer_is_late_or_lost_makes_the_archive(
     ids=repr,
 )
 def test_a_commit_is_carried_out_once_whatever_happens_to_its_answers(
-    s3: S3Server, s3_proxy: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
+    s3: S3Server, s3_proxy: FaultProxy, fault: ProxyFault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maxbrod.storage.remote.time.sleep", lambda _: None)
+    set_time(monkeypatch, "maxbrod.storage.remote", sleep=lambda _: None)
     filled(s3_archive(s3))
     s3_proxy.add(fault)
     assert patient(s3, s3_proxy).open().commit([segment(11, 12), run("late")]) == COMMITS + 1

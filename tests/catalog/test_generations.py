@@ -25,7 +25,7 @@ from maxbrod.model import GapReason, PartitionId
 from support.catalog_rows import TOPIC_ID, gap, run, segment
 
 if TYPE_CHECKING:
-    from catalog.archives import Archive
+    from support.catalog_places import Archive
 
 PLACE = PartitionId(topic_id=TOPIC_ID, partition=0)
 OLD = [segment(0, 10, path="old-1"), segment(10, 20, path="old-2"), segment(20, 30, path="tail")]

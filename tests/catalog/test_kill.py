@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catalog.test_writers import hear, start_writer
-from catalog.writers import ROWS_PER_COMMIT
 from maxbrod.catalog.rows import decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
+from support.catalog_places import hear, start_writer
 from support.catalog_rows import run, segment
+from support.programs.catalog_writers import ROWS_PER_COMMIT
 
 if TYPE_CHECKING:
-    from catalog.archives import Archive
+    from support.catalog_places import Archive
 
 pytestmark = pytest.mark.full
 

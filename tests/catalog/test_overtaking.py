@@ -18,8 +18,8 @@ from support.catalog_rows import run, segment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from catalog.archives import Archive
     from maxbrod.catalog.catalog import Catalog
+    from support.catalog_places import Archive
 
 
 def overtake(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, commit: Callable[[int], object], *, times: int) -> None:

@@ -19,8 +19,8 @@ from maxbrod.model import PartitionId
 from support.catalog_rows import TOPIC_ID, gap, many_segments, run, segment
 
 if TYPE_CHECKING:
-    from catalog.archives import Archive
     from maxbrod.catalog.catalog import Catalog
+    from support.catalog_places import Archive
 
 
 def filled(archive: Archive) -> tuple[Catalog, list[Segment | Gap]]:
@@ -106,6 +106,7 @@ def test_a_stranger_reads_the_catalog_with_public_tools_alone(archive: Archive) 
         assert pa.table(table.scan(columns=["end_offset"], predicate=predicate).read_all()).num_rows == 1
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_million_rows_are_committed_and_summed_up_in_seconds(folder: Archive) -> None:
     catalog, process = folder.create(), psutil.Process()

@@ -18,7 +18,7 @@ from maxbrod.model import GapReason, PartitionId
 from support.catalog_rows import TOPIC_ID, gap, run, segment
 
 if TYPE_CHECKING:
-    from catalog.archives import Archive
+    from support.catalog_places import Archive
 
 PLACE = PartitionId(topic_id=TOPIC_ID, partition=0)
 Tiles = list[Segment | Gap]

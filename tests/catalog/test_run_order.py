@@ -13,8 +13,8 @@ from maxbrod.errors import UsageError
 from support.catalog_rows import run, segment
 
 if TYPE_CHECKING:
-    from catalog.archives import Archive
     from maxbrod.catalog.queries import Queries
+    from support.catalog_places import Archive
 
 NOON = 1_700_000_000_000
 

@@ -22,7 +22,7 @@ from maxbrod.model import now_ms
 from support.catalog_rows import run, segment
 
 if TYPE_CHECKING:
-    from catalog.archives import Archive
+    from support.catalog_places import Archive
 
 pytestmark = pytest.mark.full
 
@@ -174,7 +174,7 @@ def test_paths_that_were_named_lately_are_remembered_until_their_files_go(archiv
     assert {"old", "snapshots/1"} <= archive.open().recent_paths(0)
     assert archive.open().recent_paths(2**62) == set()
     files = catalog._files()
-    files.delete(files.replaced_since(0))
+    files.delete(catalog._table.log.removed_since(0, replaced=True))
     assert "old" not in archive.open().recent_paths(0)
 
 

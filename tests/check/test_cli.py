@@ -22,7 +22,7 @@ ORPHAN = "packs/run-9-ff.log"
 def test_a_whole_archive_ends_with_0(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     fill(place)
     assert run(["check", *place.arguments]) == 0
-    assert "whole: every offset is archived or explained" in capsys.readouterr().out
+    assert "whole: every offset up to the end of the archive is archived or explained" in capsys.readouterr().out
 
 
 def test_missing_objects_end_with_4_and_are_named(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

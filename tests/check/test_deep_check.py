@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows
 from maxbrod.check.deep import DeepCheckReport, deep_check
 from maxbrod.check.problems import ProblemKind
 from maxbrod.cli.main import run
-from maxbrod.config import SparkConfig
+from maxbrod.config import Config
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, UsageError
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.work.work import Work
+from support.backups import back_up, config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,10 @@ def archive(cluster: Cluster, topic: str, tmp_path: Path) -> Path:
 
 
 def check(spark: Any, archive: Path, **options: Any) -> DeepCheckReport:
-    return deep_check(open_archive(str(archive)), SparkConfig(), session=spark, **options)
+    work = Work(
+        Config(), session=spark, **{name: options.pop(name) for name in ("stop", "on_progress") if name in options}
+    )
+    return deep_check(work, open_archive(str(archive)), **options)
 
 
 def slices(archive: Path) -> list[Segment]:

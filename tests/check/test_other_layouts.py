@@ -5,43 +5,28 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
-from maxbrod.batch.columns import conform
+from maxbrod.archive.archive import open_archive
+from maxbrod.check.foreign import check_foreign
+from maxbrod.check.problems import Verdict
 from maxbrod.cli.main import run
+from maxbrod.config import Config
+from maxbrod.errors import EXIT_INCOMPLETE
 from maxbrod.layouts.foreign import ClusterFacts, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
-from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage
+from maxbrod.work.executor import LocalExecutor
+from maxbrod.work.work import Work
+from support.binlog_trees import OLD_MS, WHERE, old_tree, records
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-WHERE = TopicPartition(topic="orders", partition=0)
-OLD_MS = 1_500_000_000_000
-
-
-def records(first: int, count: int, timestamp_ms: int) -> pa.RecordBatch:
-    values = [b"value %d" % offset for offset in range(first, first + count)]
-    columns = {
-        "offset": pa.array(range(first, first + count), pa.int64()),
-        "timestamp_ms": pa.array([timestamp_ms] * count, pa.int64()),
-        "key": pa.array([None] * count, pa.binary()),
-        "value": pa.array(values, pa.binary()),
-    }
-    return conform(pa.RecordBatch.from_pydict(columns))
-
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Two old segments and one that will not be old for long."""
-    storage, layout = LocalStorage(tmp_path / "tree"), layout_of("binlog")
-    for first, at in ((0, OLD_MS), (10, OLD_MS), (20, 4_000_000_000_000)):
-        survey = layout.survey(storage) if first else Survey(layout="binlog", segments=())
-        written = layout.write(storage, WHERE, [records(first, 10, at)], WriteOptions(), survey=survey)
-        layout.publish(storage, survey, written, WriteOptions(), ClusterFacts())
-    return tmp_path / "tree"
+    return old_tree(tmp_path / "tree")
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str, exits: int = 0) -> str:
@@ -49,6 +34,15 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, exits: int = 0) -> str
     found = capsys.readouterr()
     assert code == exits, found
     return found.out + found.err
+
+
+def test_a_deep_check_that_was_stopped_is_never_sound(tree: Path) -> None:
+    work = Work(Config(), executor=LocalExecutor(1))
+    assert check_foreign(open_archive(str(tree)), work).verdict is Verdict.SOUND
+    work.stop.set()
+    stopped = check_foreign(open_archive(str(tree)), work)
+    assert (stopped.verdict, stopped.exit_code) == (Verdict.STOPPED, EXIT_INCOMPLETE)
+    assert stopped.as_dict()["interrupted"]
 
 
 def test_a_tree_is_listed_with_its_layout(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

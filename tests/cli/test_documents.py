@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from typer.main import get_command
 
-from maxbrod.cli.main import app, run
+from maxbrod.cli.main import command_line, run
 from maxbrod.model import PartitionId
 from maxbrod_reference.documents import DOCUMENTS, error_schema, schema_of
 from support.archives import Place, commit_run
@@ -32,7 +32,7 @@ def with_json(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 def test_every_command_with_json_has_a_schema() -> None:
     known = {command for each in DOCUMENTS for command in each.commands}
-    found = [command for command in with_json(get_command(app)) if not command.startswith(NOT_PROMISED)]
+    found = [command for command in with_json(get_command(command_line())) if not command.startswith(NOT_PROMISED)]
     assert len(found) > 20
     assert [command for command in found if command not in known] == []
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from maxbrod.cli import health as module
 from maxbrod.cli.health import Health, serving, watched_by_systemd
 from maxbrod.sandbox.process import wait_for
+from support.clocks import set_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ def ask(port: int, path: str, host: str | None = None) -> tuple[int, str]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
+    set_time(monkeypatch, "maxbrod.cli.health", monotonic=lambda: now[0])
     return now
 
 

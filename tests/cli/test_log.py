@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from maxbrod.cli.main import app, run
+from maxbrod.cli.main import command_line, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 def test_every_verb_can_log() -> None:
     found = {
         path: {flag for each in command.params for flag in each.opts}
-        for path, command in leaves(typer.main.get_command(app))
+        for path, command in leaves(typer.main.get_command(command_line()))
     }
     assert len(found) > 15
     assert [path for path, flags in found.items() if not {"--verbose", "--log-file", "--log-format"} <= flags] == []
@@ -40,12 +40,12 @@ def test_a_file_has_the_beginning_the_error_and_the_end_each_with_the_id_of_the_
     for _ in range(2):
         assert run(["ls", "-a", str(tmp_path / "none"), "--log-file", str(log), "--log-format", "json"]) == 2
     found = lines(log)
-    assert [each["event"] for each in found] == ["begin", "error", "end"] * 2
+    assert [each["event"] for each in found] == ["begin", "step", "error", "end"] * 2
     assert {each["verb"] for each in found} == {"ls"}
-    assert found[1]["level"] == "error"
-    assert (found[1]["error"], found[1]["exit_code"]) == ("NoArchiveError", 2)
-    assert found[2]["exit_code"] == 2
-    assert [len({each["run"] for each in found[:3]}), len({each["run"] for each in found})] == [1, 2]
+    assert found[2]["level"] == "error"
+    assert (found[2]["error"], found[2]["exit_code"]) == ("NoArchiveError", 2)
+    assert found[3]["exit_code"] == 2
+    assert [len({each["run"] for each in found[:4]}), len({each["run"] for each in found})] == [1, 2]
 
 
 def test_a_log_file_can_be_read_by_its_owner_alone_unless_its_mode_was_chosen(tmp_path: Path) -> None:
@@ -72,17 +72,17 @@ def test_a_text_file_has_the_id_on_every_line_also_where_a_name_has_a_line_feed(
     run(["ls", "-a", str(tmp_path / "no\nne"), "--log-file", str(log)])
     found = log.read_text().splitlines()
     runs = {line.split()[2] for line in found}
-    assert len(found) == 3
+    assert len(found) == 4
     assert len(runs) == 1
     assert found[0].endswith(" ls ls begins")
-    assert found[2].endswith(" ls ls ends with exit code 2")
+    assert found[3].endswith(" ls ls ends with exit code 2")
 
 
 def test_json_on_standard_error_has_nothing_but_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["ls", "-a", str(tmp_path / "none"), "--log-format", "json", "--verbose"]) == 2
     printed = capsys.readouterr()
     found = [json.loads(line) for line in printed.err.splitlines()]
-    assert [each["event"] for each in found] == ["begin", "error", "end"]
+    assert [each["event"] for each in found] == ["begin", "step", "error", "end"]
     assert printed.out == ""
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
+import select
+import sys
 
 import pytest
+import typer
 from rich.text import Text
 
-from maxbrod.cli.output import console, print_error, print_line, safe_json, table
+from maxbrod.cli.output import agreed, console, print_error, print_line, safe_json, table
 from maxbrod.errors import UsageError
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J[red]group[/red]:key:\x9b31m\rend"
@@ -28,6 +33,16 @@ def test_a_name_never_steers_the_terminal_nor_loses_a_letter(*, terminal: bool) 
     assert text.count("end") == 3
     for steering in ("\x1b]", "\x1b[2J", "\x07", "\x9b", "\r"):
         assert steering not in text
+
+
+def test_what_was_typed_before_a_question_does_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "wb", buffering=0) as keyboard, os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        monkeypatch.setattr(typer, "confirm", lambda *_, **__: bool(select.select([terminal], [], [], 0)[0]))
+        keyboard.write(b"y\n")
+        select.select([terminal], [], [])
+        assert not agreed("Restore this?")
 
 
 def test_colours_of_our_own_are_kept() -> None:

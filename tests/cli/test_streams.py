@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maxbrod.cli.streams import _Messages, _Output, refuse_lost_output
+from maxbrod.cli.process import _Messages, _Output, refuse_lost_output
 from maxbrod.errors import OutputError
 from support.full_archive import fill
 
@@ -62,7 +62,7 @@ def test_output_that_nobody_reads_any_more_ends_the_command_without_a_word(local
 
 
 def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
-    program = "from maxbrod.cli.streams import guard_streams; guard_streams(); print(open({!r}, 'w').fileno() > 2)"
+    program = "from maxbrod.cli.process import guard_streams; guard_streams(); print(open({!r}, 'w').fileno() > 2)"
     file = tmp_path / "file"
     subprocess.run(
         ["/bin/sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable, "-c", program.format(str(file))], check=True

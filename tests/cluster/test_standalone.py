@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -18,7 +17,8 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from support.archive_oracle import read_archive
 from support.ledger import Ledger
-from support.spark_cluster import folders_of_tests, spark_cluster
+from support.processes import environment, program
+from support.spark_cluster import spark_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,18 +49,8 @@ def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
         python.write_text(f'#!/bin/sh\nexec "{getattr(sys, "_base_executable", sys.executable)}" -S "$@"\n')
         python.chmod(0o755)
         ended = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "cluster.program",
-                spark.url,
-                cluster.bootstrap,
-                topic,
-                folder,
-                json.dumps(server),
-                python,
-            ],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders_of_tests())},
+            program("standalone", spark.url, cluster.bootstrap, topic, folder, json.dumps(server), python),
+            env=environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -107,7 +97,7 @@ def test_a_broker_that_workers_cannot_reach_is_named_with_their_host(run: Run) -
 def test_keys_that_only_the_driver_has_are_missed_with_the_host_before_the_first_task(run: Run) -> None:
     _, message, hint = run.said["reach"][1]
     assert message.startswith(f"from the Spark workers on {socket.gethostname()}: no credentials were found")
-    assert "docs/cluster.md" in hint
+    assert "maxbrod help cluster" in hint
 
 
 def test_keys_in_the_configuration_travel_to_the_workers(run: Run) -> None:

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compact.archives import TOPIC, compact, file_of, in_memory, segments
-from compact.keyed_archives import (
+from maxbrod.archive.archive import open_archive, open_for_writing
+from maxbrod.archive.holds import add_hold, release_hold
+from maxbrod.catalog.rows import Gap, Segment, decode_rows
+from maxbrod.compact.by_key import plan, task, verb
+from maxbrod.compact.by_key.plan import plan_partition, policy_of
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
+from maxbrod.model import AbortedTransaction, Codec, GapReason
+from support.catalog_rows import gap, segment
+from support.keyed_archives import (
     CUT_MS,
     DAY_MS,
     Keyed,
@@ -25,14 +32,7 @@ from compact.keyed_archives import (
     transaction,
     without_spark,
 )
-from maxbrod.archive.archive import open_archive, open_for_writing
-from maxbrod.archive.holds import add_hold, release_hold
-from maxbrod.catalog.rows import Gap, Segment, decode_rows
-from maxbrod.compact.by_key import plan, task, verb
-from maxbrod.compact.by_key.plan import plan_partition, policy_of
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
-from maxbrod.model import AbortedTransaction, Codec, GapReason
-from support.catalog_rows import gap, segment
+from support.native_archives import TOPIC, compact, file_of, in_memory, segments
 from support.native_logs import marker
 
 if TYPE_CHECKING:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compact.archives import Making
-from compact.keyed_archives import Keyed, batch, compact_keys, newest, records_of, without_spark
-from compact.test_kill_sweep import sweep
+import pytest
+
+from support.keyed_archives import Keyed, batch, compact_keys, newest, records_of, without_spark
+from support.kill_sweeps import sweep
+from support.native_archives import Making
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import pytest
+
+pytestmark = pytest.mark.full
 
 
 def test_killed_at_any_point_each_partition_is_as_before_or_compacted_and_the_next_run_completes_it(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of
-from compact.keyed_archives import compact_keys
-from compact.keyed_archives import without_spark as without_spark_by_key
 from maxbrod.archive.archive import open_archive
 from maxbrod.cli.main import run
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, produce, produce_transaction
-from restore.engine import Command, read_all
+from support.backups import back_up, config_of
+from support.keyed_archives import compact_keys
+from support.keyed_archives import without_spark as without_spark_by_key
+from support.restores import Command, read_all
 from support.sparkless import run_here
 from support.sparkless import without_spark as comparing_without_spark
 from support.sparkless import without_spark as restoring_without_spark

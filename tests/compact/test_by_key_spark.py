@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compact.archives import Making
-from compact.keyed_archives import CUT_MS, DAY_MS, Keyed, batch, compact_keys, newest, records_of
+from support.keyed_archives import CUT_MS, DAY_MS, Keyed, batch, compact_keys, newest, records_of
+from support.native_archives import Making
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,13 +57,14 @@ SMALL = """
     sys.path[:0] = json.loads(sys.argv[2])
     from maxbrod.config import Config
     from maxbrod.compact.verb import compact_archive
+    from maxbrod.work.work import Work
 
     config = Config.model_validate({
         "archive": sys.argv[1],
         "compact": {"by_key": True},
         "spark": {"master": "local[2]", "conf": json.loads(sys.argv[3])},
     })
-    report = compact_archive(config)
+    report = compact_archive(Work(config))
     print(json.dumps({
         "exit_code": report.exit_code,
         "removed": report.total("removed"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compact.archives import (
+from maxbrod.archive.archive import open_archive
+from maxbrod.batch.headers import walk
+from maxbrod.board import stop_of_task
+from maxbrod.catalog import commits
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.commits import overtaken as overtaken_by
+from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
+from maxbrod.compact import cli, task, verb
+from maxbrod.compact.plan import Written, join, plan_groups
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UsageError
+from maxbrod.layouts.kafka.writer import ArchiveWriter
+from maxbrod.model import AbortedTransaction, Codec, PartitionId
+from maxbrod.storage.local import LocalStorage
+from maxbrod.work.executor import LocalExecutor, Workers
+from support.catalog_rows import segment
+from support.native_archives import (
     START_MS,
     TOPIC,
     TOPIC_ID,
@@ -22,20 +38,6 @@ from compact.archives import (
     segments,
     without_spark,
 )
-from maxbrod.archive.archive import open_archive
-from maxbrod.batch.headers import walk
-from maxbrod.catalog import commits
-from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.commits import overtaken as overtaken_by
-from maxbrod.catalog.rows import SLICE_FIELDS, Row, Segment, decode_rows
-from maxbrod.compact import cli, task, verb
-from maxbrod.compact.plan.groups import plan_groups
-from maxbrod.compact.plan.joining import Written, join
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, RefusedError, UsageError
-from maxbrod.layouts.kafka.writer import ArchiveWriter
-from maxbrod.model import AbortedTransaction, Codec, PartitionId
-from maxbrod.storage.local import LocalStorage
-from support.catalog_rows import segment
 from support.native_logs import batches as drawn_batches
 from support.native_logs import data_batch, marker
 from support.sparkless import run_here, stay_without_spark
@@ -129,6 +131,37 @@ def _stays(making: Making, log: Any, sizes: list[int], data: st.DataObject) -> N
     before = look(making.url)
     report = compact(making.url, max_segment_count=data.draw(st.sampled_from([2, 3, 100])))
     assert report.faults == ()
+    assert look(making.url) == before
+
+
+def test_a_stop_keeps_the_merges_that_are_whole_and_records_the_run(
+    making: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making.many(10, partitions=3)
+    before, stop, merge = look(making.url), threading.Event(), task._merge
+
+    def stopped_after_the_first(*arguments: Any) -> Any:
+        written = merge(*arguments)
+        stop.set()
+        noticed = stop_of_task()
+        assert noticed is not None
+        assert noticed.wait(60)
+        return written
+
+    with monkeypatch.context() as patched:
+        patched.setattr(task, "_merge", stopped_after_the_first)
+        patched.setattr(Workers, "for_bytes", lambda *_: LocalExecutor(1))
+        report = compact(making.url, stop=stop)
+    assert (report.interrupted, report.exit_code, report.total("merges"), report.faults) == (
+        *(True, EXIT_INCOMPLETE, 1),
+        (),
+    )
+    last = open_archive(making.url).catalog.runs()[-1]
+    assert (last.run_id, last.statistics["command"], last.statistics["exit_code"]) == (
+        *(report.run_id, "compact"),
+        EXIT_INCOMPLETE,
+    )
+    assert compact(making.url).total("merges") == 2, "the rest is left for the next run"
     assert look(making.url) == before
 
 

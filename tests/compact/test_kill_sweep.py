@@ -5,74 +5,23 @@ In process: what a kill would end is ended by an exception that nothing catches.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from parquet.archives import local, read, rows, write
+import pytest
 
-from compact.archives import Making, compact, look, segments, without_spark
 from maxbrod.archive.archive import open_archive
-from maxbrod.catalog import catalog as catalog_module
 from maxbrod.inspect.garbage import collect_garbage
-from maxbrod.layouts.parquet.layout import LAYOUT
-from maxbrod.storage.local import LocalStorage, _LocalWriter
+from maxbrod.layouts.parquet.survey import LAYOUT
+from support.kill_sweeps import sweep
+from support.native_archives import Making, compact, look, segments, without_spark
+from support.parquet_trees import local, read, rows, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import pytest
 
-POINTS: tuple[tuple[Any, str], ...] = (
-    (_LocalWriter, "commit"),
-    (catalog_module, "write_commit"),
-    (LocalStorage, "delete"),
-)
-POINTS_MAX = 60
-
-
-class Killed(BaseException):
-    pass
-
-
-class Fate:
-    """Ends the work at the n-th moment before or after a call that changes what is stored."""
-
-    def __init__(self, point: int) -> None:
-        self.left = point
-        self.met: str | None = None
-
-    def meet(self, moment: str) -> None:
-        self.left -= 1
-        if self.left == -1:
-            self.met = moment
-            raise Killed(moment)
-
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.meet(f"before {name}")
-            result = function(*arguments, **options)
-            self.meet(f"after {name}")
-            return result
-
-        return call
-
-
-def sweep(make: Callable[[int], Callable[[], object]], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Make a place and run its work, killed at each point in turn, until it comes to its end; the moments it met."""
-    met: list[str] = []
-    for point in range(POINTS_MAX):
-        work = make(point)
-        fate = Fate(point)
-        with monkeypatch.context() as patched:
-            for owner, name in POINTS:
-                patched.setattr(owner, name, fate.around(name, getattr(owner, name)))
-            try:
-                work()
-            except Killed:
-                met.append(str(fate.met))
-                continue
-        return met
-    raise AssertionError("the work has more points than the sweep")
+pytestmark = pytest.mark.full
 
 
 def test_killed_at_any_point_every_record_stays_readable_and_the_next_compaction_completes_it(

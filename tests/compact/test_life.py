@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compact.archives import LATER_MS, Making, compact, in_memory, look, segments, without_spark
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.runs import list_runs
 from maxbrod.archive.snapshots import last_snapshot_run
 from maxbrod.check.run import check_archive
 from maxbrod.cli.main import run as command
-from maxbrod.compact.functions import compact as compact_function
+from maxbrod.compact.verb import compact as compact_function
 from maxbrod.errors import EXIT_DONE
 from maxbrod.inspect import garbage
 from maxbrod.layouts.kafka.reader import read_log
 from maxbrod.model import now_ms
 from support.clocks import set_clocks
+from support.native_archives import LATER_MS, Making, compact, in_memory, look, segments, without_spark
 from support.native_logs import data_batch
 
 if TYPE_CHECKING:

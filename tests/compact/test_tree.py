@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from kbak.archives import write as write_kbak
-from parquet.archives import WHERE, local, read, rows, write
 
-from compact.archives import compact, without_spark
 from maxbrod.cli.main import run as command
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UsageError
-from maxbrod.layouts.parquet.layout import LAYOUT
+from maxbrod.layouts.parquet.survey import LAYOUT
+from support.native_archives import compact, without_spark
+from support.parquet_trees import WHERE, local, read, rows, write
 from support.plain_batches import Record
+from support.tool_backups import KBAK
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +88,6 @@ def test_the_command_prints_a_report_and_json(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_other_layouts_are_refused(tmp_path: Path) -> None:
-    write_kbak(local(tmp_path), [Record(offset=0, timestamp=1, key=b"k", value=b"v")])
+    KBAK.write(local(tmp_path), [Record(offset=0, timestamp=1, key=b"k", value=b"v")])
     with pytest.raises(UsageError, match="cannot be merged"):
         compact(tmp_path)

@@ -8,7 +8,6 @@ from unittest.mock import patch
 import pytest
 
 import maxbrod
-from backup.engine import back_up, config_of
 from maxbrod.archive.archive import open_archive
 from maxbrod.errors import UsageError
 from maxbrod.inspect.topic import show_topic
@@ -17,10 +16,11 @@ from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
 from maxbrod.table.read.counts import count_records
 from maxbrod.table.read.options import parse_options
-from restore.engine import Command
 from support.archives import damage
+from support.backups import back_up, config_of
 from support.ledger import NOW_MS as LEDGER_NOW_MS
 from support.ledger import Ledger
+from support.restores import Command
 from support.sparkless import without_spark
 from support.sparkless import without_spark as restoring_without_spark
 

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compare.test_differences import SCHEMA, FakeReader
 from maxbrod.batch.digest import Field
 from maxbrod.compare import compaction
 from maxbrod.compare.items import LATER, Cleaner, CompactedItem, CompareItem, CompareSettings, Settled, SuspectItem
-from maxbrod.compare.plan.pairs import ComparedRange
-from maxbrod.compare.plan.parts import Side
+from maxbrod.compare.plan import ComparedRange, Side
 from maxbrod.config import KafkaConfig
+from support.given_sides import SCHEMA, FakeReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

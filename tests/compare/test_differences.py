@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import numpy as np
@@ -11,46 +11,19 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.batch.digest import Field
-from maxbrod.batch.hashes import COLUMNS
 from maxbrod.compare import task as compare_task
 from maxbrod.compare.items import CompareItem, CompareSettings, SuspectItem
-from maxbrod.compare.plan.pairs import UNMAPPED, ComparedRange
-from maxbrod.compare.plan.parts import Side
+from maxbrod.compare.plan import UNMAPPED, ComparedRange, Side
 from maxbrod.config import KafkaConfig
-from maxbrod.errors import UnavailableError
+from support.given_sides import SCHEMA, FakeReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from maxbrod.compare.report import Difference
 
-    from maxbrod.compare.plan.parts import Difference
-
-SCHEMA = pa.schema([RECORD_SCHEMA.field(name) for name in COLUMNS])
 # Offset, place and value of each record: few values, so that many are equal.
 SIDES = st.dictionaries(st.integers(0, 30), st.sampled_from([None, b"", b"a", b"b"]), max_size=20)
 CUTS = st.lists(st.integers(0, 30), max_size=5)
-
-
-class FakeReader:
-    """Hands out what a test gives it, in chunks."""
-
-    chunks: dict[Side, list[tuple[pa.RecordBatch, Any]]]
-    fails = False
-
-    def __init__(self, _: CompareSettings) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def read(self, item: CompareItem) -> Iterator[tuple[pa.RecordBatch, Any]]:
-        yield from type(self).chunks[item.side]
-        if type(self).fails and item.side is Side.TARGET:
-            raise UnavailableError("the broker is gone")
 
 
 def chunked(records: dict[int, bytes | None], cuts: list[int], *, unmapped: int | None = None) -> list[Any]:

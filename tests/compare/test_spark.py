@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command
+from support.backups import back_up, config_of
+from support.restores import Command
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from maxbrod.compare.cli import verdict
 from maxbrod.compare.report import CompareReport, PartitionComparison
-from maxbrod.compare.summary import verdict
 
 
 def report(*notes: str) -> CompareReport:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.check.foreign import check_foreign
@@ -18,6 +17,7 @@ from maxbrod.layouts.foreign import ClusterFacts, ForeignTopic, Survey, WriteOpt
 from maxbrod.layouts.registry import FOREIGN, NATIVE, layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import open_storage
+from support.conversions import convert
 from support.given_records import Given, batch
 
 if TYPE_CHECKING:

@@ -9,20 +9,20 @@ from unittest.mock import patch
 
 import pytest
 
-from backup.engine import back_up, config_of
-from backup.test_runs import KEEP
-from convert.engine import back_up_as, convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.backup import foreign as backing_up
-from maxbrod.backup.variants import target_request
-from maxbrod.convert.targets import NativeTarget
+from maxbrod.backup.follow import target_request
+from maxbrod.convert.sides import NativeTarget
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_INCOMPLETE, StorageFullError
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 from support.archive_oracle import read_archive
 from support.archives import damage
+from support.backups import back_up, config_of
+from support.conversions import back_up_as, convert
 from support.ledger import Ledger
 from support.sparkless import run_here, without_spark
+from support.topics import KEEP
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,6 @@ from unittest.mock import patch
 
 import pytest
 
-from backup.engine import back_up, config_of
-from backup.test_runs import KEEP, transact
-from convert.engine import back_up_as, convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import ForeignTarget
 from maxbrod.archive.snapshots import find_moment
@@ -22,10 +19,13 @@ from maxbrod.layouts.registry import FOREIGN
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic
 from maxbrod.sandbox.traffic import Message
-from restore.engine import put
 from support.archive_oracle import read_archive
+from support.backups import back_up, config_of
+from support.conversions import back_up_as, convert
 from support.ledger import Ledger
+from support.restores import put
 from support.sparkless import without_spark
+from support.topics import KEEP, transact
 
 if TYPE_CHECKING:
     from pathlib import Path

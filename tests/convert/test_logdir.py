@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -18,18 +17,15 @@ from kafka import KafkaConsumer
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaPartition
 
-from backup.engine import config_of
-from convert import acknowledged
-from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.batch.headers import walk
 from maxbrod.errors import EXIT_REFUSED
-from maxbrod.kafka.admin.access import create_acls, set_quotas
+from maxbrod.kafka.admin import create_acls, set_quotas
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.layouts.logdir import scan
-from maxbrod.layouts.logdir.metadata_records import (
+from maxbrod.layouts.logdir import reader as scan
+from maxbrod.layouts.logdir.metadata_log import (
     AclAdded,
     BrokerRegistered,
     ConfigSet,
@@ -39,17 +35,20 @@ from maxbrod.layouts.logdir.metadata_records import (
     decode_record,
 )
 from maxbrod.layouts.logdir.reader import MIDDLE_UNREAD
+from maxbrod.layouts.reader import decode_committed
 from maxbrod.layouts.registry import layout_of
-from maxbrod.layouts.visible_records import decode_committed
 from maxbrod.model import TopicPartition, topic_id_text
+from maxbrod.sandbox.jars import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.process import wait_for
-from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic, offsets, set_topic_config
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.storage.stores import open_storage
-from restore.engine import Command, read_all, stand
 from support.archive_oracle import read_archive
+from support.backups import config_of
 from support.clusters import start_cluster
+from support.conversions import convert
+from support.processes import environment, program
+from support.restores import Command, read_all, stand
 from support.sparkless import without_spark
 from support.sparkless import without_spark as compare_here
 
@@ -77,8 +76,11 @@ def client_of(cluster: Cluster) -> KafkaClient:
 
 @contextmanager
 def load(cluster: Cluster, topic: str, out: Path) -> Iterator[None]:
-    command = [sys.executable, acknowledged.__file__, cluster.bootstrap, topic, str(PARTITIONS)]
-    with out.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL) as process:
+    command = program("acknowledged", cluster.bootstrap, topic, PARTITIONS)
+    with (
+        out.open("wb") as file,
+        subprocess.Popen(command, env=environment(), stdout=file, stderr=subprocess.DEVNULL) as process,
+    ):
         try:
             yield
         finally:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import back_up, config_of
-from backup.test_runs import KEEP, transact
-from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.check.run import check_archive
 from maxbrod.errors import RefusedError
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic
 from support.archive_oracle import read_archive
+from support.backups import back_up, config_of
+from support.conversions import convert
 from support.ledger import Ledger
+from support.topics import KEEP, transact
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import config_of
-from backup.test_runs import KEEP, transact
-from convert.engine import back_up_as, convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.check.foreign import check_foreign
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, IncompleteError, RefusedError
@@ -18,11 +15,13 @@ from maxbrod.layouts.registry import FOREIGN
 from maxbrod.model import GapReason
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.sandbox.topics import create_topic, delete_topic
-from restore.engine import put, stand
-from restore.faults import renamed, restore
-from restore.test_repartition import assert_shared_out
+from support.backups import config_of
+from support.conversions import back_up_as, convert
 from support.ledger import NOW_MS, Ledger
-from support.restore_oracle import log_of
+from support.restore_faults import renamed, restore
+from support.restore_oracle import assert_shared_out, log_of
+from support.restores import put, stand
+from support.topics import KEEP, transact
 
 if TYPE_CHECKING:
     from pathlib import Path

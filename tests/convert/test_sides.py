@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from maxbrod.config import S3Config, StorageConfig
-from maxbrod.convert.run import sides_of
+from maxbrod.convert.sides import NativeTarget, sides_of
 from maxbrod.errors import UsageError
+from maxbrod.layouts.foreign import WriteOptions
+from maxbrod.layouts.kafka.format import Compression, CompressionMode
+from maxbrod.transfer.task import native_compression
 
 S3 = StorageConfig(s3=S3Config(endpoint="http://one:1", region="eu-1"), deadline_s=5)
 SHARED = StorageConfig(deadline_s=5)
@@ -47,3 +52,14 @@ def test_a_mistyped_option_is_named(name: str, said: str) -> None:
 def test_options_of_another_cloud_for_one_side_are_left_to_its_opening() -> None:
     source, _ = sides_of(SHARED, ("/a", "/b"), ({"s3.endpoint": "http://x:1"}, {}))
     assert source.s3.endpoint == "http://x:1"
+
+
+def test_the_level_of_a_codec_reaches_our_own_layout() -> None:
+    assert native_compression(WriteOptions(codec="zstd", level=9)) == Compression(mode=CompressionMode.ZSTD, level=9)
+    assert native_compression(WriteOptions()) == Compression()
+
+
+def test_a_codec_that_our_own_layout_lacks_is_refused_before_anything_is_created(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'gzip' is unknown"):
+        NativeTarget(str(tmp_path / "copy"), StorageConfig(), WriteOptions(codec="gzip"), run_id="run")
+    assert not (tmp_path / "copy").exists()

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from convert.engine import convert
 from maxbrod.batch.columns import conform
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE
 from maxbrod.layouts.foreign import ClusterFacts, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage
+from support.conversions import convert
 
 if TYPE_CHECKING:
     from pathlib import Path

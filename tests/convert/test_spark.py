@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backup.engine import back_up, config_of
-from backup.test_runs import KEEP
 from maxbrod.archive.archive import open_archive
-from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.surveyed import topic_id_for
-from maxbrod.backup.variants import open_backup
+from maxbrod.backup.follow import open_backup
 from maxbrod.check.foreign import check_foreign
-from maxbrod.config import SparkConfig, StorageConfig
-from maxbrod.convert.run import Convert, ConvertRequest
+from maxbrod.config import Config, SparkConfig
+from maxbrod.convert.options import ConvertOptions
+from maxbrod.convert.verb import Conversion
 from maxbrod.errors import EXIT_CORRUPT
 from maxbrod.sandbox.topics import create_topic
+from maxbrod.work.work import Work
 from support.archive_oracle import read_archive
+from support.backups import back_up, config_of
 from support.ledger import Ledger
+from support.topics import KEEP
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,15 +39,9 @@ def test_a_conversion_runs_on_spark_and_proves_itself_there(
     back_up(config_of(cluster, tmp_path / "archive", topic))
     places = ((tmp_path / "archive", tmp_path / "kbak", "kbak"), (tmp_path / "kbak", tmp_path / "back", "kafka"))
     for source, target, to in places:
-        request = ConvertRequest(
-            source_url=str(source),
-            source=StorageConfig(),
-            target_url=str(target),
-            target=StorageConfig(),
-            to=TargetRequest(layout=to),
-        )
-        with Convert(request, MASTER, session=spark) as work:
-            report = work.run()
+        options = ConvertOptions(source=str(source), target=str(target), to=to)
+        with Work(Config(spark=MASTER), session=spark) as work:
+            report = Conversion(work, options).run()
         assert (report.exit_code, report.topics[0].equal, report.topics[0].target_records) == (0, True, 120)
     held = read_archive(str(tmp_path / "back"))
     for partition in range(3):
@@ -64,7 +59,7 @@ def test_a_backup_in_another_layout_runs_on_spark_and_is_checked_there(
     with open_backup(config, session=spark) as work:
         assert work.run().records == 100
     archive = open_archive(str(tmp_path / "tree"))
-    report = check_foreign(archive, MASTER, session=spark)
+    report = check_foreign(archive, Work(Config(spark=MASTER), session=spark))
     assert (report.exit_code, report.records, report.deep) == (0, 100, True)
 
     assert archive.survey is not None
@@ -72,6 +67,6 @@ def test_a_backup_in_another_layout_runs_on_spark_and_is_checked_there(
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
-    broken = check_foreign(open_archive(str(tmp_path / "tree")), MASTER, session=spark)
+    broken = check_foreign(open_archive(str(tmp_path / "tree")), Work(Config(spark=MASTER), session=spark))
     assert broken.exit_code == EXIT_CORRUPT
     assert victim.name in broken.faults[0].path

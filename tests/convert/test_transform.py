@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.archive.archive import open_archive
-from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.check.run import check_archive
-from maxbrod.config import SparkConfig, StorageConfig
-from maxbrod.convert.run import Convert, ConvertRequest
+from maxbrod.config import Config
+from maxbrod.convert.options import ConvertOptions
+from maxbrod.convert.verb import Conversion
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from maxbrod.transform.plan import Changes, Transform
+from maxbrod.transform.plan import Changes
+from maxbrod.work.work import Work
+from support.backups import back_up, config_of
 from support.native_logs import data_batch, pack
 from support.plain_batches import Record
 from support.stages import records_in
@@ -24,23 +25,16 @@ from support.table_archives import write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.convert.report import ConvertReport
+    from maxbrod.convert.verb import ConvertReport
     from maxbrod.sandbox.cluster import Cluster
 
 CLEAN = {"where": "key is null or key not like 'user-1%'", "select": "'-' as value"}
 
 
-def converted(source: Path, target: Path, session: Any, *, to: str = "kafka", **transform: str) -> ConvertReport:
-    request = ConvertRequest(
-        source_url=str(source),
-        source=StorageConfig(),
-        target_url=str(target),
-        target=StorageConfig(),
-        to=TargetRequest(layout=to),
-        transform=Transform(**transform) if transform else None,
-    )
-    with Convert(request, SparkConfig(), session=session) as work:
-        return work.run()
+def converted(source: Path, target: Path, session: Any, *, to: str = "kafka", **transform: Any) -> ConvertReport:
+    options = ConvertOptions(source=str(source), target=str(target), to=to, **transform)
+    with Work(Config(), session=session) as work:
+        return Conversion(work, options).run()
 
 
 @pytest.fixture

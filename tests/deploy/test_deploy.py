@@ -18,7 +18,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from maxbrod.backup.metrics import BackupMetrics
-from maxbrod.cli.main import app
+from maxbrod.cli.main import command_line
 from maxbrod.cli.metrics import FIGURES, RunMetrics
 from maxbrod.config import Config
 from maxbrod.replicate.metrics import IngressMetrics
@@ -107,7 +107,7 @@ def started() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", [*(each["args"] for each in containers()), *started()], ids=lambda each: each[0])
 def test_the_commands_of_units_and_manifests_are_ones_that_maxbrod_takes(words: list[str]) -> None:
-    verb = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
+    verb = typer.main.get_command(command_line()).commands[words[0]]  # type: ignore[attr-defined]
     verb.make_context(words[0], list(words[1:]))
     assert "--config" in " ".join(words)
 

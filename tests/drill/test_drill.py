@@ -9,20 +9,20 @@ from unittest.mock import patch
 
 import pytest
 
-from backup.engine import back_up, config_of
-from drill.engine import partitions_of, remembered, scratch_topics
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.cli.main import run
-from maxbrod.drill.run import Drill
-from maxbrod.drill.state import DEAD_AFTER_MS, DrillOwner, own_drill
+from maxbrod.compare.run import Comparison
+from maxbrod.drill.run import DEAD_AFTER_MS, Drill, DrillOwner, own_drill
 from maxbrod.errors import UnavailableError
 from maxbrod.model import GapReason
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from restore.engine import Command
 from support.archives import damage
+from support.backups import back_up, config_of
+from support.drills import partitions_of, remembered, scratch_topics
+from support.restores import Command
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:
@@ -129,15 +129,15 @@ def verified(command: Command, path: str, *words: str) -> int:
 
 
 def test_what_is_not_equal_is_never_proven(cluster: Cluster, topic: str, archive: Path, command: Command) -> None:
-    compare = Drill._compare
+    compare = Comparison.run
 
-    def losing(self: Drill, *arguments: Any) -> Any:
+    def losing(self: Comparison) -> Any:
         (name,) = (each for each in scratch_topics(cluster) if each.endswith(topic))
         delete_records(cluster, name, before_offset=30)
         produce(cluster, name, numbered(1), partition=1)
-        return compare(self, *arguments)
+        return compare(self)
 
-    with patch.object(Drill, "_compare", losing):
+    with patch.object(Comparison, "run", losing):
         report = drilled(command, "--topic", topic, exits=3)["report"]
         assert "differs" in command("drill", "--topic", topic, exits=3)
     assert report["verdict"] == "differs"
@@ -147,8 +147,8 @@ def test_what_is_not_equal_is_never_proven(cluster: Cluster, topic: str, archive
 
 
 def test_a_drill_that_fails_cleans_up_and_says_so(archive: Path, command: Command) -> None:
-    for where in ("_restore", "_compare"):
-        with patch.object(Drill, where, side_effect=UnavailableError("the lights went out")):
+    for step, where in ((Drill, "_restore"), (Comparison, "run")):
+        with patch.object(step, where, side_effect=UnavailableError("the lights went out")):
             document = drilled(command, exits=1)
         assert document["report"]["verdict"] == "failed"
         assert document["report"]["error"]["message"] == "the lights went out"
@@ -212,7 +212,7 @@ class Killed(BaseException):
 def killed(cluster: Cluster, archive: Path, command: Command) -> list[str]:
     """The topics of a drill that was killed in its comparison, when nothing was cleaned up yet."""
     with (
-        patch.object(Drill, "_compare", side_effect=Killed),
+        patch.object(Comparison, "run", side_effect=Killed),
         patch.object(Drill, "_clean_up", lambda *_: None),
         pytest.raises(Killed),
     ):

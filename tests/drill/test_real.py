@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from backup.engine import back_up, config_of
-from drill.engine import remembered, scratch_topics
+from maxbrod.archive.archive import read_proofs
 from maxbrod.cli.main import run
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command
+from maxbrod.storage.stores import open_storage
+from support.backups import back_up, config_of
+from support.drills import remembered, scratch_topics
+from support.restores import Command
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:
@@ -79,6 +81,15 @@ def test_a_drill_ended_by_a_signal_in_the_middle_leaves_no_topics(
     assert (scratch_topics(cluster), remembered(archive)) == ([], [])
     assert len(list(tmp_path.glob("drill-*.html"))) == 1
     assert psutil.wait_procs(family, timeout=60)[1] == []
+
+
+def test_a_mistyped_topic_is_no_failed_drill(
+    cluster: Cluster, archive: Path, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["-a", str(archive), "--bootstrap", cluster.bootstrap, "--report-dir", str(tmp_path / "reports")]
+    assert run(["drill", *where, "--topic", topic[:-1]]) == 2
+    assert f"did you mean {topic}" in capsys.readouterr().out
+    assert read_proofs(open_storage(str(archive))) == []
 
 
 def test_a_drill_killed_in_the_middle_is_cleaned_up_by_the_next(

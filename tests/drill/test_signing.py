@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from maxbrod.cli.main import run
 from maxbrod.drill.html import render
 from maxbrod.drill.plan import Sample, draw, drill_request, parse_sample, scratch_name
-from maxbrod.drill.report import VERSION, VERSION_FIELD, read_report
-from maxbrod.drill.signing import Key, parse_key, read_key, signed, verify
+from maxbrod.drill.report import VERSION, VERSION_FIELD, Key, parse_key, read_key, read_report, signed, verify_document
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, RefusedError, UsageError
 from maxbrod.model import TopicPartition
 
@@ -34,7 +33,7 @@ def pem_pair() -> tuple[bytes, bytes]:
 
 
 def checked(document: dict[str, Any], key: Key | None) -> str:
-    return verify(document, key, object_name="test")
+    return verify_document(document, key, object_name="test")
 
 
 def test_a_signature_holds_for_its_key_and_for_no_other() -> None:

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from maxbrod.archive.proofs import Proof, ProofKind
+from maxbrod.archive.archive import Proof, ProofKind
 from maxbrod.drill.html import speed_of, trend_section
 
 DAY = 86_400_000

@@ -11,8 +11,7 @@ from maxbrod.archive.holds import active_holds, add_hold, read_holds, release_ho
 from maxbrod.cli.main import run
 from maxbrod.errors import CorruptDataError, UnavailableError, UsageError
 from maxbrod.model import now_ms
-from prune.test_native import prune
-from support.prunable_archives import DAY_MS, commit, data, part, points, segments, years
+from support.prunable_archives import DAY_MS, commit, data, part, points, prune, segments, years
 
 if TYPE_CHECKING:
     from support.archives import Place

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.inspect.extents import DATA, HOLE, MARKS, Span, coverage_bar, legend
+from maxbrod.inspect.topic import DATA, HOLE, MARKS, Span, coverage_bar, legend
 from maxbrod.model import GapReason
 
 COVERS = [DATA, HOLE, *map(str, GapReason)]

@@ -132,7 +132,10 @@ def test_runs_say_what_they_did(place: Place) -> None:
     assert show_run(archive, "latest").topics[0].gaps == {"compacted": 5}
 
 
-@pytest.mark.parametrize("name", ["run-", "nobody"])
-def test_a_run_that_is_not_one_is_refused(name: str, local_place: Place) -> None:
-    with pytest.raises(UsageError, match="runs of this archive match"):
+@pytest.mark.parametrize(
+    ("name", "hint"), [("run-", "did you mean run-"), ("nobody", "see 'maxbrod ls --runs'"), ("rum-1", "mean run-1")]
+)
+def test_a_run_that_is_not_one_is_refused(name: str, hint: str, local_place: Place) -> None:
+    with pytest.raises(UsageError, match="runs of this archive match") as caught:
         show_run(fill(local_place), name)
+    assert hint in str(caught.value.hint)

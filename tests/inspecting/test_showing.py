@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.errors import UsageError
-from maxbrod.inspect.extents import DATA, HOLE, Span, measure_partitions
-from maxbrod.inspect.topic import EVERY, show_topic
+from maxbrod.inspect.topic import DATA, EVERY, HOLE, Span, measure_partition, show_topic
 from maxbrod.model import AbortedTransaction, GapReason
 from support.catalog_rows import TOPIC_ID, gap, segment
-from support.full_archive import OLD_ID, fill, part
+from support.full_archive import OLD_ID, fill
 
 if TYPE_CHECKING:
     from maxbrod.catalog.rows import Gap, Segment
@@ -86,7 +85,7 @@ def test_an_unknown_topic_is_refused_with_close_names(local_place: Place) -> Non
 
 
 def test_a_slice_that_reaches_beyond_the_end_asked_for_is_said_to(local_place: Place) -> None:
-    (extent,) = measure_partitions({part(0): [segment(0, 10), segment(10, 20)]}, {part(0): 15})
+    extent = measure_partition(0, [segment(0, 10), segment(10, 20)], 15)
     assert (extent.end_offset, extent.exact, extent.records) == (15, False, 20)
     assert extent.spans == (Span(first_offset=0, end_offset=15, cover=DATA),)
 
@@ -106,7 +105,7 @@ def test_spans_cover_each_offset_as_its_row_does(pieces: list[tuple[int, str]], 
         elif cover != HOLE:
             rows.append(gap(base, last, reason=GapReason(cover)))
     first = rows[0].base_offset if rows else 0
-    (extent,) = measure_partitions({part(0): [row for row in rows if row.base_offset < end]}, {part(0): end})
+    extent = measure_partition(0, [row for row in rows if row.base_offset < end], end)
     spread = [span.cover for span in extent.spans for _ in range(span.first_offset, span.end_offset)]
     if rows and first < end:
         # A hole shows between rows; after the last one there is nothing to tell it from the end.

@@ -6,11 +6,11 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from kafka_reading import partition_of
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.produce.append_queue import AppendQueue, QueuedAppend
 from maxbrod.kafka.produce.appends import LATER, Append, Batch, Feed, Hole, Later
+from support.kafka_reads import partition_of
 
 FAILURE = UnavailableError("a broker said so")
 

@@ -7,20 +7,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cluster_changes import (
-    classic_member,
-    commit,
-    commit_many,
-    consume_by_the_new_protocol,
-    make_share_group,
-    set_quota,
-)
 from kafka.errors import KafkaError
 from kafka.protocol.admin import ElectionType
-from kafka_reading import client_of, log_bytes, partition_of
 
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.state import groups as groups_module
+from maxbrod.kafka import groups as groups_module
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import (
     EFFECTIVE_CONFIGS,
@@ -40,6 +31,15 @@ from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, replicas
 from maxbrod.sandbox.topics import topic_id as topic_id_in
 from maxbrod.sandbox.traffic import numbered, produce
+from support.cluster_changes import (
+    classic_member,
+    commit,
+    commit_many,
+    consume_by_the_new_protocol,
+    make_share_group,
+    set_quota,
+)
+from support.kafka_reads import client_of, log_bytes, partition_of
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster

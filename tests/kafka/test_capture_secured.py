@@ -6,11 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cluster_changes import commit
 from kafka.protocol.admin import CreateAclsRequest
-from kafka_reading import client_of, partition_of
 
 from maxbrod.config import from_java_properties
+from maxbrod.kafka.produce.transactions import open_transactions
 from maxbrod.kafka.state.access import read_acls
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import (
@@ -22,14 +21,15 @@ from maxbrod.kafka.state.cluster_state import (
     ClusterState,
     encode_state,
 )
-from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.kafka.state.topics import partition_sizes
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, open_transaction, produce
+from support.cluster_changes import commit
 from support.clusters import start_cluster
+from support.kafka_reads import client_of, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,7 +70,7 @@ EVERY = (*ALICE, *CAROL, *ODD)
 
 
 def known_acls(client: KafkaClient) -> set[Acl]:
-    return set(read_acls(client, deadline=Deadline.after(30)).acls)
+    return set(read_acls(client, deadline=Deadline.after(30))[1])
 
 
 def create_acls(client: KafkaClient, acls: Iterable[Acl]) -> None:

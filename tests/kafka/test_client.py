@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.protocol.admin import AlterClientQuotasRequest
 from kafka.protocol.metadata import ApiVersionsResponse
-from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_of
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError, UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.fetch.ranges import read_range
-from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.client import KafkaClient, metadata_request
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, reaction
-from maxbrod.kafka.wire.metadata import metadata_request
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, replicas
 from maxbrod.sandbox.traffic import Message, produce
+from support.kafka_reads import bounds, client_of, fill, joined, log_bytes, partition_of
 from support.s3 import loopback_server
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from maxbrod.kafka.state.cluster_state import (
     Broker,
     ClusterState,
     CommittedOffset,
+    EntitySettings,
     Group,
     MissingState,
     Quota,
@@ -73,6 +74,7 @@ groups = st.builds(
     protocol_type=texts,
     offsets=st.none() | st.lists(offsets, max_size=4, unique_by=lambda each: each.where).map(tuple),
 )
+settings = st.builds(EntitySettings, kind=texts, name=texts, values=st.dictionaries(texts, texts_or_none, max_size=3))
 gaps = st.builds(MissingState, what=texts, why=texts, hint=texts)
 states = st.builds(
     ClusterState,
@@ -85,6 +87,8 @@ states = st.builds(
     users=st.none() | st.lists(users, max_size=3).map(tuple),
     groups=st.lists(groups, max_size=3, unique_by=lambda each: each.group_id).map(tuple),
     gaps=st.lists(gaps, max_size=3).map(tuple),
+    settings=st.none() | st.lists(settings, max_size=3, unique_by=lambda each: (each.kind, each.name)).map(tuple),
+    features=st.none() | st.dictionaries(texts, st.integers(0, 100), max_size=3),
 )
 
 
@@ -102,12 +106,12 @@ def test_the_order_in_which_brokers_answer_never_shows(state: ClusterState, rand
     def shuffled(values: tuple[object, ...] | None) -> Any:
         return None if values is None else tuple(random.sample(values, len(values)))
 
-    names = ("brokers", "topics", "acls", "users", "gaps")
+    names = ("brokers", "topics", "acls", "users", "gaps", "settings")
     mixed = {name: shuffled(getattr(state, name)) for name in names}
     quotas = state.quotas and tuple(replace(each, entities=shuffled(each.entities)) for each in state.quotas)
     mixed["quotas"] = shuffled(quotas)
     mixed["groups"] = shuffled(tuple(replace(each, offsets=shuffled(each.offsets)) for each in state.groups))
-    again = ClusterState(cluster_id=state.cluster_id, taken_at_ms=state.taken_at_ms, **mixed)
+    again = replace(state, **mixed)
     assert again == state
     assert dumped(again) == dumped(state)
 

@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_of, read_all
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import RefusedError, UnavailableError
@@ -14,10 +13,11 @@ from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, epoch_ends, list_offse
 from maxbrod.kafka.fetch.ranges import _RangeReader, read_range
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.sandbox.spec import free_ports
+from maxbrod.sandbox.process import free_ports
 from maxbrod.sandbox.surgery import lose_by_unclean_election
 from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered, produce
+from support.kafka_reads import bounds, client_of, fill, joined, log_bytes, partition_of, read_all
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka_reading import bounds, client_of, partition_of
-from producing import batches_of, feed_of
 
 from maxbrod.errors import RefusedError
-from maxbrod.kafka.admin.topics import delete_records
+from maxbrod.kafka.admin import delete_records
 from maxbrod.kafka.fetch.offsets import log_end, log_ends
 from maxbrod.kafka.produce import empty_offsets
 from maxbrod.kafka.produce.appends import sequence_after
@@ -19,6 +17,8 @@ from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.produce.transactions import Transaction, end_request
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
+from support.kafka_appends import batches_of, feed_of
+from support.kafka_reads import bounds, client_of, partition_of
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cluster_changes import classic_member
 from kafka import KafkaConsumer
-from kafka_reading import client_of, partition_of
 
-from maxbrod.kafka.admin.groups import ACTIVE, commit_offsets, delete_offsets, remove_members
+from maxbrod.kafka.groups import ACTIVE, ListedGroup, commit_offsets, delete_offsets, read_offsets, remove_members
 from maxbrod.kafka.state.cluster_state import CommittedOffset
-from maxbrod.kafka.state.groups import ListedGroup, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from support.cluster_changes import classic_member
+from support.kafka_reads import client_of, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

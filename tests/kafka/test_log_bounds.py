@@ -9,8 +9,8 @@ import pytest
 from kafka.protocol.consumer import ListOffsetsRequest
 
 from maxbrod.config import KafkaConfig
-from maxbrod.kafka.fetch import log_bounds
-from maxbrod.kafka.fetch.log_bounds import LogBounds, LogBoundsReader
+from maxbrod.kafka.fetch import offsets as log_bounds
+from maxbrod.kafka.fetch.offsets import LogBounds, LogBoundsReader
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cluster_changes import await_coordinator, classic_member, commit, consume_by_the_new_protocol
 from kafka import KafkaProducer, OffsetAndMetadata
 from kafka import TopicPartition as LibraryPartition
-from kafka_reading import bounds, client_of, partition_of, read_all
 
 from maxbrod.batch.decode import decode
-from maxbrod.kafka.admin.groups import delete_offsets
-from maxbrod.kafka.state.groups import ListedGroup, read_offsets
+from maxbrod.kafka.groups import ListedGroup, delete_offsets, read_offsets
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.last_records import COLUMNS
-from maxbrod.layouts.offsets_topic import TOPIC, OffsetsTopic, read_offsets_topic
+from maxbrod.layouts.internal_topics import COLUMNS, OFFSETS_TOPIC, OffsetsTopic, read_offsets_topic
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from support.cluster_changes import await_coordinator, classic_member, commit, consume_by_the_new_protocol
+from support.kafka_reads import bounds, client_of, partition_of, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,10 +30,10 @@ Standing = set[tuple[str, int, int, int, str | None]]
 
 
 def told_by_the_topic(client: KafkaClient) -> OffsetsTopic:
-    topic = client.metadata([TOPIC]).topics[TOPIC]
+    topic = client.metadata([OFFSETS_TOPIC]).topics[OFFSETS_TOPIC]
 
     def batches(partition: int) -> Iterator[pa.RecordBatch]:
-        where = partition_of(TOPIC, partition)
+        where = partition_of(OFFSETS_TOPIC, partition)
         start, end = bounds(client, where)
         if start < end:
             yield decode(read_all(client, where), columns=COLUMNS)

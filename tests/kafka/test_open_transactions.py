@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from kafka_reading import client_of, partition_of
-
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
-from maxbrod.kafka.state.open_transactions import open_transactions
+from maxbrod.kafka.produce.transactions import open_transactions
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, open_transaction, produce, produce_transaction
+from support.kafka_reads import client_of, partition_of
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import threading
-
 import pytest
 
+from maxbrod.board import Board, seated
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire import deadline
-from maxbrod.kafka.wire.deadline import Pace, stopped_by
+from maxbrod.kafka.wire.deadline import Pace
+from support.clocks import set_time
 
 
 @pytest.fixture
@@ -17,8 +17,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr("maxbrod.kafka.wire.deadline.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("maxbrod.kafka.wire.deadline.time.sleep", sleep)
+    set_time(monkeypatch, "maxbrod.kafka.wire.deadline", monotonic=lambda: now[0], sleep=sleep)
     return now
 
 
@@ -46,10 +45,10 @@ def test_without_a_rate_nothing_waits(clock: list[float]) -> None:
 
 @pytest.mark.parametrize("rate", [1000, None])
 def test_a_task_that_is_stopped_waits_no_more_and_says_so(rate: int | None) -> None:
-    stop = threading.Event()
-    with stopped_by(stop):
+    board = Board.in_memory(1)
+    with seated(board, 0):
         pace = Pace(rate)
     pace.wait(10**9)
-    stop.set()
+    board.ask_to_stop()
     with pytest.raises(UnavailableError, match="stopped on request"):
         pace.wait(1)

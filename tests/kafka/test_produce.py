@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kafka.errors import KafkaError
-from kafka_reading import client_of, partition_of
-from producing import assert_stored, batches_of, feed_of, produce_orders
 
 from maxbrod.batch.headers import walk
 from maxbrod.errors import RefusedError, TopicGoneError, UsageError
@@ -25,6 +23,8 @@ from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic, s
 from maxbrod.sandbox.traffic import Message, numbered
 from maxbrod.sandbox.traffic import produce as produce_messages
 from support.java_records import RECORDS, at_offsets, to_arrow
+from support.kafka_appends import assert_stored, batches_of, feed_of, produce_orders
+from support.kafka_reads import client_of, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

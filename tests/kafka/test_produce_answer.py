@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceResponse
 
-from maxbrod.kafka.produce.request import Answer, read_produce_answer
+from maxbrod.kafka.produce.lane import Answer, read_produce_answer
 
 VERSIONS = range(9, 14)
 TOPIC = ProduceResponse.TopicProduceResponse

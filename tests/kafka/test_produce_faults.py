@@ -6,8 +6,6 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka_reading import client_of, partition_of
-from producing import assert_stored, batches_of, feed_of, produce_orders
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
@@ -30,12 +28,14 @@ from maxbrod.sandbox.proxy.faults import (
 )
 from maxbrod.sandbox.topics import create_topic, wait_for_in_sync
 from support.clusters import proxied_broker
+from support.kafka_appends import assert_stored, batches_of, feed_of, produce_orders
+from support.kafka_reads import client_of, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.proxy.faults import Fault
+    from maxbrod.sandbox.proxy.faults import ProxyFault
     from maxbrod.sandbox.proxy.server import FaultProxy
 
 pytestmark = pytest.mark.full
@@ -87,7 +87,7 @@ def client(proxy: FaultProxy) -> Iterator[KafkaClient]:
     ids=lambda fault: f"{type(fault).__name__}-{fault.on.api if fault.on else 'all'}",
 )
 def test_a_fault_on_the_wire_neither_loses_nor_doubles_nor_reorders_a_batch(
-    broker: tuple[Cluster, FaultProxy], proxy: FaultProxy, client: KafkaClient, topic: str, fault: Fault
+    broker: tuple[Cluster, FaultProxy], proxy: FaultProxy, client: KafkaClient, topic: str, fault: ProxyFault
 ) -> None:
     create_topic(broker[0], topic, config=KEEP)
     number = proxy.add(fault)
@@ -109,7 +109,7 @@ def test_a_fault_on_the_wire_neither_loses_nor_doubles_nor_reorders_a_batch(
     ids=lambda fault: f"{type(fault).__name__}-{fault.on.api if fault.on else 'all'}",
 )
 def test_a_fault_on_the_wire_never_fills_a_hole_twice_or_in_part(
-    broker: tuple[Cluster, FaultProxy], proxy: FaultProxy, client: KafkaClient, topic: str, fault: Fault
+    broker: tuple[Cluster, FaultProxy], proxy: FaultProxy, client: KafkaClient, topic: str, fault: ProxyFault
 ) -> None:
     create_topic(broker[0], topic, config=KEEP)
     number = proxy.add(fault)

@@ -7,10 +7,10 @@ from uuid import UUID
 import numpy as np
 import pytest
 from kafka.protocol.producer import ProduceRequest, WriteTxnMarkersRequest
-from kafka_reading import partition_of
 
+from maxbrod.kafka.produce.lane import RecordsTo, markers_body, produce_body
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-from maxbrod.kafka.produce.request import RecordsTo, markers_body, produce_body
+from support.kafka_reads import partition_of
 
 TOPICS = {"a": UUID(int=7), "ä" * 100: UUID(int=(1 << 128) - 1)}
 

@@ -6,20 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka_reading import client_of, partition_of
-from producing import assert_stored, batches_of, feed_of, produce_orders
 
 from maxbrod.config import KafkaConfig, from_java_properties
 from maxbrod.errors import UnsupportedFormatError, UsageError
-from maxbrod.kafka.admin.access import cluster_operations, create_acls, group_operations, set_quotas, topic_operations
-from maxbrod.kafka.admin.groups import commit_offsets
-from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_topics
+from maxbrod.kafka.admin import NewTopic, alter_configs, create_acls, create_topics, set_quotas
 from maxbrod.kafka.fetch.offsets import log_end
+from maxbrod.kafka.groups import commit_offsets
 from maxbrod.kafka.produce.appends import Hole
 from maxbrod.kafka.produce.empty_offsets import fill_by_transactions
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.state.access import read_acls, read_quotas
+from maxbrod.kafka.state.access import cluster_operations, group_operations, read_acls, read_quotas, topic_operations
 from maxbrod.kafka.state.cluster_state import Acl, CommittedOffset, Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.connection import Connection
@@ -30,6 +27,8 @@ from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.spec import SASL_PLAINTEXT, SASL_SSL
 from maxbrod.sandbox.topics import create_topic
 from support.clusters import start_cluster
+from support.kafka_appends import assert_stored, batches_of, feed_of, produce_orders
+from support.kafka_reads import client_of, partition_of
 from support.kafka_writes import released, rows, write
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def allow(admin: KafkaClient, *acls: Acl) -> None:
     # The broker hears of it from the controller, a moment later.
     wait_for(
         "the rules",
-        lambda: set(acls) <= set(read_acls(admin, deadline=Deadline.after(60)).acls),
+        lambda: set(acls) <= set(read_acls(admin, deadline=Deadline.after(60))[1]),
         timeout_s=60,
     )
 

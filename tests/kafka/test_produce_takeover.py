@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.protocol.producer import WriteTxnMarkersRequest
-from kafka_reading import client_of, partition_of
-from producing import assert_stored, batches_of, feed_of
 
 from maxbrod.errors import MisplacedBatchError, ProducerFencedError, UnavailableError
 from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.produce import producer as produce_loop
 from maxbrod.kafka.produce.append_queue import AppendQueue
 from maxbrod.kafka.produce.appends import Append, Hole
+from maxbrod.kafka.produce.lane import markers_body
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import coordinator_epoch, new_producer_id
-from maxbrod.kafka.produce.request import markers_body
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
+from support.kafka_appends import assert_stored, batches_of, feed_of
+from support.kafka_reads import client_of, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka_reading import bounds, fill, joined, log_bytes, partition_of, read_all
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
@@ -24,12 +23,13 @@ from maxbrod.sandbox.proxy.faults import (
 )
 from maxbrod.sandbox.topics import create_topic
 from support.clusters import proxied_broker
+from support.kafka_reads import bounds, fill, joined, log_bytes, partition_of, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.proxy.faults import Fault
+    from maxbrod.sandbox.proxy.faults import ProxyFault
     from maxbrod.sandbox.proxy.server import FaultProxy
 
 pytestmark = pytest.mark.full
@@ -86,7 +86,7 @@ def client(proxy: FaultProxy) -> Iterator[KafkaClient]:
     ids=lambda fault: f"{type(fault).__name__}-{fault.on.api if fault.on else 'all'}",
 )
 def test_a_fault_on_the_wire_changes_nothing_that_arrives(
-    broker: tuple[Cluster, FaultProxy], proxy: FaultProxy, client: KafkaClient, fault: Fault
+    broker: tuple[Cluster, FaultProxy], proxy: FaultProxy, client: KafkaClient, fault: ProxyFault
 ) -> None:
     number = proxy.add(fault)
     assert read_all(client, partition_of(TOPIC), fetch_bytes=SMALL) == log_bytes(broker[0], TOPIC)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from kafka_reading import assert_tiled, bounds, client_of, fill, joined, log_bytes, partition_of, read_all
 
 from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
@@ -20,11 +19,11 @@ from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
 from maxbrod.kafka.fetch.request import PartitionFetch, fetch_request, read_answer
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import Codec
-from maxbrod.sandbox.events import orders
-from maxbrod.sandbox.records import produce_records
+from maxbrod.sandbox.events import orders, produce_records
 from maxbrod.sandbox.surgery import compact, delete_records, expire
 from maxbrod.sandbox.topics import create_topic, delete_topic, recreate_topic
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
+from support.kafka_reads import assert_tiled, bounds, client_of, fill, joined, log_bytes, partition_of, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.protocol.admin import AlterUserScramCredentialsRequest
-from kafka_reading import bounds, client_of, fill, joined, log_bytes, partition_of, read_all
 from pydantic import SecretStr
-from token_endpoint import serving_tokens
 
 from maxbrod.config import KafkaConfig, SaslConfig, TlsConfig, from_java_properties
 from maxbrod.errors import EXIT_FAILED, AccessDeniedError, MaxbrodError, UsageError
@@ -27,6 +25,8 @@ from maxbrod.sandbox.security import UnsecuredToken
 from maxbrod.sandbox.spec import OPTIONAL_LISTENERS
 from maxbrod.sandbox.topics import create_topic
 from support.clusters import start_cluster
+from support.kafka_reads import bounds, client_of, fill, joined, log_bytes, partition_of, read_all
+from support.token_endpoint import serving_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
-from kafka_reading import bounds, client_of, joined, log_bytes, partition_of
 
+from maxbrod.kafka.fetch import ranges as small_ranges
 from maxbrod.kafka.fetch import request as fetch
-from maxbrod.kafka.fetch import small_ranges
-from maxbrod.kafka.fetch.small_ranges import SmallRange, read_small_ranges
+from maxbrod.kafka.fetch.ranges import SmallRange, read_small_ranges
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from support.kafka_reads import bounds, client_of, joined, log_bytes, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import SecretStr, ValidationError
-from token_endpoint import serving_tokens
 
 from maxbrod.config import KafkaConfig, SaslConfig, from_java_properties
 from maxbrod.errors import AccessDeniedError, EnvironmentMissingError, MaxbrodError, UnavailableError, UsageError
 from maxbrod.kafka.wire import security
+from support.clocks import set_time
+from support.token_endpoint import serving_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ def config_for(url: str, **more: str) -> SaslConfig:
 
 def test_a_token_is_asked_for_once_until_it_is_about_to_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("maxbrod.kafka.wire.security.time.monotonic", lambda: now[0])
+    set_time(monkeypatch, "maxbrod.kafka.wire.security", monotonic=lambda: now[0])
     with serving_tokens(lambda: (200, {"access_token": f"t{now[0]:.0f}", "expires_in": 100})) as endpoint:
         config = config_for(endpoint.url, scope="kafka read")
         assert [security.token_of(config), security.token_of(config)] == ["t1000", "t1000"]

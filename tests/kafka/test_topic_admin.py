@@ -6,18 +6,9 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from kafka_reading import bounds, client_of, partition_of
-from producing import batches_of, feed_of
 
 from maxbrod.config import KafkaConfig
-from maxbrod.kafka.admin.topics import (
-    UP_TO_NOW,
-    NewTopic,
-    alter_configs,
-    create_topics,
-    delete_records,
-    delete_topics,
-)
+from maxbrod.kafka.admin import UP_TO_NOW, NewTopic, alter_configs, create_topics, delete_records, delete_topics
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.state.topics import read_configs
@@ -30,6 +21,8 @@ from maxbrod.sandbox.proxy.faults import KafkaMatch, LoseAnswer
 from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.sandbox.spec import PLAINTEXT
 from maxbrod.sandbox.topics import create_topic, replicas, wait_until_known
+from support.kafka_appends import batches_of, feed_of
+from support.kafka_reads import bounds, client_of, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

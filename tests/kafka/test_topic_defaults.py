@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka_reading import client_of
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.state.topics import read_defaults, read_known_configs
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.restore.target import look_at_target
 from maxbrod.sandbox.topics import create_topic
+from support.kafka_reads import client_of
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster

@@ -7,8 +7,6 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from kafka_reading import client_of, partition_of
-from producing import feed_of
 
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
@@ -31,6 +29,8 @@ from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from support.kafka_appends import feed_of
+from support.kafka_reads import client_of, partition_of
 
 if TYPE_CHECKING:
     from maxbrod.kafka.wire.client import KafkaClient

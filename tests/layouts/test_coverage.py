@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from maxbrod.archive.surveyed import rows_of
 from maxbrod.catalog.rows import Gap
-from maxbrod.layouts.coverage import Coverage, decode_coverage, encode_coverage, extended, judge
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment, Survey, WriteOptions
 from maxbrod.layouts.registry import layout_of
+from maxbrod.layouts.tree import Coverage, decode_coverage, encode_coverage, extended, judge
 from maxbrod.model import GapReason, TopicPartition
-from support.given_records import Given, batch, fresh_storage
+from support.given_records import Given, batch
+from support.storages import fresh_storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,14 +3,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_writing import check_rows
 
 from maxbrod.batch.decode import decode
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.kafka.slices import cut_slice, verify_slice
 from maxbrod.model import Codec
-from support.native_logs import NAME, Batch, archive, batches, data_batch, logs, new_storage
+from support.native_logs import NAME, Batch, archive, batches, check_rows, data_batch, logs, new_storage
 
 WHOLE = SegmentLimits(hole_offsets_min=1 << 60)
 

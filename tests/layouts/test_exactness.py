@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxbrod.batch.timestamp_scan import TimestampScan
+from maxbrod.layouts.kafka.described_batches import TimestampScan
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import Codec

@@ -7,10 +7,10 @@ from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
-from offsets_examples import ABORT, COMMIT, Row, as_batch, marker
 
-from maxbrod.layouts import last_records as module
-from maxbrod.layouts.last_records import last_records
+from maxbrod.layouts import internal_topics as module
+from maxbrod.layouts.internal_topics import last_records
+from support.offsets_records import ABORT, COMMIT, Row, as_batch, marker
 
 keys = st.one_of(st.none(), st.sampled_from([b"", b"a", b"b", b"c"]))
 records = st.builds(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
-from maxbrod.layouts.prepare import WHERE, specimen
 from maxbrod.layouts.registry import layout_of
+from maxbrod.prepare import WHERE, specimen
 from maxbrod.storage.stores import open_storage
 
 pytestmark = pytest.mark.full
@@ -24,9 +24,9 @@ sys.path[:0] = sys.argv[2:]
 from numba.core.registry import CPUDispatcher
 from support.given_records import Given, batch
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
-from maxbrod.layouts.prepare import prepare_layout
+from maxbrod.prepare import prepare_layout
 from maxbrod.layouts.registry import layout_of
-from maxbrod.layouts.prepare import WHERE
+from maxbrod.prepare import WHERE
 from maxbrod.storage.stores import open_storage
 name = sys.argv[1]
 layout = layout_of(name)
@@ -51,7 +51,7 @@ for options in (WriteOptions(codec=c, extra=e, segment_bytes_max=200) for c in c
     count = sum(b.num_rows for s in layout.survey(storage).segments for b in layout.read(storage, s))
     assert count == len(records), count
 if name == "binlog":
-    from maxbrod.layouts.binlog.repair import repair
+    from maxbrod.layouts.binlog.reader import repair
     storage.delete([info.path for info in storage.list() if info.path.endswith("_index")])
     repair(storage)
 assert compiled() == before, (before, compiled())
@@ -77,15 +77,16 @@ def test_reading_and_writing_load_no_pandas(tmp_path: Path) -> None:
         "from support.plain_batches import Record, write_batch\n"
         "from maxbrod.batch.decode import decode\n"
         "from maxbrod.layouts.registry import layout_of\n"
-        "from maxbrod.layouts.prepare import WHERE\n"
+        "from maxbrod.model import TopicPartition\n"
         "from maxbrod.layouts.foreign import ClusterFacts, WriteOptions\n"
         "from maxbrod.storage.stores import open_storage\n"
         "record = Record(offset=5, timestamp=0, key=b'k', value=None, headers=[(b'h', None)])\n"
         "records = decode(write_batch([record]))\n"
+        "where = TopicPartition(topic='t', partition=0)\n"
         "for name in sys.argv[3:]:\n"
         "    layout, storage = layout_of(name), open_storage(f'{sys.argv[1]}/{name}')\n"
         "    survey, options = layout.survey(storage), WriteOptions()\n"
-        "    written = layout.write(storage, WHERE, [records], options, survey=survey)\n"
+        "    written = layout.write(storage, where, [records], options, survey=survey)\n"
         "    layout.publish(storage, survey, written, options, ClusterFacts())\n"
         "    assert sum(b.num_rows for s in layout.survey(storage).segments for b in layout.read(storage, s)) == 1\n"
         "    assert 'pandas' not in sys.modules, name"

@@ -8,7 +8,8 @@ from pathlib import Path
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
-from support.given_records import Given, batch, fresh_storage
+from support.given_records import Given, batch
+from support.storages import fresh_storage
 
 PAGES = Path(__file__).parents[2] / "docs" / "layouts"
 

@@ -23,7 +23,7 @@ from maxbrod.layouts.kafka.reader import read_logs
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
-from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
+from maxbrod.sandbox.jars import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.storage.local import Draft
 from maxbrod.storage.stores import open_storage
 from support.native_logs import archive, data_batch, logs, marker, new_storage
@@ -133,7 +133,7 @@ with ArchiveWriter(open_storage(sys.argv[1]), run_id="r", limits=SegmentLimits(r
             batch = np.frombuffer(data_batch(i, value=os.urandom(2 << 20)), np.uint8)
             part.append(batch, walk(batch))
     # The first segment is made durable in the background; the second has its first batch.
-    writer._objects._settle()
+    writer._settle()
     os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from offsets_examples import COMMIT, Row, as_batch, commit_key, commit_value, group_key, marker, text
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.foreign import ForeignGroup
-from maxbrod.layouts.offsets_topic import decode_commit, decode_key, read_offsets_topic
+from maxbrod.layouts.internal_topics import decode_commit, decode_key, read_offsets_topic
 from maxbrod.model import TopicPartition
+from support.offsets_records import COMMIT, Row, as_batch, commit_key, commit_value, group_key, marker, text
 
 TOPIC_ID = UUID("11112222-3333-4444-5555-666677778888")
 

@@ -20,7 +20,8 @@ from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.layouts.reader import read_records
 from maxbrod.model import Codec
-from support.given_records import Given, batch, fresh_storage
+from support.given_records import Given, batch
+from support.storages import fresh_storage
 
 NAME: dict[str, Any] = {"topic": "orders", "topic_id": "0123456789abcdefghijkl", "partition": 0}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from offsets_examples import Row, as_batch
 
-from maxbrod.layouts.schemas_topic import RegisteredSchema, SchemaReference, read_schemas_topic
+from maxbrod.layouts.internal_topics import RegisteredSchema, SchemaReference, read_schemas_topic
+from support.offsets_records import Row, as_batch
 
 Word = tuple[dict[str, Any] | bytes, dict[str, Any] | bytes | None]
 

@@ -11,12 +11,12 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.headers import walk
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.kafka import writer as partition_module
-from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice, is_framed
+from maxbrod.layouts.kafka.format import Compression, SegmentLimits, is_framed
 from maxbrod.layouts.kafka.reader import read_log, read_logs
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
-from support.native_logs import Batch, archive, batches, data_batch, logs, new_storage, pack
+from support.native_logs import Batch, archive, batches, check_rows, data_batch, logs, new_storage, pack
 from support.plain_batches import Record, write_batch
 
 LIMITS = st.builds(
@@ -64,25 +64,6 @@ def test_an_unpacked_archive_has_the_same_records_in_the_same_batches(
     assert all(is_framed(each.path) for each in slices)
     check_rows(log, slices, None)
     assert [problem for each in slices for problem in verify_slice(storage, each)] == []
-
-
-def check_rows(log: list[Batch], slices: tuple[Slice, ...], limits: SegmentLimits | None) -> None:
-    """What each row says, against what the slow reader knows of the batches in its range."""
-    left = list(log)
-    for row in slices:
-        mine = [batch for batch in left if batch.first < row.end_offset]
-        left = left[len(mine) :]
-        times = [time for batch in mine for time in batch.times]
-        assert (row.base_offset, row.end_offset) == (mine[0].first, mine[-1].last + 1)
-        assert row.records == sum(batch.records for batch in mine)
-        assert row.min_timestamp == min(times, default=None)
-        assert row.max_timestamp == max(times, default=None)
-        if limits is not None:
-            assert row.raw_bytes == sum(len(batch.data) for batch in mine)
-            assert row.raw_bytes - len(mine[-1].data) < limits.bytes_max
-            holes = [after.first - before.last - 1 for before, after in pairwise(mine)]
-            assert all(hole < limits.hole_offsets_min for hole in holes)
-    assert not left
 
 
 @pytest.mark.parametrize("mode", ["auto", "source", "zstd"])
@@ -155,7 +136,7 @@ def test_partitions_that_take_turns_never_mix_in_a_pack(mode: str) -> None:
 
 
 def test_a_full_pack_takes_no_further_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maxbrod.layouts.kafka.objects.PACK_BYTES_MAX", 100)
+    monkeypatch.setattr("maxbrod.layouts.kafka.writer.PACK_BYTES_MAX", 100)
     storage = new_storage()
     rows = archive(storage, [data_batch(i, value=b"x" * 100) for i in (0, 5000, 9000)], packed=True)
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compact.archives import Making, compact, without_spark
-from compact.keyed_archives import CUT_MS, Keyed, batch, compact_keys, live_rows
-from compact.keyed_archives import without_spark as by_key_without_spark
 from maxbrod.archive.archive import open_archive
 from maxbrod.inspect import garbage
 from maxbrod.model import now_ms
-from prune.test_native import prune
 from support.clocks import set_clocks
+from support.keyed_archives import CUT_MS, Keyed, batch, compact_keys, live_rows
+from support.keyed_archives import without_spark as by_key_without_spark
+from support.native_archives import Making, compact, without_spark
+from support.prunable_archives import prune
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

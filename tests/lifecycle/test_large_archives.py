@@ -19,6 +19,7 @@ from maxbrod.prune.plan import SegmentPolicy
 from maxbrod.prune.run import PruneRequest, prune_archive
 from maxbrod.prune.runs import RunPolicy
 from maxbrod.repair.run import repair_archive
+from maxbrod.work.work import Work
 from maxbrod_bench.large_archive import write_archive
 
 if TYPE_CHECKING:
@@ -42,12 +43,13 @@ def prune(url: str, runs: RunPolicy | None = None, **limits: Any) -> dict[str, A
 def compact(url: str) -> dict[str, Any]:
     limits = {"min_segment_count": 2, "min_segment_size": 1, "max_segment_count": 3}
     config = Config.model_validate({"archive": url, "compact": {"dry_run": True, **limits}})
-    report = compact_archive(config, clock_ms=NOW).as_dict()
+    report = compact_archive(Work(config, clock_ms=NOW)).as_dict()
     return {name: report[name] for name in ("topics", "faults", "exit_code")}
 
 
 def repair(url: str) -> dict[str, Any]:
-    report = repair_archive(Config.model_validate({"archive": url}), notices_max=5).as_dict()
+    with Work(Config.model_validate({"archive": url})) as work:
+        report = repair_archive(work, notices_max=5).as_dict()
     return {name: value for name, value in report.items() if name != "run_id"}
 
 

@@ -16,10 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.drivers import s3_section
-from compact.archives import without_spark
-from compact.keyed_archives import batch
-from compact.keyed_archives import without_spark as without_spark_by_key
 from maxbrod.cli.main import run
 from maxbrod.errors import (
     EXIT_FAILED,
@@ -31,15 +27,21 @@ from maxbrod.sandbox.proxy.faults import AnswerError, HttpMatch, Latency
 from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.storage.stores import directory_of
 from maxbrod.storage.urls import parse_url
-from repair.histories import History, sparkless
 from support.failing_stores import Store, full, gone
+from support.histories import History, sparkless
+from support.keyed_archives import batch
+from support.keyed_archives import without_spark as without_spark_by_key
+from support.native_archives import without_spark
 from support.native_logs import data_batch
+from support.storages import s3_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import S3Server
+
+pytestmark = pytest.mark.full
 
 _GAP = 3
 """A gap is told by its offsets and its reason."""
@@ -234,7 +236,7 @@ def test_s3_that_answers_503_fails_the_call_and_s3_that_is_slow_does_not(
     undisturbed = str(shutil.copytree(folder, tmp_path / "undisturbed"))
     assert call(undisturbed, verb, capsys)[0] == verb.exits
     config = tmp_path / "maxbrod.json"
-    storage = s3_section(s3, endpoint=s3_proxy.endpoint, request_timeout_s=2, deadline_s=1)
+    storage = s3_section(s3, s3={"endpoint": s3_proxy.endpoint}, request_timeout_s=2, deadline_s=1)
     config.write_text(json.dumps({"storage": storage}))
     for match in FAULTS[name]:
         with s3_proxy.fault(AnswerError(on=match, status=503)) as fault:

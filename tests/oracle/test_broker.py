@@ -17,13 +17,14 @@ from maxbrod.batch.headers import walk
 from maxbrod.batch.patch import patch
 from maxbrod.batch.transactions import committed_records, from_fetch, from_markers
 from maxbrod.model import Codec
+from maxbrod.sandbox.jars import CONSOLE_CONSUMER, DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.surgery import compact
-from maxbrod.sandbox.tools import CONSOLE_CONSUMER, DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, open_transaction, produce, produce_transaction
-from oracle import wire
+from support import raw_requests as wire
 from support.java_oracle import CODECS, JavaOracle, JavaRecord
 from support.java_records import RECORDS, at_offsets, to_arrow, to_java
+from support.raw_requests import ANY_TIME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 # Debian called it kafkacat for long.
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 INVALID_RECORD = 87
-FOREVER_MS = str((1 << 63) - 1)
-# By default a broker refuses records from an hour ahead, deletes old ones, and rolls a segment where times jump.
-ANY_TIME = {"message.timestamp.after.max.ms": FOREVER_MS, "retention.ms": "-1", "segment.ms": FOREVER_MS}
 CORRUPT_MESSAGE = 2
 # Text that the console tools can print on one line.
 PLAIN = [

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from maxbrod.layouts.offsets_topic import CommitKey, decode_commit, decode_key
+from maxbrod.layouts.internal_topics import CommitKey, decode_commit, decode_key
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:

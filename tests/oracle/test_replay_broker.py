@@ -16,12 +16,12 @@ from maxbrod.batch.patch import patch
 from maxbrod.batch.replay import Replayed, replay
 from maxbrod.model import AbortedTransaction, Codec
 from maxbrod.sandbox.topics import create_topic
-from oracle import wire
-from oracle.test_broker import ANY_TIME
+from support import raw_requests as wire
 from support.java_oracle import JavaOracle, JavaRecord
 from support.java_records import RECORDS
 from support.old_messages import message, wrapper
 from support.plain_batches import Record, write_batch
+from support.raw_requests import ANY_TIME
 from support.replay_cases import Log, packed
 
 if TYPE_CHECKING:

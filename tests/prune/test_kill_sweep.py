@@ -19,9 +19,9 @@ from maxbrod.errors import UsageError
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.prune.runs import RunPolicy
 from maxbrod.storage.local import LocalStorage
-from prune.test_native import prune
 from support.clocks import set_clocks
-from support.prunable_archives import assert_tiles, everything, points, segments, years
+from support.kill_sweeps import Killed
+from support.prunable_archives import assert_tiles, everything, points, prune, segments, years
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
     from support.archives import Place
 
+pytestmark = pytest.mark.full
+
 POINTS_MAX = 60
 DAY_S = 24 * 3600
-
-
-class Killed(BaseException):
-    """Nothing handles it, so that nothing runs after it but what only cleans up memory."""
 
 
 @contextmanager

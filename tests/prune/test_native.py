@@ -39,6 +39,7 @@ from support.prunable_archives import (
     hole,
     part,
     points,
+    prune,
     segments,
     topic_state,
     years,
@@ -48,16 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from maxbrod.archive.archive import Archive
-    from maxbrod.prune.report import PruneReport
-
-
-def prune(
-    archive: Archive, *topics: str, apply: bool = True, runs: RunPolicy | None = None, **limits: Any
-) -> PruneReport:
-    if "older_days" in limits:
-        limits["before_ms"] = now_ms() - round(limits.pop("older_days") * DAY_MS)
-    request = PruneRequest(segments=SegmentPolicy(**limits), runs=runs or RunPolicy(), topics=topics)
-    return prune_archive(archive, request, apply=apply)
 
 
 def test_by_age_old_segments_become_gaps_and_the_rest_stays(place: Place) -> None:

@@ -18,8 +18,8 @@ from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.stores import open_storage
-from prune.test_kill_sweep import Killed
 from support.clocks import set_clocks
+from support.kill_sweeps import Killed
 from support.storages import s3_options
 
 if TYPE_CHECKING:

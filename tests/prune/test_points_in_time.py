@@ -20,13 +20,15 @@ from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
 from maxbrod.prune.plan import SegmentPolicy
 from maxbrod.prune.run import PruneRequest, prune_archive
 from maxbrod.prune.runs import RunPolicy
-from maxbrod.query.scope import QueryScope, select
+from maxbrod.query.options import ScopeOptions
+from maxbrod.query.scope import select
 from maxbrod.restore.archived import look_at_archive
 from maxbrod.restore.cold.run import ColdRestore
 from maxbrod.restore.plan.obstacles import ObstacleKind, refusal
 from maxbrod.restore.plan.plan import RestorePlan, plan_restore
 from maxbrod.restore.plan.request import OffsetRange, RestoreRequest
 from maxbrod.restore.report import report_of
+from maxbrod.work.work import Work
 from support.catalog_rows import gap, run
 from support.log_directories import put_target
 from support.prunable_archives import DAY_MS, commit, data, gaps, hole, part, segments, years
@@ -150,7 +152,7 @@ def test_a_restore_onto_disks_misses_the_same(local_place: Place, tmp_path: Path
 
     def found(**wanted: Any) -> int:
         request = RestoreRequest(topics=("orders",), **wanted)
-        work = ColdRestore(Config(archive=str(local_place.folder)), request, [put_target(tmp_path / str(wanted))])
+        work = ColdRestore(Work(Config(archive=str(local_place.folder))), request, [put_target(tmp_path / str(wanted))])
         return [each.kind for each in work.plan().obstacles].count(ObstacleKind.PRUNED)
 
     assert (found(as_of="run-2"), found()) == (2, 0)
@@ -162,10 +164,10 @@ def test_a_query_as_of_a_run_says_which_records_were_pruned_since(
     archive = years(local_place)
     prune(archive, older_days=5)
     archive = local_place.open()
-    select(archive, QueryScope(), layout=None)
-    select(archive, QueryScope(topics=("users",), as_of="run-4"), layout=None)
+    select(archive, ScopeOptions(), layout=None)
+    select(archive, ScopeOptions(topics=("users",), as_of="run-4"), layout=None)
     assert not caplog.messages
-    select(archive, QueryScope(as_of="run-4"), layout=None)
+    select(archive, ScopeOptions(as_of="run-4"), layout=None)
     (told,) = caplog.messages
     assert told == "orders: records that were there then were pruned since, and are not in the answer; see gaps"
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.cli.main import run
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command
+from support.backups import back_up, config_of
+from support.restores import Command
 from support.sparkless import without_spark
 from support.sparkless import without_spark as restoring_without_spark
 

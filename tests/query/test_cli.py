@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from check.test_other_layouts import OLD_MS, tree  # noqa: F401 - a fixture
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.cli.main import run
 from maxbrod.errors import EnvironmentMissingError
@@ -22,7 +21,8 @@ from maxbrod.layouts.registry import NATIVE, layout_of
 from maxbrod.query.output import draw, sparkline
 from maxbrod.storage.stores import open_storage
 from support.archives import damage
-from table.test_query import make
+from support.binlog_trees import OLD_MS, old_tree
+from support.table_queries import make
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,6 +101,7 @@ def test_a_table_that_is_cut_says_so(said: Any, archive: str) -> None:
     [
         ("SELECT\n  nope FROM orders", "line 2, column 3"),
         ("SELECT * FROM ordres", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("SELECT * FROM ordres", "did you mean orders?"),
         ("SELCT 1", "PARSE_SYNTAX_ERROR"),
         ("CREATE TABLE x AS SELECT 1", "only queries are run"),
         ("SELECT CAST(CAST(value AS STRING) AS INT) FROM orders", "CAST_INVALID_INPUT"),
@@ -163,7 +164,8 @@ def test_rows_are_drawn(said: Any, archive: str, tmp_path: Path) -> None:
     assert "nothing to draw" in said(archive, "SELECT topic FROM orders", "--plot", str(picture), code=2)
 
 
-def test_an_archive_of_another_tool_is_asked_the_same(said: Any, tree: Path) -> None:  # noqa: F811 - the fixture
+def test_an_archive_of_another_tool_is_asked_the_same(said: Any, tmp_path: Path) -> None:
+    tree = old_tree(tmp_path / "tree")
     sql = "SELECT count(*) AS n, min(timestamp) AS t, (SELECT sum(records) FROM segments) AS s FROM orders"
     (row,) = [json.loads(line) for line in said(str(tree), sql, "--output", "json").splitlines()]
     assert (row["n"], row["s"]) == (30, 30)

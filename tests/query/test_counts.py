@@ -9,12 +9,11 @@ import pytest
 from maxbrod.config import Config
 from maxbrod.errors import UsageError
 from maxbrod.query import run as engine
-from maxbrod.query.counts import parse_count
-from maxbrod.query.run import Query
-from maxbrod.query.scope import QueryScope
+from maxbrod.query.options import ScopeOptions
+from maxbrod.query.run import Query, parse_count
 from support.native_logs import data_batch
 from support.table_archives import write
-from table.test_query import make
+from support.table_queries import make
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +44,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_spark")
 def test_a_plain_count_starts_no_spark(archive: str) -> None:
-    with Query(Config(archive=archive), QueryScope()) as opened:
+    with Query(Config(archive=archive), ScopeOptions()) as opened:
         assert [opened.answer(sql).table.to_pylist() for sql in PLAIN] == [
             [{"count(1)": 43}],
             [{"n": 3}],
@@ -61,14 +60,14 @@ def test_a_plain_count_starts_no_spark(archive: str) -> None:
 
 @pytest.mark.usefixtures("no_spark")
 def test_a_count_respects_the_scope_of_the_query(archive: str) -> None:
-    with Query(Config(archive=archive), QueryScope(topics=("orders",))) as opened:
+    with Query(Config(archive=archive), ScopeOptions(topics=("orders",))) as opened:
         assert opened.answer(PLAIN[0]).table.to_pylist() == [{"count(1)": 40}]
 
 
 @pytest.mark.parametrize("sql", PLAIN)
 @pytest.mark.parametrize("form", ["arrow", "text", "csv", "json"])
 def test_the_catalog_answers_as_spark_does(archive: str, spark: Any, sql: str, form: str) -> None:
-    with Query(Config(archive=archive), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=archive), ScopeOptions(), session=spark) as opened:
         known, asked = opened.answer(sql, form=form), opened.collect(opened.ask(sql), form=form)
     assert known.types == asked.types
     assert known.table.schema.names == asked.table.schema.names
@@ -115,7 +114,7 @@ def test_every_other_query_is_left_to_spark(sql: str) -> None:
 
 def test_what_the_catalog_does_not_know_exactly_is_left_to_spark(tmp_path: Path, spark: Any) -> None:
     write(tmp_path, [data_batch(0, 10)])
-    with Query(Config(archive=str(tmp_path)), QueryScope(until="1970-01-01T00:00:01.004Z"), session=spark) as opened:
+    with Query(Config(archive=str(tmp_path)), ScopeOptions(until="1970-01-01T00:00:01.004Z"), session=spark) as opened:
         assert opened._known(PLAIN[0], None, "arrow") is None
         assert opened.answer(PLAIN[0]).table.to_pylist() == [{"count(1)": 4}]
         with pytest.raises(UsageError, match="cannot be found"):

@@ -15,12 +15,12 @@ from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.query import prompt
 from maxbrod.query import run as query_run
+from maxbrod.query.options import ScopeOptions
 from maxbrod.query.output import Output
 from maxbrod.query.run import Query
-from maxbrod.query.scope import QueryScope
 from maxbrod.sandbox.process import wait_for
 from maxbrod.work.jobs import tasks_running
-from table.test_query import make
+from support.table_queries import make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def query(archive: str, spark: Any) -> Iterator[Query]:
-    with Query(Config(archive=archive), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=archive), ScopeOptions(), session=spark) as opened:
         yield opened
 
 
@@ -106,7 +106,7 @@ def test_tasks_that_do_not_stop_cost_a_new_spark_and_not_the_next_answer(
 ) -> None:
     """Without a session of the caller, as in the command. In this process it opens the one that is open anyway."""
     monkeypatch.setattr(query_run, "_ENDING_S", 0.0)
-    with Query(Config(archive=archive), QueryScope()) as opened:
+    with Query(Config(archive=archive), ScopeOptions()) as opened:
         opened.start()
         before = opened.spark
         monkeypatch.setattr("maxbrod.work.jobs.tasks_running", lambda session: 99 if session is before else 0)

@@ -11,8 +11,9 @@ from pydantic import SecretStr
 from maxbrod.archive.archive import open_archive
 from maxbrod.config import S3Config, StorageConfig
 from maxbrod.errors import UsageError
+from maxbrod.query.options import ScopeOptions
 from maxbrod.query.output import step_of
-from maxbrod.query.scope import QueryScope, select
+from maxbrod.query.scope import select
 from maxbrod.table.read.options import parse_options
 from support.full_archive import fill
 
@@ -24,7 +25,7 @@ def test_the_way_to_the_storage_reaches_the_table_and_is_never_shown(local_place
     archive = fill(local_place)
     s3 = S3Config(endpoint="http://127.0.0.1:1", access_key_id=SecretStr("key"), secret_access_key=SecretStr("hush"))
     storage = StorageConfig(s3=s3, deadline_s=7.5)
-    selected = select(replace(archive, options=storage), QueryScope(since="5", partitions="0"), layout="kafka")
+    selected = select(replace(archive, options=storage), ScopeOptions(since="5", partitions="0"), layout="kafka")
     options = parse_options(selected.options)
     assert (options.storage, options.layout, options.url) == (storage, "kafka", local_place.url)
     assert (options.scope.since_ms, options.scope.partitions) == (5, frozenset({0}))
@@ -33,11 +34,11 @@ def test_the_way_to_the_storage_reaches_the_table_and_is_never_shown(local_place
 
 def test_topics_are_chosen_as_everywhere_else(local_place: Place) -> None:
     archive = open_archive(fill(local_place).url)
-    assert select(archive, QueryScope(), layout=None).topics == {"orders", "empty"}
-    assert "topics" not in select(archive, QueryScope(), layout=None).options
-    chosen = select(archive, QueryScope(exclude=("/emp.{1,2}y/",)), layout=None)
+    assert select(archive, ScopeOptions(), layout=None).topics == {"orders", "empty"}
+    assert "topics" not in select(archive, ScopeOptions(), layout=None).options
+    chosen = select(archive, ScopeOptions(exclude=("/emp.{1,2}y/",)), layout=None)
     assert (chosen.topics, chosen.options["topics"]) == (frozenset({"orders"}), "orders")
-    for scope in (QueryScope(topics=("ordres",)), QueryScope(exclude=("*",)), QueryScope(as_of="nobody")):
+    for scope in (ScopeOptions(topics=("ordres",)), ScopeOptions(exclude=("*",)), ScopeOptions(as_of="nobody")):
         with pytest.raises(UsageError):
             select(archive, scope, layout=None)
 

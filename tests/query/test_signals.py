@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from maxbrod.sandbox.process import wait_for
-from table.test_query import make
+from support.table_queries import make
 
 if TYPE_CHECKING:
     from pathlib import Path

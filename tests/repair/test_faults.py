@@ -17,10 +17,12 @@ from maxbrod.inspect.garbage import GRACE_S, collect_garbage
 from maxbrod.repair.report import Action
 from maxbrod.storage import local
 from maxbrod.storage.local import LocalStorage
-from repair.histories import IDS, History, records, repaired
+from support.histories import IDS, History, records, repaired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+pytestmark = pytest.mark.full
 
 ENTRY = "catalog/segments/_delta_log/00000000000000000001.json"
 

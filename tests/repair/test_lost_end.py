@@ -20,7 +20,8 @@ from maxbrod.cli.main import run as command
 from maxbrod.errors import RefusedError
 from maxbrod.inspect.garbage import GRACE_S, GarbageReport, collect_garbage
 from maxbrod.repair.report import Action
-from repair.histories import IDS, History, records, repaired
+from support.clocks import set_time
+from support.histories import IDS, History, records, repaired
 
 WHERE = f"orders-{IDS['orders']}-0"
 
@@ -150,7 +151,7 @@ def test_a_commit_that_is_under_way_is_waited_for(history: History, monkeypatch:
     shutil.move(entry, aside)
     archive = history.open()
     monkeypatch.setattr("maxbrod.check.run._COMMIT_S", 60.0)
-    monkeypatch.setattr("maxbrod.check.run.time.sleep", lambda _: shutil.move(aside, entry))
+    set_time(monkeypatch, "maxbrod.check.run", sleep=lambda _: shutil.move(aside, entry))
     assert check_archive(archive).verdict is Verdict.WHOLE
 
 

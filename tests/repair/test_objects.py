@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.backup.plan.retries import plan_mending
+from maxbrod.backup.proof import plan_mending
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.cli.main import run as maxbrod
@@ -16,7 +16,8 @@ from maxbrod.config import Config
 from maxbrod.model import MENDABLE, Codec, GapReason
 from maxbrod.repair.report import Action
 from maxbrod.repair.run import repair_archive
-from repair.histories import IDS, History, records, repaired
+from maxbrod.work.work import Work
+from support.histories import IDS, History, records, repaired
 from support.sparkless import stay_without_spark
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def test_whoever_only_looks_gets_every_notice_and_keeps_as_many_as_asked_for(his
     everything = repaired(history.url, apply=False).notices
     told: list[Notice] = []
     config = Config.model_validate({"archive": history.url})
-    report = repair_archive(config, notices_max=1, on_notice=told.append)
+    with Work(config) as work:
+        report = repair_archive(work, notices_max=1, on_notice=told.append)
     assert (len(everything), report.rows, report.partitions, report.exit_code) == (2, 2, 2, 4)
     assert (tuple(told), report.notices) == (everything, everything[:1])
 

@@ -28,8 +28,7 @@ from maxbrod.cli.main import run as command
 from maxbrod.errors import RefusedError
 from maxbrod.inspect.garbage import GRACE_S, collect_garbage
 from maxbrod.model import GapReason
-from repair.histories import IDS, History, records, repaired
-from repair.test_rebuild import ORDERS, STATE, lose
+from support.histories import IDS, ORDERS, STATE, History, lose, records, repaired
 
 ID = IDS["state"]
 WHERE = f"state-{ID}-0"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.backup import archive_state
 from maxbrod.backup import run as engine
-from maxbrod.backup.plan.tasks import plan_tasks
+from maxbrod.backup.plan.ranges import plan_tasks
 from maxbrod.cli.main import run
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
-from restore.engine import Command
+from support.backups import back_up, config_of
+from support.restores import Command
 from support.sparkless import without_spark as backing_up_without_spark
 from support.sparkless import without_spark as comparing_without_spark
 from support.sparkless import without_spark as restoring_without_spark

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from compact.archives import compact, without_spark
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.cli.main import run as command
 from maxbrod.errors import CorruptDataError, UsageError
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.repair.report import Action
-from repair.histories import IDS, History, in_transaction, marker, records, repaired
-
-ORDERS, STATE = PartitionId(topic_id=IDS["orders"], partition=0), PartitionId(topic_id=IDS["state"], partition=0)
+from support.histories import IDS, History, in_transaction, lose, marker, records, repaired
+from support.native_archives import compact, without_spark
 
 
 @pytest.fixture
@@ -39,12 +37,6 @@ def eventful(history: History) -> History:
     history.truncate("orders", 0, 80)
     history.run({("orders", 0): [records(80, 40, epoch=5)]})
     return history
-
-
-def lose(url: str, *names: str) -> None:
-    for name in names:
-        place = Path(url) / name
-        shutil.rmtree(place) if place.is_dir() else place.unlink()
 
 
 def test_a_lost_catalog_is_rebuilt_from_the_objects_alone(history: History) -> None:
@@ -71,10 +63,11 @@ def parts(url: str) -> list[str]:
     return sorted(str(each.relative_to(url)) for each in (Path(url) / "catalog").rglob("*") if each.is_file())
 
 
+@pytest.mark.full
 def test_after_the_loss_of_any_single_part_of_the_catalog_everything_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maxbrod.catalog.table._CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr("maxbrod.catalog.catalog._CHECKPOINT_EVERY", 5)
     history = eventful(History(str(tmp_path / "archive")))
     before, lost = history.state(), []
     for number, name in enumerate(parts(history.url)):
@@ -205,7 +198,7 @@ def test_a_pack_without_its_end_is_recognised_and_never_guessed_at(history: Hist
 def test_what_remains_of_the_old_catalog_tells_of_packs_of_older_releases(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maxbrod.layouts.kafka.objects.has_contents", lambda _: False)
+    monkeypatch.setattr("maxbrod.layouts.kafka.writer.has_contents", lambda _: False)
     history.run({("orders", 0): [records(0, 10)], ("orders", 1): [records(0, 10)]}, packed=True)
     before = history.state()
     lose(history.url, "catalog/segments/_delta_log")

@@ -10,7 +10,7 @@ import pytest
 
 from maxbrod.backup.generations import KnownGenerations, plan_switch
 from maxbrod.backup.plan.generations import PartitionView, TopicView
-from maxbrod.backup.plan.states import PartitionState
+from maxbrod.backup.plan.ranges import PartitionState
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.generations import (
     Generation,
@@ -25,7 +25,7 @@ from maxbrod.catalog.rows import SLICE_FIELDS, Segment
 from maxbrod.check.run import check_archive
 from maxbrod.errors import RefusedError
 from maxbrod.repair.report import Action
-from repair.histories import IDS, History, records, repaired
+from support.histories import IDS, History, records, repaired
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive

@@ -10,36 +10,45 @@ from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaConsumer
-from kafka import TopicPartition as Place
 
 from maxbrod.batch.provenance import ORIGIN
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.replicate import promote as promote_module
-from maxbrod.replicate.ingress import append_source, append_task
+from maxbrod.replicate.ingress import append_task
 from maxbrod.replicate.ingress import groups as groups_module
-from maxbrod.replicate.ingress.positions import put_mark, stable_extent, take_position
+from maxbrod.replicate.ingress.positions import stable_extent, take_position
 from maxbrod.replicate.ingress.run import Ingress
-from maxbrod.replicate.lease import Lease
-from maxbrod.replicate.link import Link, LinkMark, State
+from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.promote import promote
-from maxbrod.replicate.shares import Shares
+from maxbrod.replicate.shares import Lease, Shares
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
-from replicate.engine import SUFFIX, archive, carry, link_config, only, take_in
-from replicate.processes import ingress_program, produce_small_batches, tell, told, wait_until_stopped
-from replicate.test_operating import LinkCommand
-from restore.engine import configs_of, put, stand
+from support.replications import (
+    SUFFIX,
+    LinkCommand,
+    archive,
+    carry,
+    committed,
+    ingress_program,
+    link_config,
+    mark_of,
+    only,
+    produce_small_batches,
+    take_in,
+    tell,
+    told,
+    wait_until_stopped,
+)
 from support.restore_oracle import log_of
+from support.restores import configs_of, put, stand
 from support.sparkless import stay_without_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
 
 _GZIP: dict[str, Any] = {"compression_type": "gzip"}
@@ -215,7 +224,7 @@ def test_instances_divide_the_partitions_of_a_link_that_appends(cluster: Cluster
 def test_a_transaction_of_the_source_is_whole_at_the_destination(
     cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append_source, "_READ_BYTES", 500)
+    monkeypatch.setattr(append_task, "_READ_BYTES", 500)
     monkeypatch.setattr(append_task, "_TRANSACTION_BYTES", 1)
     create_topic(cluster, topic)
     config = link_config(cluster, tmp_path / "archive", topic, offsets="append")
@@ -345,7 +354,7 @@ def test_a_long_way_of_a_group_is_gone_without_news_and_by_a_promotion(
     cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups_module, "_WALK_BYTES", 0)
-    monkeypatch.setattr(append_source, "_READ_BYTES", 500)
+    monkeypatch.setattr(append_task, "_READ_BYTES", 500)
     monkeypatch.setattr(append_task, "_TRANSACTION_BYTES", 1)
     group = f"group-{topic}"
     create_topic(cluster, topic)
@@ -425,33 +434,3 @@ def test_a_link_that_appends_is_watched_paused_and_promoted(
 def _numbers(cluster: Cluster, topic: str) -> list[int]:
     """The numbers in the values of a topic's records, in order, whether committed or not; -1: an empty value."""
     return [int(each.value[6:]) if each.value else -1 for each in log_of(cluster, topic).values()]
-
-
-def committed(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
-    """The numbers that a consumer of committed records sees."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=cluster.bootstrap, isolation_level="read_committed", enable_auto_commit=False
-    )
-    try:
-        place = Place(topic, partition)
-        consumer.assign([place])
-        consumer.seek_to_beginning(place)
-        found, end = list[int](), consumer.end_offsets([place])[place]
-        while consumer.position(place) < end:
-            for each in consumer.poll(timeout_ms=200).get(place, ()):
-                found.append(int(each.value[6:]))
-        return found
-    finally:
-        consumer.close()
-
-
-def mark_of(config: Config, topic: str, mark: LinkMark | None = None) -> LinkMark:
-    """The mark of the link, or another one in its place."""
-    assert config.kafka is not None
-    link, where = Link(name=f"link-{topic}"), TopicPartition(topic=topic + SUFFIX, partition=0)
-    with KafkaClient(config.kafka) as client:
-        position = take_position(client, link, (topic, where), joined=False, patience_s=60)
-        assert position.mark is not None
-        if mark is not None:
-            put_mark(client, position, mark, patience_s=60)
-    return position.mark

@@ -11,8 +11,7 @@ from maxbrod.replicate.promote import promote
 from maxbrod.replicate.verify import verify
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from replicate.engine import SUFFIX, archive, carry, link_config, take_in
-from replicate.test_append import committed, mark_of
+from support.replications import SUFFIX, archive, carry, committed, link_config, mark_of, take_in
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

@@ -13,10 +13,18 @@ from maxbrod.replicate.verify import verify
 from maxbrod.replicate.view import LinkView
 from maxbrod.sandbox.topics import create_topic, recreate_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from replicate.engine import archive, carry, link_config, take_in
-from replicate.processes import ingress_program, produce_small_batches, tell, wait_until_stopped
-from replicate.test_append import committed
-from restore.engine import put, stand
+from support.replications import (
+    archive,
+    carry,
+    committed,
+    ingress_program,
+    link_config,
+    produce_small_batches,
+    take_in,
+    tell,
+    wait_until_stopped,
+)
+from support.restores import put, stand
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.verify import verify
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from replicate.engine import SUFFIX, archive, link_config
-from replicate.test_append import committed
+from support.replications import SUFFIX, archive, committed, link_config
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maxbrod.compare.plan import parts
+from maxbrod.compare import plan as parts
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.admin.topics import delete_records
+from maxbrod.kafka.admin import delete_records
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.link import Link
@@ -17,8 +17,7 @@ from maxbrod.replicate.verify import verify
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
-from replicate.engine import SUFFIX, archive, carry, link_config, take_in
-from replicate.test_append import mark_of
+from support.replications import SUFFIX, archive, carry, link_config, mark_of, take_in
 from support.restore_oracle import log_of
 from support.sparkless import without_spark
 

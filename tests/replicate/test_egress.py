@@ -16,18 +16,16 @@ from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.config import Config, StorageConfig
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.model import TopicPartition, now_ms
-from maxbrod.replicate.archive_lease import FOLDER, ArchiveLease, Note, read_note
+from maxbrod.replicate.archive_lease import FOLDER, ArchiveLease, ArchiveMembers, Note, read_note
 from maxbrod.replicate.egress import EgressShare, follow_source
-from maxbrod.replicate.members import ArchiveMembers
-from maxbrod.replicate.printing import _ranges, print_status
 from maxbrod.replicate.shares import Shares
 from maxbrod.replicate.status import LinkStatus, egress_instances
+from maxbrod.replicate.summary import _ranges, print_status
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from maxbrod.storage.stores import open_storage
-from replicate.engine import assert_mirrored, link_config, take_in
-from replicate.processes import egress_program, wait_until_stopped
+from support.replications import assert_mirrored, egress_program, link_config, take_in, wait_until_stopped
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

@@ -9,22 +9,33 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.config import KafkaConfig
-from maxbrod.kafka.produce.refusals import misplaced
+from maxbrod.kafka.produce.appends import misplaced
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
-from maxbrod.replicate.ingress.mode import IngressWorkers
+from maxbrod.replicate.ingress.mode import Mode
 from maxbrod.replicate.ingress.run import Ingress
-from maxbrod.replicate.lease import LinkLease
 from maxbrod.replicate.link import Link, State
+from maxbrod.replicate.link_lease import LinkLease
 from maxbrod.replicate.promote import promote
-from maxbrod.replicate.shares import Shares
+from maxbrod.replicate.shares import NOBODY, Shares
 from maxbrod.replicate.status import link_status
-from maxbrod.restore.task import Restored, RestoreItem
+from maxbrod.restore.items import Restored, RestoreItem
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only, take_in
-from replicate.processes import ingress_program, produce_small_batches, tell, told, wait_until_stopped
+from support.replications import (
+    SUFFIX,
+    archive,
+    assert_mirrored,
+    ingress_program,
+    link_config,
+    only,
+    produce_small_batches,
+    take_in,
+    tell,
+    told,
+    wait_until_stopped,
+)
 from support.restore_oracle import log_of
 
 if TYPE_CHECKING:
@@ -118,18 +129,16 @@ def test_an_instance_that_lost_its_share_writes_no_verdict(
     archive(config)
     fault = misplaced(TopicPartition(topic=topic + SUFFIX, partition=0), 9, landed=58, expected=9)
 
-    def suspended(
-        _: IngressWorkers, _name: str, items: list[tuple[int, RestoreItem]], *more: object, **_o: object
-    ) -> list[Restored]:
+    def suspended(_: Mode, items: list[tuple[int, RestoreItem]], *more: object, **_o: object) -> list[Restored]:
         with monkeypatch.context() as owner:
-            owner.setattr(IngressWorkers, "do", do)
+            owner.setattr(Mode, "do", do)
             if replaced:
                 assert only(take_in(config)).state is State.IN_STEP
         return [Restored(where=item.where, end=0, records=0, map={}, failure=fault) for _, item in items]
 
-    do = IngressWorkers.do
+    do = Mode.do
     with Ingress(config) as ingress:
-        monkeypatch.setattr(IngressWorkers, "do", suspended)
+        monkeypatch.setattr(Mode, "do", suspended)
         found = only(ingress.run())
         monkeypatch.undo()
         told = link_status(config).partitions[0]
@@ -205,7 +214,9 @@ def test_an_instance_stands_by_until_the_one_that_works_is_gone(cluster: Cluster
         assert only(second.run()).state is State.IN_STEP, "the first one has given the lease back"
 
 
-def test_an_instance_that_lost_its_lease_never_works_on(cluster: Cluster, tmp_path: Path, topic: str) -> None:
+def test_an_instance_that_lost_its_lease_never_works_on(
+    cluster: Cluster, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     create_topic(cluster, topic)
     patient = link_config(cluster, tmp_path / "archive", topic, takeover=3600)
     hasty = link_config(cluster, tmp_path / "archive", topic, takeover=0)
@@ -217,9 +228,10 @@ def test_an_instance_that_lost_its_lease_never_works_on(cluster: Cluster, tmp_pa
         assert third.run().standby_for is not None
         with KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
             link = Link(name=str(patient.replicate.link))
-            lease = LinkLease(client, link, lambda: (), takeover_s=3600, patience_s=60)
+            monkeypatch.setattr(LinkLease, "_look", lambda _: NOBODY)
+            lease = LinkLease(client, link, takeover_s=3600, patience_s=60)
             assert lease.hold()
-            assert LinkLease(client, link, lambda: (), takeover_s=3600, patience_s=60).hold(), "it saw no holder"
+            assert LinkLease(client, link, takeover_s=3600, patience_s=60).hold(), "it saw no holder"
             assert not lease._commit(lease.instance), "its transactional id belongs to another"
 
 

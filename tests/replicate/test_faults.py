@@ -10,7 +10,7 @@ import pytest
 
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.admin.access import set_quotas
+from maxbrod.kafka.admin import set_quotas
 from maxbrod.kafka.produce.lane import Lane
 from maxbrod.kafka.state.cluster_state import Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
@@ -21,7 +21,7 @@ from maxbrod.replicate.status import link_status
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, wait_for_in_sync
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
-from replicate.engine import SUFFIX, archive, link_config, only, take_in
+from support.replications import SUFFIX, archive, link_config, only, take_in
 from support.restore_oracle import log_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.admin.topics import create_partitions, delete_records
+from maxbrod.kafka.admin import create_partitions, delete_records
 from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.produce import producer
 from maxbrod.kafka.produce.appends import Feed, Hole
@@ -21,9 +21,9 @@ from maxbrod.replicate.link import State
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, recreate_topic, set_topic_config
 from maxbrod.sandbox.traffic import Message, numbered, produce, produce_transaction
-from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
-from restore.engine import configs_of, joined, put, stand
+from support.replications import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
 from support.restore_oracle import log_of
+from support.restores import configs_of, joined, put, stand
 
 if TYPE_CHECKING:
     from pathlib import Path

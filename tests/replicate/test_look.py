@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,9 +20,11 @@ from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.view import LinkView, MirroredPartition
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only
+from maxbrod.work.progress import silent
 from support.archives import Place, commit_run
 from support.catalog_rows import TOPIC_ID, segment
+from support.clocks import set_time
+from support.replications import SUFFIX, archive, assert_mirrored, carry, link_config, only
 from support.restore_oracle import log_of
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def test_offsets_without_a_row_become_a_hole_only_if_two_looks_agree(
     commit_run(local_place.create(), "first", [segment(0, 10), segment(20, 30)])
     view, slept = _view_of(local_place), list[float]()
     newest = view.look()
-    monkeypatch.setattr(time, "sleep", slept.append)
+    set_time(monkeypatch, "maxbrod.replicate.view", sleep=slept.append)
     portion = view.portions(newest, {ONE: (5, 30)}, accept_gaps=True)[ONE]
     assert (portion.end, portion.lost) == (30, None)
     assert slept.pop() >= 1
@@ -96,7 +97,11 @@ def test_offsets_without_a_row_become_a_hole_only_if_two_looks_agree(
     assert view.portions(newest, {ONE: (20, 30)}, accept_gaps=True)[ONE].end == 30
     assert view.portions(newest, {ONE: (5, 30)}, accept_gaps=False)[ONE].lost == (10, 20, "no row covers it")
     assert not slept
-    monkeypatch.setattr(time, "sleep", lambda _: commit_run(local_place.open(), "late", [segment(10, 20)]))
+
+    def commit_late(_: float) -> None:
+        commit_run(local_place.open(), "late", [segment(10, 20)])
+
+    set_time(monkeypatch, "maxbrod.replicate.view", sleep=commit_late)
     with pytest.raises(UnavailableError, match="nothing was made a hole"):
         view.portions(newest, {ONE: (5, 30)}, accept_gaps=True)
 
@@ -120,8 +125,8 @@ def test_groups_do_not_look_at_topics_that_are_not_ready(monkeypatch: pytest.Mon
     carried: list[Any] = []
     monkeypatch.setattr(exact_mode, "carry_groups", lambda *words, **_: carried.append(words[3]))
     config = Config.model_validate({"archive": "nowhere", "kafka": {"bootstrap": "nowhere:1"}})
-    view: Any = SimpleNamespace(deadline=lambda: None, link=lambda: Link(name="x"))
-    mode = exact_mode.ExactMode(config, cast("Any", None), view, cast("Any", None))
+    view: Any = SimpleNamespace(deadline=lambda: None, link=lambda: Link(name="x"), config=config, client=None)
+    mode = exact_mode.ExactMode(view, cast("Any", None), silent)
     monkeypatch.setattr(MirrorTopics, "led", lambda _, partitions: list(partitions))
     asked: list[Any] = []
     monkeypatch.setattr(MirrorTopics, "ends", lambda _, partitions: asked.extend(partitions))

@@ -20,7 +20,7 @@ from maxbrod.replicate.link import State
 from maxbrod.replicate.metrics import BeatMetrics, IngressMetrics, problem_of
 from maxbrod.replicate.options import ReplicateOptions
 from maxbrod.replicate.report import IngressReport, Lacking, PartitionStatus
-from maxbrod.sandbox.spec import free_ports
+from maxbrod.sandbox.process import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from maxbrod.archive.archive import open_for_writing
 from maxbrod.cli.main import run
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import CorruptDataError, MaxbrodError, NoArchiveError, UnavailableError, UsageError
-from maxbrod.kafka.admin.topics import delete_records
+from maxbrod.kafka.admin import delete_records
 from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import GapReason, PartitionId, TopicPartition
@@ -30,10 +30,8 @@ from maxbrod.replicate.heartbeat import Heartbeat
 from maxbrod.replicate.ingress import run as follow_module
 from maxbrod.replicate.ingress.plan import Extent, Mirror
 from maxbrod.replicate.ingress.run import Ingress, IngressInterval, follow_archive
-from maxbrod.replicate.lease import Posted
 from maxbrod.replicate.link import Link, State
 from maxbrod.replicate.options import ReplicateOptions
-from maxbrod.replicate.printing import lag_words, print_promotion, print_ways_back
 from maxbrod.replicate.promote import PromoteReport, promote
 from maxbrod.replicate.report import (
     IngressReport,
@@ -43,7 +41,9 @@ from maxbrod.replicate.report import (
     standing_by,
     status_of,
 )
+from maxbrod.replicate.shares import Posted
 from maxbrod.replicate.status import LinkStatus
+from maxbrod.replicate.summary import lag_words, print_promotion, print_ways_back
 from maxbrod.replicate.verify import find_uncompared, mirrored_extent
 from maxbrod.replicate.view import LinkView, MirroredPartition, _unreadable
 from maxbrod.restore.plan.request import OffsetRange
@@ -51,9 +51,9 @@ from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, recreate_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from replicate.engine import SUFFIX, archive, assert_mirrored, carry, link_config, only, take_in
-from restore.engine import Command, configs_of, put, read_all, stand
+from support.replications import SUFFIX, LinkCommand, archive, assert_mirrored, carry, link_config, only, take_in
 from support.restore_oracle import log_of
+from support.restores import configs_of, put, read_all, stand
 from support.sparkless import run_here
 from support.sparkless import without_spark as comparing_without_spark
 
@@ -61,14 +61,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-
-
-class LinkCommand(Command):
-    """`maxbrod replicate`, for one topic."""
-
-    def __init__(self, cluster: Cluster, archive: Path, capsys: pytest.CaptureFixture[str], topic: str) -> None:
-        super().__init__(cluster, archive, capsys)
-        self.place += ["--topic", topic, "--link", f"link-{topic}", "--rename", f"{topic}={topic}{SUFFIX}"]
 
 
 def test_status_tells_the_lag_without_the_source(
@@ -172,6 +164,9 @@ def test_what_is_named_and_not_there_is_never_done(
     command("replicate", "ingress", "--once", exits=3)
     assert "the archive has no topic nosuch yet" in command.said
     assert "the archive has no topic nosuch yet" in command("replicate", "status", exits=3)
+    command.place = [*right, "--topic", topic[:-1]]
+    command("replicate", "status", exits=3)
+    assert f"did you mean {topic}?" in command.said
     command.place = [*right, "--link", "wrong"]
     (found,) = command.json("replicate", "status", exits=5)["partitions"]
     assert (found["state"], found["why"]) == (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from maxbrod.archive.renames import parse_rename
 from maxbrod.catalog.rows import Gap, Segment, encode_rows
 from maxbrod.errors import CorruptDataError, UnavailableError, UsageError
 from maxbrod.kafka.state.cluster_state import CommittedOffset, Group, TopicState
@@ -19,7 +20,6 @@ from maxbrod.replicate.ingress.plan import (
     plan_portions,
     why_longer,
 )
-from maxbrod.restore.plan.request import parse_rename
 from maxbrod.restore.plan.targets import LogExtent
 
 if TYPE_CHECKING:

@@ -6,24 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maxbrod.compare.plan.parts import RECORD, Difference
-from maxbrod.compare.report import CompareReport, PartitionComparison
-from maxbrod.kafka.produce.refusals import misplaced
+from maxbrod.compare.report import RECORD, CompareReport, Difference, PartitionComparison
+from maxbrod.kafka.produce.appends import misplaced
 from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.model import PartitionId, TopicPartition
-from maxbrod.replicate.ingress.mode import IngressWorkers
+from maxbrod.replicate.ingress.mode import Mode
 from maxbrod.replicate.ingress.plan import Extent, Mirror
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
-from maxbrod.replicate.repair import Repair, RepairedPartition, RepairReport, plan_repairs
+from maxbrod.replicate.repair import MirrorRepairReport, Repair, RepairedPartition, plan_repairs
 from maxbrod.replicate.view import MirroredPartition
+from maxbrod.restore.items import Restored, RestoreItem
 from maxbrod.restore.plan.targets import LogExtent
-from maxbrod.restore.task import Restored, RestoreItem
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
-from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only
-from restore.engine import Command, put
 from support.catalog_rows import TOPIC_ID
+from support.replications import SUFFIX, archive, assert_mirrored, link_config, only
+from support.restores import Command, put
 from support.sparkless import without_spark as comparing_without_spark
 
 if TYPE_CHECKING:
@@ -39,15 +38,15 @@ LOG = LogExtent(start=0, end=10)
 def test_a_faulted_mirror_that_is_equal_goes_on_at_its_end() -> None:
     (found,) = _plan(equal=True)
     assert (found.repair, found.proven, found.why) == (Repair.GO_ON, 10, None)
-    assert RepairReport(link="x", partitions=(found,)).exit_code == 0
+    assert MirrorRepairReport(link="x", partitions=(found,)).exit_code == 0
 
 
 def test_a_mirror_with_other_records_is_deleted_only_if_that_was_agreed_to() -> None:
     (found,) = _plan(differs_at=7)
     assert (found.repair, found.proven) == (Repair.ANEW, 7)
-    report = RepairReport(link="x", partitions=(found,))
+    report = MirrorRepairReport(link="x", partitions=(found,))
     assert (report.to_delete, report.exit_code) == (("orders",), 5)
-    done = RepairReport(link="x", partitions=(found,), deleted=("orders",))
+    done = MirrorRepairReport(link="x", partitions=(found,), deleted=("orders",))
     assert (done.to_delete, done.exit_code) == ((), 0)
 
 
@@ -71,7 +70,7 @@ def test_nothing_is_deleted_that_the_archive_does_not_give_back(obstacle: dict[s
     (found,) = _plan(**obstacle)
     assert found.repair is Repair.BY_HAND
     assert why in (found.why or "")
-    report = RepairReport(link="x", partitions=(found,))
+    report = MirrorRepairReport(link="x", partitions=(found,))
     assert (report.to_delete, report.exit_code) == ((), 5)
 
 
@@ -98,9 +97,7 @@ def test_a_good_mirror_that_was_called_faulted_goes_on_after_it_is_proven(
     archive(config)
     fault = misplaced(TopicPartition(topic=topic + SUFFIX, partition=0), 9, landed=58, expected=9)
 
-    def fail(
-        _: IngressWorkers, _name: str, items: list[tuple[int, RestoreItem]], *more: object, **_o: object
-    ) -> list[Restored]:
+    def fail(_: Mode, items: list[tuple[int, RestoreItem]], *more: object, **_o: object) -> list[Restored]:
         return [Restored(where=item.where, end=0, records=0, map={}, failure=fault) for _, item in items]
 
     with Ingress(config) as ingress:
@@ -108,7 +105,7 @@ def test_a_good_mirror_that_was_called_faulted_goes_on_after_it_is_proven(
         produce(cluster, topic, numbered(10, first=10))
         archive(config)
         with monkeypatch.context() as failing:
-            failing.setattr(IngressWorkers, "do", fail)
+            failing.setattr(Mode, "do", fail)
             assert only(ingress.run()).state is State.FAULTED
         assert only(ingress.run()).state is State.FAULTED, "as long as the process lives"
         with comparing_without_spark():

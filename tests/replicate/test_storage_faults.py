@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.drivers import s3_section
 from maxbrod.config import Config, StorageConfig
 from maxbrod.errors import UnavailableError
 from maxbrod.replicate.ingress.run import Ingress
 from maxbrod.replicate.link import State
 from maxbrod.replicate.seed.run import TreeIngress
-from maxbrod.sandbox.proxy.faults import AnswerError, CutAnswer, Fault, HttpMatch, Latency, TruncateAnswer
+from maxbrod.sandbox.proxy.faults import AnswerError, CutAnswer, HttpMatch, Latency, ProxyFault, TruncateAnswer
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
-from replicate.engine import SUFFIX, archive, assert_mirrored, link_config, only
-from replicate.seed.trees import Link, until
+from support.replications import SUFFIX, archive, assert_mirrored, link_config, only
+from support.seed_trees import Link, until
+from support.storages import s3_section
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
@@ -38,7 +38,7 @@ _WAITING = {State.CATCHING_UP, State.LATE_SEGMENT}
     ids=["503", "cut", "truncated"],
 )
 def test_a_store_that_fails_under_ingress_is_waited_for(
-    cluster: Cluster, s3: S3Server, s3_proxy: FaultProxy, topic: str, fault: Fault
+    cluster: Cluster, s3: S3Server, s3_proxy: FaultProxy, topic: str, fault: ProxyFault
 ) -> None:
     create_topic(cluster, topic)
     here, there = _sides(link_config(cluster, s3.object_path(topic), topic), s3, s3_proxy, topic)
@@ -75,7 +75,7 @@ def test_a_store_that_is_slow_under_ingress_costs_only_time(
     ids=["503", "truncated"],
 )
 def test_a_store_that_fails_under_ingress_from_a_tree_is_waited_for(
-    cluster: Cluster, s3: S3Server, s3_proxy: FaultProxy, topic: str, fault: Fault
+    cluster: Cluster, s3: S3Server, s3_proxy: FaultProxy, topic: str, fault: ProxyFault
 ) -> None:
     link = Link(cluster, topic, s3.object_path(topic), once=False).created()
     link.add(0, 10)
@@ -92,7 +92,7 @@ def test_a_store_that_fails_under_ingress_from_a_tree_is_waited_for(
 
 def _sides(config: Config, s3: S3Server, proxy: FaultProxy, topic: str) -> tuple[Config, Config]:
     """The same archive as a directory, for egress, and through the proxy, for ingress."""
-    section: dict[str, Any] = s3_section(s3, endpoint=proxy.endpoint, request_timeout_s=2, deadline_s=1)
+    section: dict[str, Any] = s3_section(s3, s3={"endpoint": proxy.endpoint}, request_timeout_s=2, deadline_s=1)
     storage = StorageConfig.model_validate(section)
     return config, config.model_copy(update={"archive": f"{s3.url}/{topic}", "storage": storage})
 

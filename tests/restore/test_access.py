@@ -7,9 +7,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.errors import UnavailableError
-from maxbrod.kafka.admin.access import create_acls, set_quotas
+from maxbrod.kafka.admin import create_acls, set_quotas
 from maxbrod.kafka.state.access import read_acls, read_quotas
 from maxbrod.kafka.state.cluster_state import Acl, Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
@@ -17,14 +16,15 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command
+from support.backups import back_up, config_of
+from support.restores import Command
 from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from maxbrod.restore.task import Restored
+    from maxbrod.restore.items import Restored
     from maxbrod.sandbox.cluster import Cluster
 
 
@@ -53,7 +53,7 @@ def client(fenced: Cluster) -> Iterator[KafkaClient]:
 
 
 def acls_of(client: KafkaClient, name: str) -> set[Acl]:
-    return {each for each in read_acls(client, deadline=Deadline.after(30)).acls if each.resource_name == name}
+    return {each for each in read_acls(client, deadline=Deadline.after(30))[1] if each.resource_name == name}
 
 
 def rates(client: KafkaClient) -> dict[str | None, float | None]:
@@ -101,7 +101,7 @@ def test_rules_follow_their_topic_and_are_planned_stored_and_told(
 
 def test_without_being_asked_a_restore_never_touches_access(client: KafkaClient, topic: str, command: Command) -> None:
     report = command.json("restore", "--suffix", "-plain")
-    assert report["access"] == {"acls": None, "quotas": None, "users": []}
+    assert report["access"] == {"acls": None, "quotas": None, "settings": None, "users": []}
     assert acls_of(client, f"{topic}-plain") == set()
 
 

@@ -12,13 +12,13 @@ from unittest.mock import patch
 import pytest
 
 from maxbrod.backup import run as backup
-from maxbrod.backup.plan.tasks import plan_tasks
+from maxbrod.backup.plan.ranges import plan_tasks
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
 from maxbrod.sandbox.topics import offsets
-from restore.engine import Command, configs_of
-from restore.faults import CrashError, archive, failure_of, renamed, restore, when_acknowledged
+from support.restore_faults import CrashError, archive, failure_of, renamed, restore, when_acknowledged
 from support.restore_oracle import assert_restored, log_of
+from support.restores import Command, configs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

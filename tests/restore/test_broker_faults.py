@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, replicas, wait_for_in_sync
 from maxbrod.sandbox.traffic import numbered
-from restore.engine import put, stand
-from restore.faults import KEEP, archive, lost_answers, renamed, restore, when_acknowledged
+from support.backups import back_up, config_of
 from support.ledger import Ledger
+from support.restore_faults import KEEP, archive, lost_answers, renamed, restore, when_acknowledged
 from support.restore_oracle import assert_restored
+from support.restores import put, stand
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,16 +10,16 @@ import pytest
 import typer
 from rich.console import Console
 
-from backup.engine import back_up, config_of
 from maxbrod.archive.snapshot_document import decode as decode_snapshot
 from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_CORRUPT, UnavailableError
-from maxbrod.options import parse_pairs, parse_rate
+from maxbrod.option_values import parse_pairs, parse_rate
 from maxbrod.restore import target as restore_target
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, read_all
+from support.backups import back_up, config_of
+from support.restores import Command, read_all
 from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
@@ -82,6 +82,11 @@ def test_a_target_that_is_not_empty_is_never_written_to_unasked(cluster: Cluster
     command("restore", "--yes", exits=5)
     assert "not empty" in command.said
     assert offsets(cluster, topic) == (0, 30)
+
+
+def unwrapped(command: Command) -> str:
+    """What was said, without the line ends that a terminal's width makes."""
+    return " ".join(command.said.split())
 
 
 def test_on_a_terminal_nothing_is_changed_before_somebody_agrees(
@@ -181,7 +186,7 @@ def test_whoever_does_not_agree_ends_it_with_5_and_nothing_is_changed(
     effect = {"return_value": False} if answer is False else {"side_effect": answer}
     with patch.object(Console, "is_terminal", True), patch.object(typer, "confirm", **effect):
         command("restore", "--suffix", "-new", exits=5)
-    assert "not agreed to" in command.said
+    assert "not confirmed" in unwrapped(command)
     with cluster.admin() as admin:
         assert f"{topic}-new" not in admin.list_topics()
 
@@ -222,7 +227,7 @@ def test_what_was_agreed_to_is_what_runs(cluster: Cluster, topic: str, command: 
             command(*words, exits=5)
 
     meanwhile(lambda: create_topic(cluster, new, partitions=2))
-    assert f"{new} was created or deleted" in command.said
+    assert f"{new} was created or deleted" in unwrapped(command)
     assert offsets(cluster, new) == (0, 0)
     delete_topic(cluster, new)
 
@@ -231,10 +236,10 @@ def test_what_was_agreed_to_is_what_runs(cluster: Cluster, topic: str, command: 
             assert run([*words, "--yes", *command.place]) == 1
 
     meanwhile(begin)
-    assert "begun elsewhere" in command.said
+    assert "begun elsewhere" in unwrapped(command)
     assert offsets(cluster, new) == (0, 0)
     meanwhile(lambda: run([*words, "--yes", *command.place]))
-    assert "already" in command.said
+    assert "already" in unwrapped(command)
     assert read_all(cluster, new) == read_all(cluster, topic)
 
 

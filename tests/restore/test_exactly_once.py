@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.state.capture import capture
@@ -19,9 +18,11 @@ from maxbrod.restore.plan.obstacles import ObstacleKind
 from maxbrod.restore.run import Restore
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
-from maxbrod.sandbox.traffic import Message, numbered, produce
-from restore.faults import KEEP, CrashError, renamed, restore
-from support.ledger import NOW_MS, Ledger
+from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.work.work import Work
+from support.backups import back_up, config_of
+from support.ledger import NOW_MS, Ledger, dated
+from support.restore_faults import KEEP, CrashError, renamed, restore
 from support.restore_oracle import log_of
 
 if TYPE_CHECKING:
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.sandbox.cluster import Cluster
     from support.plain_log import Record
-
-
-def dated(count: int) -> list[Message]:
-    return [message._replace(timestamp_ms=NOW_MS + turn) for turn, message in enumerate(numbered(count))]
 
 
 @pytest.fixture
@@ -76,7 +73,7 @@ def test_appended_records_close_up_and_keep_their_order(
 def test_a_log_that_begins_late_begins_there_again(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     create_topic(cluster, topic, config=KEEP)
     for _ in range(4):
-        produce(cluster, topic, dated(300))
+        produce(cluster, topic, dated(numbered(300)))
     delete_records(cluster, topic, before_offset=700)
     config = config_of(cluster, tmp_path / "archive", topic)
     assert back_up(config).complete
@@ -91,7 +88,7 @@ def test_a_log_that_begins_late_begins_there_again(cluster: Cluster, topic: str,
 
 def test_a_log_without_records_begins_and_ends_where_it_did(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     create_topic(cluster, topic, config=KEEP)
-    produce(cluster, topic, dated(300))
+    produce(cluster, topic, dated(numbered(300)))
     delete_records(cluster, topic, before_offset=300)
     config = config_of(cluster, tmp_path / "archive", topic)
     assert back_up(config).complete
@@ -102,7 +99,9 @@ def test_a_log_without_records_begins_and_ends_where_it_did(cluster: Cluster, to
 def test_what_compaction_has_left_stands_at_its_own_offsets(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     create_topic(cluster, topic, config={"cleanup.policy": "compact"})
     for turn in range(5):
-        produce(cluster, topic, [each._replace(key=b"k%d" % (n % 7)) for n, each in enumerate(dated(20 + turn))])
+        produce(
+            cluster, topic, [each._replace(key=b"k%d" % (n % 7)) for n, each in enumerate(dated(numbered(20 + turn)))]
+        )
     compact(cluster, topic)
     wanted = log_of(cluster, topic)
     assert len(wanted) < 100
@@ -152,7 +151,7 @@ def test_another_command_does_not_take_over_a_topic_that_an_interrupted_restore_
         restore(config, renamed("append"))
     assert restore(config, renamed()).exit_code == 0, "the same command goes on"
     assert log_of(cluster, f"new-{topic}") == busy
-    with Restore(config, renamed("append")) as work:
+    with Restore(Work(config), renamed("append")) as work:
         assert not [each for each in work.plan().obstacles if each.kind is ObstacleKind.HELD], "it is free again"
 
 
@@ -160,7 +159,7 @@ def test_whoever_goes_on_says_how_fast(config: Config) -> None:
     with crash_after(0), pytest.raises(CrashError):
         restore(config, renamed(rate_bytes_per_s=10**9))
     for rate in (None, 5):
-        with Restore(config, renamed(rate_bytes_per_s=rate)) as work:
+        with Restore(Work(config), renamed(rate_bytes_per_s=rate)) as work:
             assert work.plan().rate_bytes_per_s == rate
     assert restore(config, renamed()).resumed
 
@@ -225,7 +224,7 @@ def test_a_topic_comes_back_with_its_own_configuration_once_all_is_there(
 ) -> None:
     own = {"retention.ms": "123456789000", "max.message.bytes": "2000000", "cleanup.policy": "compact"}
     create_topic(cluster, topic, partitions=2, config=own)
-    produce(cluster, topic, dated(20), partition=1)
+    produce(cluster, topic, dated(numbered(20)), partition=1)
     config = config_of(cluster, tmp_path / "archive", topic)
     assert back_up(config).complete
     assert restore(config, renamed()).exit_code == 0

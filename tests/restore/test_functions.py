@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import maxbrod
-from backup.engine import back_up, config_of
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import read_all
+from support.backups import back_up, config_of
+from support.restores import read_all
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

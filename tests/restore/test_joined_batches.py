@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import back_up, config_of
-from convert.engine import back_up_as
+from maxbrod.archive.renames import parse_rename
 from maxbrod.batch.headers import walk
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.kafka.fetch.ranges import read_range
@@ -16,11 +15,13 @@ from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.model import TopicPartition
 from maxbrod.restore import task
-from maxbrod.restore.plan.request import BatchesMode, RestoreRequest, parse_rename
+from maxbrod.restore.plan.request import BatchesMode, RestoreRequest
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import read_all
-from restore.faults import CrashError, Wire, archive, renamed, restore
+from support.backups import back_up, config_of
+from support.conversions import back_up_as
+from support.restore_faults import CrashError, Wire, archive, renamed, restore
+from support.restores import read_all
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.drivers import Driver
-from backup.engine import back_up, config_of
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, offsets, set_topic_config
 from maxbrod.sandbox.traffic import numbered
-from restore.engine import configs_of, put, stand
+from support.backup_processes import Driver
+from support.backups import back_up, config_of
 from support.ledger import Ledger
+from support.processes import environment, program
 from support.restore_oracle import assert_restored
+from support.restores import configs_of, put, stand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +37,8 @@ def driver(config: Config, mode: str, *groups: str, markers: bool) -> Iterator[D
     settings = json.loads(config.model_dump_json())
     document = {"config": settings, "mode": mode, "groups": groups, "markers": markers}
     with subprocess.Popen(
-        [sys.executable, "-m", "restore.program"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        program("restores"),
+        env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

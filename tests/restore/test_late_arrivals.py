@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
-from restore.faults import KEEP, CrashError, Wire, archive, renamed, restore
+from support.backups import back_up, config_of
 from support.ledger import Ledger
+from support.restore_faults import KEEP, CrashError, Wire, archive, renamed, restore
 from support.restore_oracle import assert_restored
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.model import TopicPartition
-from maxbrod.restore.loss import _added, listed_losses
+from maxbrod.restore.archived import _added, listed_losses
+from maxbrod.restore.items import Restored
 from maxbrod.restore.plan.mapping import build_map, encode_map
-from maxbrod.restore.task import Restored
 from maxbrod.storage.local import LocalStorage
+from support.conversions import convert
 from support.log_directories import TOPIC_ID, put_source
 from support.native_logs import data_batch
 

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.archive.archive import open_archive
 from maxbrod.backup import archive_state
 from maxbrod.backup import run as backup
@@ -18,7 +17,8 @@ from maxbrod.backup.run_state import BackupRun
 from maxbrod.cli.main import run
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, configs_of, put, read_all, stand
+from support.backups import back_up, config_of
+from support.restores import Command, configs_of, put, read_all, stand
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

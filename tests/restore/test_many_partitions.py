@@ -7,17 +7,19 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 
-from backup.engine import back_up, config_of
+from maxbrod.archive.renames import parse_rename
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.restore import run as engine
 from maxbrod.restore import task as restore_task
-from maxbrod.restore.plan.request import RestoreRequest, parse_rename
-from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
+from maxbrod.restore.items import Restored, RestoreItem, RestoreSettings
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce
-from restore.engine import read_all
+from maxbrod.work.work import Work
+from support.backups import back_up, config_of
 from support.ledger import NOW_MS
+from support.restores import read_all
 from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def test_partitions_never_get_each_others_records_and_a_huge_one_has_a_task_for_
         return run_here(session, settings, tasks, **hears)
 
     request = RestoreRequest(rename=parse_rename(prefix="new-"))
-    with without_spark(watch), patch.object(Catalog, "rows", count_rows), engine.Restore(config, request) as work:
+    with without_spark(watch), patch.object(Catalog, "rows", count_rows), engine.Restore(Work(config), request) as work:
         report = work.run(work.plan())
 
     assert report.complete
@@ -71,7 +73,7 @@ def test_partitions_never_get_each_others_records_and_a_huge_one_has_a_task_for_
     assert counts == {partition: len(messages(partition)) for partition in range(PARTITIONS)}
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 8, 64, 10_000])
+@pytest.mark.parametrize("partitions", [1, 2, 8, 64, pytest.param(10_000, marks=pytest.mark.full)])
 def test_what_a_task_reads_at_once_never_grows_with_its_partitions(partitions: int) -> None:
     seen: list[int] = []
 

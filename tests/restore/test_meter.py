@@ -6,22 +6,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backup.engine import back_up, config_of
+from maxbrod.archive.renames import parse_rename
 from maxbrod.config import KafkaConfig
 from maxbrod.model import TopicPartition
 from maxbrod.restore import meter as restore_meter
 from maxbrod.restore import run as engine
-from maxbrod.restore.meter import Expected, RestoreMeter
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, parse_rename
+from maxbrod.restore.meter import Expected, RestoreMeter, metering_logs
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
+from maxbrod.work.work import Work
+from support.backups import back_up, config_of
 from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
+    from maxbrod.restore.items import Restored, RestoreItem, RestoreSettings
     from maxbrod.sandbox.cluster import Cluster
     from maxbrod.work.progress import Progress
 
@@ -44,17 +46,17 @@ def test_progress_moves_while_no_task_is_done(
         settings: RestoreSettings,
         tasks: Sequence[Sequence[RestoreItem]],
         *,
-        on_done: Callable[[int], None],
+        meter: RestoreMeter,
         **_: object,
     ) -> list[Restored]:
         found = []
         for items in tasks:
             found += run_here(task, settings, [items])
-            on_done(0)
+            meter.seen(0, 0)
         return found
 
     request = RestoreRequest(rename=parse_rename(prefix="new-"), offsets=mode)
-    with without_spark(job), engine.Restore(config, request, on_progress=steps.append) as work:
+    with without_spark(job), engine.Restore(Work(config, on_progress=steps.append), request) as work:
         plan = work.plan()
         assert work.run(plan).complete
     none, half, all_of_it = [step for step in steps if step.phase == "restoring"]
@@ -63,7 +65,7 @@ def test_progress_moves_while_no_task_is_done(
     assert (half.records_done, half.tasks_done) == (40, 0)
     assert (all_of_it.bytes_done, all_of_it.records_done) == (plan.bytes, 80)
     # A resumed restore starts with the progress of the target.
-    with RestoreMeter(KafkaConfig(bootstrap=cluster.bootstrap), plan, steps.append, tasks=2):
+    with metering_logs(KafkaConfig(bootstrap=cluster.bootstrap), plan, steps.append, tasks=2):
         pass
     assert steps[-1].bytes_done == plan.bytes
 

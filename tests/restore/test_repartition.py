@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,26 +11,26 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
-from kafka.partitioner.default import murmur2
 
-from backup.engine import back_up, config_of
+from maxbrod.archive.renames import parse_rename
 from maxbrod.batch import rewrite
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.appends import Batch, Feed
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest, parse_rename
+from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
 from maxbrod.restore.repartition import split as repartition_split
 from maxbrod.restore.repartition import task as repartition_task
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from restore.engine import Command, put, stand
-from restore.faults import KEEP, CrashError, restore
-from restore.test_exactly_once import dated
-from support.ledger import NOW_MS, Ledger
+from support.backups import back_up, config_of
+from support.ledger import NOW_MS, Ledger, dated
 from support.plain_log import Record
-from support.restore_oracle import log_of
+from support.processes import environment, program
+from support.restore_faults import KEEP, CrashError, restore
+from support.restore_oracle import assert_partition, assert_shared_out, java_partition, log_of
+from support.restores import Command, put, stand
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:
@@ -69,38 +67,14 @@ def archived(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Arch
         for partition in range(SOURCES):
             ledger.write(cluster, topic, count, partition=partition, batch=25)
         assert back_up(config).complete
-    committed = dated(5)
+    committed = dated(numbered(5))
     at = produce_transaction(cluster, topic, committed, transactional_id=f"good-{topic}", partition=1)
     records = [Record(each.timestamp_ms or 0, each.key, each.value) for each in committed]
     ledger.note(cluster, topic, at, records, partition=1)
-    produce_transaction(cluster, topic, dated(7), transactional_id=f"bad-{topic}", commit=False, partition=1)
+    produce_transaction(cluster, topic, dated(numbered(7)), transactional_id=f"bad-{topic}", commit=False, partition=1)
     ledger.write(cluster, topic, 30, partition=1)
     assert back_up(config).complete
     return Archived(topic, config, {each: dict(ledger.of(cluster, topic, each)) for each in range(SOURCES)})
-
-
-def java_partition(record: Record, source: int, count: int) -> int:
-    return source % count if record.key is None else (murmur2(record.key) & 0x7FFFFFFF) % count
-
-
-def assert_shared_out(cluster: Cluster, topic: str, records: Mapping[int, Mapping[int, Record]], count: int) -> None:
-    """Each record once, in its partition, and those of a source partition in their order."""
-    for target in range(count):
-        assert_partition(cluster, topic, records, target, count)
-
-
-def assert_partition(
-    cluster: Cluster, topic: str, records: Mapping[int, Mapping[int, Record]], target: int, count: int
-) -> None:
-    found = list(log_of(cluster, topic, target).values())
-    wanted = {
-        source: [each for each in mine.values() if java_partition(each, source, count) == target]
-        for source, mine in records.items()
-    }
-    assert len(found) == sum(map(len, wanted.values()))
-    for mine in wanted.values():
-        members = set(mine)
-        assert [each for each in found if each in members] == mine
 
 
 def request(archived: Archived, target: str, count: int | None, **more: Any) -> RestoreRequest:
@@ -165,8 +139,8 @@ def test_killed_between_produce_and_acknowledgement_it_goes_on_exactly_where_the
     }
     lines = [json.dumps(settings), *map(str, (2, 0, 5, 0, -1, -1))]
     told = subprocess.run(
-        [sys.executable, "-m", "restore.repartition_program"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        program("dying_repartition"),
+        env=environment(),
         input="\n".join(lines),
         stdout=subprocess.PIPE,
         text=True,
@@ -271,7 +245,7 @@ def test_records_go_behind_those_of_a_topic_that_has_other_partitions(
     cluster: Cluster, topic: str, archived: Archived
 ) -> None:
     create_topic(cluster, topic, partitions=2, config=KEEP)
-    produce(cluster, topic, dated(9), partition=1)
+    produce(cluster, topic, dated(numbered(9)), partition=1)
     with pytest.raises(RefusedError, match="2 partitions, the archived topic 3"):
         restore(archived.config, request(archived, topic, None, offsets=OffsetsMode.APPEND))
     with pytest.raises(RefusedError, match="not empty"):
@@ -281,7 +255,7 @@ def test_records_go_behind_those_of_a_topic_that_has_other_partitions(
     report = restore(archived.config, request(archived, topic, 2, offsets=OffsetsMode.APPEND))
     assert report.exit_code == 0
     found = log_of(cluster, topic, 1)
-    assert [found[each].value for each in range(9)] == [each.value for each in dated(9)]
+    assert [found[each].value for each in range(9)] == [each.value for each in dated(numbered(9))]
     wanted = sum(java_partition(each, n, 2) == 1 for n, mine in archived.records.items() for each in mine.values())
     assert len(found) == 9 + wanted
 

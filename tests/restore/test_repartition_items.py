@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from maxbrod.restore import items as shared
+from maxbrod.restore.items import TASKS_MAX, group_marks, shared_items
 from maxbrod.restore.plan.request import RestoreRequest
-from maxbrod.restore.repartition import items as shared
-from maxbrod.restore.repartition.items import TASKS_MAX, group_marks, shared_items
 from support.catalog_rows import TOPIC_ID, segment
 from support.restore_plans import group, plan, topic
 

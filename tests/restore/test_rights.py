@@ -1,4 +1,4 @@
-"""The rights in docs/operations.md are enough for a restore, and each missing one is reported beforehand.
+"""The rights in docs/restore.md are enough for a restore, and each missing one is reported beforehand.
 
 Alice has no right on the cluster, so she closes holes by empty transactions. Carol may write markers.
 """
@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from backup.engine import back_up, config_of
-from maxbrod.kafka.admin.access import create_acls
-from maxbrod.kafka.admin.groups import commit_offsets
-from maxbrod.kafka.state.access import read_acls
+from maxbrod.kafka.groups import commit_offsets
 from maxbrod.kafka.state.cluster_state import Acl, CommittedOffset
-from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from restore.engine import Command, read_all, stand
+from support.access_rules import allow, client_of, rule
+from support.backups import back_up, config_of
+from support.restores import Command, read_all, stand
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.cluster import Cluster
 
-# As the table of docs/operations.md has them.
+# As the table of docs/restore.md has them.
 APPEND: Final = ("WRITE", "READ", "CREATE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
 EXACT: Final = (*APPEND, "DELETE")
 NAMED: Final = {
@@ -70,32 +66,6 @@ def _here() -> Iterator[None]:
 def suffix() -> str:
     """A target of this test alone, so that no other test has allowed anything on it."""
     return f"-{uuid.uuid4().hex[:8]}"
-
-
-def client_of(cluster: Cluster) -> KafkaClient:
-    config = config_of(cluster, "/nowhere").kafka
-    assert config is not None
-    return KafkaClient(config)
-
-
-def rule(user: str, kind: str, name: str, operation: str, pattern: str = "LITERAL") -> Acl:
-    return Acl(
-        resource_type=kind,
-        resource_name=name,
-        pattern_type=pattern,
-        principal=f"User:{user}",
-        host="*",
-        operation=operation,
-        permission="ALLOW",
-    )
-
-
-def allow(cluster: Cluster, *rules: Acl) -> None:
-    with client_of(cluster) as client:
-        assert all(each.done for each in create_acls(client, rules).values())
-        wait_for(
-            "the rules", lambda: set(rules) <= set(read_acls(client, deadline=Deadline.after(30)).acls), timeout_s=60
-        )
 
 
 def on_topic(user: str, name: str, operations: tuple[str, ...]) -> list[Acl]:

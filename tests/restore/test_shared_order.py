@@ -18,12 +18,12 @@ from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.repartition import split as repartition_split
 from maxbrod.restore.repartition import task as repartition_task
 from maxbrod.restore.repartition.task import records_present
-from restore.shared_logs import BASE, Came, Choice, Logs, piece, records_of
+from support.shared_logs import BASE, Came, Choice, Logs, piece, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from maxbrod.restore.repartition.source import SourceRecords
+    from maxbrod.restore.repartition.task import SourceRecords
 
 pytestmark = pytest.mark.full
 

@@ -16,11 +16,11 @@ from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.kafka.frames import SliceDigest
 from maxbrod.model import Codec
+from maxbrod.restore.items import SharedSource
 from maxbrod.restore.repartition.extents import SourceExtent
-from maxbrod.restore.repartition.items import SharedSource
-from maxbrod.restore.repartition.source import read_in_order
+from maxbrod.restore.repartition.task import read_in_order
 from maxbrod.storage.stores import open_storage
-from restore.shared_logs import piece
+from support.shared_logs import piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce
-from restore.engine import Command, read_all
+from support.backups import back_up, config_of
+from support.restores import Command, read_all
 from support.sparkless import without_spark
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from maxbrod.cli.output import out
 from maxbrod.errors import CorruptDataError, StorageFullError
-from maxbrod.groups.moves import GroupPosition
+from maxbrod.groups.plan import GroupPosition
 from maxbrod.model import GapReason
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.report import PartitionReport, report_of

@@ -10,7 +10,7 @@ import pytest
 
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import EXIT_REFUSED, RefusedError, TopicGoneError
-from maxbrod.kafka.admin.access import set_quotas
+from maxbrod.kafka.admin import set_quotas
 from maxbrod.kafka.state.cluster_state import Quota, QuotaEntity
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.connection import Connection
@@ -19,7 +19,8 @@ from maxbrod.restore.state import store_plan
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.storage.stores import open_storage
-from restore.faults import CrashError, Wire, archive, failure_of, renamed, restore, when_acknowledged
+from maxbrod.work.work import Work
+from support.restore_faults import CrashError, Wire, archive, failure_of, renamed, restore, when_acknowledged
 from support.restore_oracle import assert_restored, log_of
 from support.sparkless import without_spark
 
@@ -81,7 +82,7 @@ def test_a_target_that_has_changed_since_it_was_shown_is_not_written_to(
 ) -> None:
     config, _ = archive(cluster, topic, tmp_path)
     create_topic(cluster, f"new-{topic}")
-    with without_spark(), engine.Restore(config, renamed(mode)) as work:
+    with without_spark(), engine.Restore(Work(config), renamed(mode)) as work:
         plan = work.plan()
         produce(cluster, f"new-{topic}", numbered(20))
         with pytest.raises(RefusedError):
@@ -228,7 +229,7 @@ def test_two_that_cannot_know_of_each_other_write_every_record_once(
 
 def test_of_two_that_begin_at_the_same_moment_one_is_refused(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     config, _ = archive(cluster, topic, tmp_path / "archive")
-    with engine.Restore(config, renamed()) as work:
+    with engine.Restore(Work(config), renamed()) as work:
         plan = work.plan()
     storage = open_storage(str(tmp_path / "archive"))
     store_plan(storage, plan)

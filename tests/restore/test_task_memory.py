@@ -18,7 +18,7 @@ from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import TopicPartition
 from maxbrod.restore import task
-from maxbrod.restore.task import RestoreItem, RestoreSettings
+from maxbrod.restore.items import RestoreItem, RestoreSettings
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.partitioner.default import murmur2
 
-from backup.engine import back_up
 from maxbrod.archive.archive import open_archive
 from maxbrod.check.run import check_archive
 from maxbrod.restore import run as engine
 from maxbrod.sandbox.topics import offsets
-from restore.engine import Command, put, stand
-from restore.faults import archive, renamed
-from restore.transform_program import with_expressions
+from maxbrod.work.work import Work
 from support.archives import damage
+from support.backups import back_up
 from support.ledger import NOW_MS
+from support.processes import environment, program
+from support.programs.dying_transform import with_expressions
+from support.restore_faults import archive, renamed
 from support.restore_oracle import assert_restored, log_of
+from support.restores import Command, put, stand
 
 if TYPE_CHECKING:
     from maxbrod.config import Config
@@ -49,7 +49,7 @@ def archived(cluster: Cluster, topic: str, tmp_path: Path) -> Archived:
 
 
 def restore(config: Config, request: RestoreRequest, spark: Any) -> RestoreReport:
-    with engine.Restore(config, request, session=spark) as work:
+    with engine.Restore(Work(config, session=spark), request) as work:
         report = work.run(work.plan())
     assert report.exit_code == 0, report.partitions
     return report
@@ -164,8 +164,8 @@ def test_a_report_says_what_was_changed_and_staging_may_be_elsewhere(
 
 def run_killed(config: Config, topic: str, fate: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "restore.transform_program", config.model_dump_json(), topic, fate],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        program("dying_transform", config.model_dump_json(), topic, fate),
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -16,9 +16,9 @@ from obstore.store import S3Store
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_DONE, EXIT_REFUSED, EXIT_USAGE
 from maxbrod.sandbox.cluster import Cluster
+from maxbrod.sandbox.jars import run_tool
 from maxbrod.sandbox.process import Process, wait_for
 from maxbrod.sandbox.spec import STATE_FILE
-from maxbrod.sandbox.tools import run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A sandbox whose starter has long ended."""
     folder = tmp_path_factory.mktemp("cli") / "box"
     command = [sys.executable, "-m", "maxbrod", "sandbox", "up", "--dir", str(folder), "--json"]
-    options = ["--brokers", "2", "--listener", "sasl_ssl", "--config", "num.io.threads=5", "--s3"]
+    options = ["--brokers", "2", "--listener", "sasl_ssl", "--config", "num.io.threads=5", "--store", "s3"]
     started = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
     document = json.loads(started.stdout)
     assert document["state"] == "running"
@@ -73,9 +73,9 @@ def test_the_s3_server_takes_the_keys_of_its_file(capsys: pytest.CaptureFixture[
     assert Path(variables).stat().st_mode & 0o077 == 0
     lines = Path(variables).read_text().splitlines()
     given = dict(line.removeprefix("export ").split("=", 1) for line in lines)
-    assert given["AWS_ENDPOINT_URL"] == document["s3"]["endpoint"]
+    assert given["AWS_ENDPOINT_URL"] == document["store"]["endpoint"]
     store = S3Store(
-        document["s3"]["url"].removeprefix("s3://"),
+        document["store"]["url"].removeprefix("s3://"),
         endpoint=given["AWS_ENDPOINT_URL"],
         region=given["AWS_REGION"],
         access_key_id=given["AWS_ACCESS_KEY_ID"],
@@ -109,6 +109,18 @@ def test_a_folder_with_foreign_files_is_refused(capsys: pytest.CaptureFixture[st
     code, document = call(capsys, "up", "--dir", str(tmp_path))
     assert (code, document["error"]) == (EXIT_REFUSED, "RefusedError")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_topic_can_be_filled_read_and_lost_from_a_shell(capsys: pytest.CaptureFixture[str], box: Path) -> None:
+    where = ["--dir", str(box), "--topic", "orders"]
+    assert call(capsys, "fill", *where, "--records", "10")[1]["end_offset"] == 10
+    assert call(capsys, "fill", *where, "--records", "5")[1]["end_offset"] == 15, "it goes on where it ended"
+    assert call(capsys, "read", *where, "--group", "billing", "--records", "4")[1]["offsets"] == [0, 1, 2, 3]
+    assert call(capsys, "read", *where, "--group", "billing")[1]["offsets"] == list(range(4, 15))
+    code, document = call(capsys, "delete", "--dir", str(box), "--topic", "ordres")
+    assert (code, document["hint"]) == (EXIT_USAGE, "did you mean orders?")
+    assert call(capsys, "delete", *where) == (EXIT_DONE, {"topic": "orders", "deleted": True})
+    assert call(capsys, "read", *where, "--group", "billing")[0] == EXIT_USAGE, "it is gone"
 
 
 def test_a_broker_is_killed_paused_continued_stopped_and_restarted(

@@ -12,9 +12,8 @@ import pytest
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
 from maxbrod.sandbox import topics, traffic
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.sandbox.probe import known_brokers
-from maxbrod.sandbox.process import wait_for
-from maxbrod.sandbox.spec import free_ports
+from maxbrod.sandbox.process import free_ports, wait_for
+from maxbrod.sandbox.topics import known_brokers
 from support.clusters import start_cluster
 from support.java_oracle import JavaOracle, JavaRecord
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.cache import cache_dir, filled
 from maxbrod.errors import EnvironmentMissingError, UsageError
 from maxbrod.java import find_java
+from maxbrod.private_files import cache_dir, filled
 from maxbrod.sandbox import jars
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ NOWHERE = """
 
 FILLER = """
 import sys, time
-from maxbrod.cache import filled
+from maxbrod.private_files import filled
 def fill(folder):
     with open(sys.argv[1], "a") as log:
         log.write("filled\\n")

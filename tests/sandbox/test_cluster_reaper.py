@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.sandbox.process import CLOSING, Process, Reaper, launch, reap, wait_for
+from maxbrod.sandbox.process import CLOSING, Process, launch, reap, start_reaper, wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce
 
@@ -96,10 +96,10 @@ def test_the_end_of_the_owner_is_seen_even_by_an_owner_without_goodbye(tmp_path:
     folder = tmp_path / "c"
     home = folder / "node"
     home.mkdir(parents=True)
-    reaper = Reaper.start(folder)
+    reaper = start_reaper(folder)
     sleeper = launch(["tail", "-f", str(home / "pid")], home=home, output=folder / "output.log")
     alive_before = sleeper.alive
-    reaper.close()
+    reaper.communicate()
     assert (alive_before, sleeper.alive, folder.exists()) == (True, False, False)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from maxbrod.errors import UsageError
 from maxbrod.sandbox import surgery, topics, traffic
-from maxbrod.sandbox.tools import CONSOLE_CONSUMER, DUMP_LOG_SEGMENTS, run_tool
+from maxbrod.sandbox.jars import CONSOLE_CONSUMER, DUMP_LOG_SEGMENTS, run_tool
 from support.clusters import start_cluster
 from support.java_oracle import JavaOracle, JavaRecord
 

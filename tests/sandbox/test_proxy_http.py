@@ -15,11 +15,11 @@ import pytest
 from maxbrod.sandbox.proxy.faults import (
     AnswerError,
     CutAnswer,
-    Fault,
     FlipAnswerBit,
     FlipRequestBit,
     HttpMatch,
     Latency,
+    ProxyFault,
     TruncateAnswer,
 )
 from maxbrod.sandbox.proxy.server import FaultProxy
@@ -210,7 +210,7 @@ def test_a_trailer_after_chunks_passes(proxy: FaultProxy) -> None:
     ],
 )
 def test_faults_count_bytes_of_the_body_whatever_its_framing(
-    client: http.client.HTTPConnection, proxy: FaultProxy, path: str, fault: Fault, body: bytes
+    client: http.client.HTTPConnection, proxy: FaultProxy, path: str, fault: ProxyFault, body: bytes
 ) -> None:
     proxy.add(fault)
     assert ask(client, "GET", path) == body
@@ -218,7 +218,9 @@ def test_faults_count_bytes_of_the_body_whatever_its_framing(
 
 
 @pytest.mark.parametrize("fault", [TruncateAnswer(keep_bytes=7), CutAnswer(after_bytes=120)])
-def test_chunks_that_break_off_are_noticed(client: http.client.HTTPConnection, proxy: FaultProxy, fault: Fault) -> None:
+def test_chunks_that_break_off_are_noticed(
+    client: http.client.HTTPConnection, proxy: FaultProxy, fault: ProxyFault
+) -> None:
     proxy.add(fault)
     with pytest.raises(http.client.IncompleteRead):
         ask(client, "GET", "/chunked")

@@ -12,12 +12,12 @@ import pytest
 from maxbrod.sandbox.proxy.faults import (
     CutAnswer,
     CutRequest,
-    Fault,
     FlipAnswerBit,
     FlipRequestBit,
     KafkaMatch,
     Latency,
     LoseAnswer,
+    ProxyFault,
     Stall,
     TruncateAnswer,
     Watch,
@@ -154,7 +154,7 @@ def test_a_fault_hits_one_api_by_name_or_number(
     ],
 )
 def test_an_answer_breaks_off_at_its_byte(
-    client: socket.socket, proxy: FaultProxy, fault: Fault, arrives: bytes
+    client: socket.socket, proxy: FaultProxy, fault: ProxyFault, arrives: bytes
 ) -> None:
     proxy.add(fault)
     client.sendall(request(FETCH, 1, b"0123456789"))

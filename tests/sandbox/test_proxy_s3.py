@@ -19,12 +19,12 @@ from maxbrod.sandbox.proxy.faults import (
     Blackhole,
     CutAnswer,
     CutRequest,
-    Fault,
     FlipAnswerBit,
     FlipRequestBit,
     HttpMatch,
     Latency,
     LoseAnswer,
+    ProxyFault,
     Refuse,
     Stall,
     Throttle,
@@ -295,7 +295,7 @@ def test_a_fault_hits_the_requests_it_matches_and_no_others(
 
 @pytest.mark.parametrize("fault", [LoseAnswer(on=PUT, after=2, times=3), CutRequest(on=PUT, after=2, times=3)])
 def test_after_and_times_say_exactly_which_requests_are_hit(
-    proxied_store: S3Store, s3_proxy: FaultProxy, fault: Fault
+    proxied_store: S3Store, s3_proxy: FaultProxy, fault: ProxyFault
 ) -> None:
     s3_proxy.add(fault)
     fates = []

@@ -18,12 +18,12 @@ from maxbrod.sandbox.proxy.faults import (
     Blackhole,
     CutAnswer,
     CutRequest,
-    Fault,
     FlipAnswerBit,
     FlipRequestBit,
     HttpMatch,
     KafkaMatch,
     LoseAnswer,
+    ProxyFault,
     Refuse,
     Stall,
     Throttle,
@@ -108,7 +108,7 @@ def test_a_process_of_its_own_connects_to_the_proxy_of_another(wire: FaultProxy)
         (FlipAnswerBit(at=4, bit=1), b"0123656789"),
     ],
 )
-def test_a_fault_hits_the_stream_at_its_byte(wire: FaultProxy, fault: Fault, comes_back: bytes) -> None:
+def test_a_fault_hits_the_stream_at_its_byte(wire: FaultProxy, fault: ProxyFault, comes_back: bytes) -> None:
     wire.add(fault)
     with connect(wire) as client:
         client.sendall(b"0123456789")
@@ -183,7 +183,7 @@ def test_a_blackhole_swallows_nothing_for_good(wire: FaultProxy) -> None:
 
 
 @pytest.mark.parametrize("fault", [Blackhole(), Stall(), Stall(carried_out=True), Throttle(answer_bytes_per_second=1)])
-def test_closing_never_waits_for_what_is_held(fault: Fault) -> None:
+def test_closing_never_waits_for_what_is_held(fault: ProxyFault) -> None:
     with loopback_server(echo) as address, FaultProxy(address) as proxy:
         proxy.add(fault)
         with connect(proxy) as client:
@@ -223,7 +223,7 @@ def test_it_listens_on_loopback_only(wire: FaultProxy) -> None:
         ("http", LoseAnswer(on=KafkaMatch("Produce"))),
     ],
 )
-def test_a_fault_that_could_never_happen_is_refused(protocol: Any, fault: Fault) -> None:
+def test_a_fault_that_could_never_happen_is_refused(protocol: Any, fault: ProxyFault) -> None:
     with FaultProxy(("127.0.0.1", 1), protocol=protocol) as proxy, pytest.raises(UsageError):
         proxy.add(fault)
 

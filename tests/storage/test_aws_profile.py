@@ -8,7 +8,8 @@ import pytest
 
 from maxbrod.config import S3Config, StorageConfig
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.storage.stores import Ambient, ambient_s3, open_storage
+from maxbrod.storage.settings import Ambient, ambient_s3
+from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,6 +21,7 @@ from maxbrod.storage import local
 from maxbrod.storage.beneath import Root
 from maxbrod.storage.stores import open_storage
 from maxbrod.storage.urls import RESERVED
+from support.processes import environment, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Writer
 
 MIB = 1024 * 1024
-HERE = Path(__file__).parent
 
 
 def files(root: Path) -> list[str]:
@@ -43,7 +43,8 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_killed_before_any_call_to_the_system_an_object_is_whole_or_absent(tmp_path: Path) -> None:
-    seen = run(str(HERE / "kill_sweep.py"), str(tmp_path)).stdout.strip()
+    command = program("put_kill_sweep", tmp_path)
+    seen = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout.strip()
     # First absent, from the link on whole; at least: make, write and start to write out three times, sync, link, sync,
     # remove, close.
     assert re.fullmatch("0{11,}1{3,}", seen)

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from maxbrod.config import StorageConfig, load_config
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.storage.stores import open_clients, open_storage, settings_of
+from maxbrod.storage.settings import settings_of
+from maxbrod.storage.stores import open_clients, open_storage
 from maxbrod.storage.urls import Location, parse_url
 from support.s3 import loopback_server
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from maxbrod.errors import UnavailableError
 from maxbrod.storage import remote
 from maxbrod.storage.remote import RetryPolicy
+from support.clocks import set_time
 
 if TYPE_CHECKING:
     import pytest
@@ -19,8 +20,7 @@ def test_a_store_that_is_waited_for_is_told_now_and_then_and_not_at_once(
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    monkeypatch.setattr("time.sleep", sleep)
+    set_time(monkeypatch, "maxbrod.storage.remote", monotonic=lambda: now, sleep=sleep)
     tries = 0
 
     def attempt() -> str:

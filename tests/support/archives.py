@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from maxbrod.model import PartitionId
     from maxbrod.storage.interface import Storage
 
-
 _RUN_FIELDS: Final = {"started_at", "finished_at", "statistics", "written_at"}
 
 

@@ -73,8 +73,11 @@ _int64 = st.integers(-(2**63), INT64_MAX)
 _natural = st.integers(0, INT64_MAX)
 _int32 = st.integers(-(2**31), 2**31 - 1)
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-# What can be the name of anything: no slash, nothing that a terminal would act on.
-_name = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/\\"), min_size=1, max_size=12)
+# Characters that hide in a text or turn its direction.
+_hidden = "".join(map(chr, (*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x206A), 0xFEFF)))
+# What can be the name of anything: no slash, nothing that a terminal would act on, nothing that is not seen.
+_visible = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters=f"/\\{_hidden}")
+_name = st.text(_visible, min_size=1, max_size=12)
 _path = st.lists(_name.filter(lambda part: part not in {".", "..", ".maxbrod-tmp"}), min_size=1, max_size=3).map(
     "/".join
 )

@@ -1,8 +1,10 @@
-"""Sets the clocks by which deletions are decided."""
+"""Sets the clocks by which deletions are decided, and the time that passes for one module."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pytest
@@ -14,3 +16,8 @@ def set_clocks(monkeypatch: pytest.MonkeyPatch, *, own_ms: int | None = None, st
         monkeypatch.setattr("maxbrod.archive.upkeep.now_ms", lambda: own_ms)
     if store_ms is not None:
         monkeypatch.setattr("maxbrod.archive.upkeep.probe_clock_ms", lambda _: store_ms)
+
+
+def set_time(monkeypatch: pytest.MonkeyPatch, module: str, **functions: Any) -> None:
+    """One module gets other functions of `time`. The threads of libraries and servers keep theirs."""
+    monkeypatch.setattr(f"{module}.time", SimpleNamespace(**{**vars(time), **functions}))

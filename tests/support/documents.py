@@ -5,7 +5,7 @@ tests run in process are built once.
 from __future__ import annotations
 
 import json
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,7 +53,7 @@ def faults(arguments: Sequence[str], text: str) -> list[str]:
 def commands_are_built_once() -> Iterator[None]:
     """typer builds all commands again for each call, which takes longer than most of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.main, "get_command", lru_cache(maxsize=2)(typer.main.get_command))
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         yield
 
 

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import uuid
 from base64 import b64decode
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import strategies as st
 
 from maxbrod.batch.columns import HEADERS_TYPE, conform
-from maxbrod.storage.stores import directory_of, open_storage
-from maxbrod.storage.urls import parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from maxbrod.storage.interface import Storage
 
 INT64_MAX = (1 << 63) - 1
-SAMPLES = Path(os.environ.get("MAXBROD_SAMPLES", Path(__file__).parents[3] / "shared" / "samples"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,24 +28,6 @@ class Given:
     key: bytes | None = b"k"
     value: bytes | None = b"v"
     headers: tuple[tuple[bytes, bytes | None], ...] = ()
-
-
-def sample(tool: str) -> Path:
-    """The samples of a tool; the test is skipped where they are not there."""
-    folder = SAMPLES / tool
-    if not folder.is_dir():
-        pytest.skip(f"there are no samples in {folder}; set MAXBROD_SAMPLES to where they are")
-    return folder
-
-
-@contextmanager
-def fresh_storage() -> Iterator[Storage]:
-    """A storage of its own, also for each example of a property."""
-    url = f"memory://test-{uuid.uuid4().hex}"
-    try:
-        yield open_storage(url)
-    finally:
-        shutil.rmtree(directory_of(parse_url(url)), ignore_errors=True)
 
 
 def contents(storage: Storage) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.table.kafka_sink.writer import KafkaCommitMessage, KafkaSink
+    from maxbrod.table.sink.kafka import KafkaCommitMessage, KafkaSink
     from support.java_oracle import JavaOracle, JavaRecord
 
 COLUMNS: Final = spark.StructType(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from maxbrod.model import Codec, topic_id_text
-from maxbrod.sandbox.records import encoded_batches, produce_batches
+from maxbrod.sandbox.events import encoded_batches, produce_batches
 from maxbrod.sandbox.topics import topic_id
 from maxbrod.sandbox.traffic import Message, produce, produce_transaction
 from support.plain_log import Record

@@ -6,6 +6,7 @@ import atexit
 import shutil
 import uuid
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from maxbrod.batch.compression import compress
 from maxbrod.batch.headers import walk
-from maxbrod.layouts.kafka.format import Compression
+from maxbrod.layouts.kafka.format import Compression, PartitionName, SegmentLimits, Slice
 from maxbrod.layouts.kafka.reader import read_log
-from maxbrod.layouts.kafka.writer import ArchiveWriter, PartitionName
+from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec
 from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
@@ -24,7 +25,7 @@ from support.plain_batches import Record, write_batch, write_record
 from support.record_examples import record_lists
 
 if TYPE_CHECKING:
-    from maxbrod.batch.timestamp_scan import TimestampScan
+    from maxbrod.layouts.kafka.described_batches import TimestampScan
     from maxbrod.layouts.kafka.format import SegmentLimits, Slice
     from maxbrod.storage.interface import Storage
 
@@ -149,3 +150,22 @@ def archive(
 
 def logs(storage: Storage, slices: tuple[Slice, ...]) -> bytes:
     return b"".join(read_log(storage, each).tobytes() for each in slices)
+
+
+def check_rows(log: list[Batch], slices: tuple[Slice, ...], limits: SegmentLimits | None) -> None:
+    """What each row says, against what the slow reader knows of the batches in its range."""
+    left = list(log)
+    for row in slices:
+        mine = [batch for batch in left if batch.first < row.end_offset]
+        left = left[len(mine) :]
+        times = [time for batch in mine for time in batch.times]
+        assert (row.base_offset, row.end_offset) == (mine[0].first, mine[-1].last + 1)
+        assert row.records == sum(batch.records for batch in mine)
+        assert row.min_timestamp == min(times, default=None)
+        assert row.max_timestamp == max(times, default=None)
+        if limits is not None:
+            assert row.raw_bytes == sum(len(batch.data) for batch in mine)
+            assert row.raw_bytes - len(mine[-1].data) < limits.bytes_max
+            holes = [after.first - before.last - 1 for before, after in pairwise(mine)]
+            assert all(hole < limits.hole_offsets_min for hole in holes)
+    assert not left

@@ -10,6 +10,9 @@ from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows
 from maxbrod.catalog.tiling import find_tiling_faults
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
 from maxbrod.model import GapReason, PartitionId, now_ms
+from maxbrod.prune.plan import SegmentPolicy
+from maxbrod.prune.run import PruneRequest, prune_archive
+from maxbrod.prune.runs import RunPolicy
 from support.archives import Place, commit_run, put_snapshot
 from support.catalog_rows import gap, run, segment
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from maxbrod.archive.archive import Archive
+    from maxbrod.prune.report import PruneReport
 
 DAY_MS: Final = 24 * 3600 * 1000
 IDS: Final = {name: (name.upper() * 22)[:22] for name in ("orders", "users", "gone")}
@@ -161,3 +165,12 @@ def gaps(archive: Archive, name: str, partition: int = 0) -> list[tuple[int, int
 
 def assert_tiles(archive: Archive) -> None:
     assert find_tiling_faults(archive.catalog.rows()).complete
+
+
+def prune(
+    archive: Archive, *topics: str, apply: bool = True, runs: RunPolicy | None = None, **limits: Any
+) -> PruneReport:
+    if "older_days" in limits:
+        limits["before_ms"] = now_ms() - round(limits.pop("older_days") * DAY_MS)
+    request = PruneRequest(segments=SegmentPolicy(**limits), runs=runs or RunPolicy(), topics=topics)
+    return prune_archive(archive, request, apply=apply)

@@ -8,11 +8,15 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kafka.partitioner.default import murmur2
+
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import offsets
 from support.plain_log import Record, read_log
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from maxbrod.sandbox.cluster import Cluster
 
 
@@ -52,3 +56,27 @@ def assert_restored(
 def _differences(found: dict[int, Record], expected: dict[int, Record]) -> str:
     missing, more = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     return f"{len(missing)} missing ({missing[:3]} …), {len(more)} too many ({more[:3]} …)"
+
+
+def java_partition(record: Record, source: int, count: int) -> int:
+    return source % count if record.key is None else (murmur2(record.key) & 0x7FFFFFFF) % count
+
+
+def assert_shared_out(cluster: Cluster, topic: str, records: Mapping[int, Mapping[int, Record]], count: int) -> None:
+    """Each record once, in its partition, and those of a source partition in their order."""
+    for target in range(count):
+        assert_partition(cluster, topic, records, target, count)
+
+
+def assert_partition(
+    cluster: Cluster, topic: str, records: Mapping[int, Mapping[int, Record]], target: int, count: int
+) -> None:
+    found = list(log_of(cluster, topic, target).values())
+    wanted = {
+        source: [each for each in mine.values() if java_partition(each, source, count) == target]
+        for source, mine in records.items()
+    }
+    assert len(found) == sum(map(len, wanted.values()))
+    for mine in wanted.values():
+        members = set(mine)
+        assert [each for each in found if each in members] == mine

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,11 +52,6 @@ def spark_cluster(folder: Path, *, workers: int = 2, env: Mapping[str, str]) -> 
             log = folder / f"worker{number}.log"
             wait_for("a worker", lambda log=log: _found(log, "(Successfully) registered"), timeout_s=120)  # type: ignore[misc]
         yield cluster
-
-
-def folders_of_tests() -> list[str]:
-    """Where a program of the tests finds their modules."""
-    return [each for each in sys.path if Path(each).is_relative_to(Path(__file__).parents[1])]
 
 
 def _start(undo: ExitStack, log: Path, env: Mapping[str, str], name: str, *arguments: str) -> subprocess.Popen[bytes]:

@@ -25,6 +25,7 @@ class Here:
 
     parallelism: ClassVar = 2
     is_here: ClassVar = True
+    in_process: ClassVar = False
 
     def __init__(self, run: Callable[..., list[Any]] = run_here) -> None:
         self.run = run

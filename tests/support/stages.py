@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 import threading
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,16 +15,15 @@ from maxbrod.layouts.reader import read_records
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.sources import Source
 from maxbrod.restore.staging import Staging
-from maxbrod.transfer.task import TransferItem
+from maxbrod.transfer.task import TransferItem, TransferSettings
+from maxbrod.transform.frame import read_rows
 from maxbrod.transform.plan import FLAGS, PREFIX, Transform
-from maxbrod.transform.task import TransformSettings, read_rows
 from maxbrod.work.progress import silent
 from support.native_logs import NAME
 from support.table_archives import write
 
 if TYPE_CHECKING:
     from pathlib import Path
-
 
 WHERE = TopicPartition(topic=NAME.topic, partition=NAME.partition)
 
@@ -76,7 +74,7 @@ def records_in(archive: Archive) -> list[dict[str, Any]]:
     ]
 
 
-def task_of(source: Path, target: Path, chunks: list[bytes]) -> tuple[TransformSettings, list[str]]:
+def task_of(source: Path, target: Path, chunks: list[bytes]) -> tuple[TransferSettings, list[bytes]]:
     """An archive of these batches, and one task that transforms all of it."""
     rows = write(source, chunks)
     item = TransferItem(
@@ -87,13 +85,13 @@ def task_of(source: Path, target: Path, chunks: list[bytes]) -> tuple[TransformS
         slices=tuple(slice_of(row) for row in rows),
     )
     nothing = StorageConfig()
-    settings = TransformSettings(
+    settings = TransferSettings(
         run_id="run-2", source_url=str(source), source=nothing, target_url=str(target), target=nothing
     )
-    return settings, [json.dumps([asdict(item)])]
+    return settings, [pickle.dumps((item,))]
 
 
-def rows_of(settings: TransformSettings, payloads: list[str]) -> list[pa.RecordBatch]:
+def rows_of(settings: TransferSettings, payloads: list[bytes]) -> list[pa.RecordBatch]:
     """What goes from one task to the other where expressions keep everything and change nothing."""
     first = pa.RecordBatch.from_pydict({"id": [0]})
     return [_flagged(batch) for batch in read_rows(settings, payloads, [first])]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import Filter
 
-    from maxbrod.batch.timestamp_scan import TimestampScan
+    from maxbrod.layouts.kafka.described_batches import TimestampScan
     from maxbrod.layouts.kafka.format import SegmentLimits
 
 HOLDING = "maxbrod.table.views._LOCAL_SLICES_MAX"

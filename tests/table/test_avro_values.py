@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.layouts.avro.program import compile_avro
-from maxbrod.table.values.nodes import decode, encoded
+from maxbrod.table.values.decode import decode, encoded
 
 ORDER = {
     "type": "record",

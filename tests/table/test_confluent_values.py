@@ -11,8 +11,7 @@ import pytest
 
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.layouts.avro.program import compile_avro
-from maxbrod.table.values.confluent import Writers, conform, decode_confluent
-from maxbrod.table.values.nodes import encoded
+from maxbrod.table.values.decode import Writers, conform, decode_confluent, encoded
 from maxbrod.table.values.protobuf import compile_files, compile_protobuf, message_places
 
 PROTO = """

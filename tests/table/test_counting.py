@@ -9,8 +9,8 @@ import pytest
 import maxbrod
 from maxbrod.config import Config
 from maxbrod.layouts.kafka.format import SegmentLimits
+from maxbrod.query.options import ScopeOptions
 from maxbrod.query.run import Query
-from maxbrod.query.scope import QueryScope
 from maxbrod.table.read.counts import Count, count_records, count_whole
 from maxbrod.table.read.options import parse_options
 from support.native_logs import ABORT, COMMIT, NAME, data_batch, marker
@@ -117,6 +117,6 @@ def test_counting_on_spark_and_in_sql_opens_no_object(spark: Any, tmp_path: Path
         (tmp_path / "archive" / row.path).unlink(missing_ok=True)
     maxbrod.register(spark)
     assert spark.read.format("maxbrod").option("columns", "partition").load(url).count() == 200
-    with Query(Config(archive=url), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=url), ScopeOptions(), session=spark) as opened:
         for sql in ("SELECT count(*) FROM records", "SELECT count(*) FROM records GROUP BY topic, partition"):
             assert opened.collect(opened.ask(sql)).table.columns[0].to_pylist() == [200]

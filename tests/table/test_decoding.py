@@ -11,17 +11,17 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from backup.engine import back_up, config_of
-from convert.engine import convert
 from maxbrod.config import Config
 from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.query.options import ScopeOptions
 from maxbrod.query.run import Query
-from maxbrod.query.scope import QueryScope
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce
 from maxbrod.table.decoders import as_ddl
 from maxbrod.table.formats import parse_formats
 from maxbrod.table.values.protobuf import compile_files
+from support.backups import back_up, config_of
+from support.conversions import convert
 from support.native_logs import pack
 from support.plain_batches import Record
 from support.table_archives import write
@@ -145,7 +145,7 @@ def protobuf_values() -> list[tuple[bytes, bytes]]:
 
 
 def ask(archive: Path, spark: Any, sql: str, **scope: Any) -> list[tuple[Any, ...]]:
-    with Query(Config(archive=str(archive)), QueryScope(**scope), session=spark) as query:
+    with Query(Config(archive=str(archive)), ScopeOptions(**scope), session=spark) as query:
         table = query.collect(query.ask(sql)).table
     return [tuple(row.values()) for row in table.to_pylist()]
 

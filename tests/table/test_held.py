@@ -9,14 +9,13 @@ import pytest
 
 from maxbrod.config import Config
 from maxbrod.errors import UsageError
+from maxbrod.query.options import ScopeOptions
 from maxbrod.query.run import Query
-from maxbrod.query.scope import QueryScope
 from maxbrod.table import views
 from maxbrod.table.views import HeldTables, RecordView
 from support.native_logs import data_batch
 from support.table_archives import write
-from table.test_planned import READ, plan
-from table.test_query import make, rows
+from support.table_queries import READ, make, plan, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +27,7 @@ def view(archive: Path, topic: str = "orders") -> RecordView:
 
 def test_no_task_runs_python_for_a_small_table(tmp_path: Path, spark: Any) -> None:
     archive = make(tmp_path / "archive")
-    with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=str(archive)), ScopeOptions(), session=spark) as opened:
         assert "MapInArrow" not in plan(opened, READ)
         assert rows(opened, READ) == [(29, b"value")]
         assert opened.ask("SELECT * FROM orders").frame.rdd.getNumPartitions() == 1, "so that nothing is exchanged"
@@ -40,7 +39,7 @@ def test_no_task_runs_python_for_a_small_table(tmp_path: Path, spark: Any) -> No
 
 def test_a_later_statement_sees_what_was_archived_meanwhile(tmp_path: Path, spark: Any) -> None:
     archive = make(tmp_path / "archive")
-    with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=str(archive)), ScopeOptions(), session=spark) as opened:
         assert rows(opened, "SELECT max(offset) FROM orders") == [(39,)]
         write(archive, [data_batch(40, 5)], run_id="run-3", written_at=3)
         assert rows(opened, "SELECT max(offset) FROM orders") == [(44,)]

@@ -13,17 +13,17 @@ from maxbrod.kafka.produce.transactions import begin, end, ongoing
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.storage.stores import open_storage
-from maxbrod.table.kafka_sink import task as kafka_sink_rows
-from maxbrod.table.kafka_sink import writer as kafka_sink_commit
-from maxbrod.table.kafka_sink.state import BatchDecisions, DecisionOutcome
-from maxbrod.table.kafka_sink.task import _LAST_USED
+from maxbrod.table.sink import kafka as kafka_sink_commit
+from maxbrod.table.sink import kafka_task as kafka_sink_rows
+from maxbrod.table.sink.kafka_decisions import BatchDecisions, DecisionOutcome
+from maxbrod.table.sink.kafka_task import _LAST_USED
 from support.kafka_writes import KEEP, Query, ends, failing, released, rows, values, write, writer_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.table.kafka_sink.writer import KafkaCommitMessage
+    from maxbrod.table.sink.kafka import KafkaCommitMessage
     from support.java_oracle import JavaOracle
 
 
@@ -162,7 +162,7 @@ def test_a_commit_that_fails_is_never_taken_back_once_it_is_decided(
         patched.setattr(kafka_sink_commit, "end", fails)
         with pytest.raises(MaxbrodError, match="the broker refuses"):
             query.commit(told, 0)
-    kafka_sink_commit.Committer.abort(query.sink.committer(), told)  # as Spark does when a commit fails
+    query.sink.abort(told)  # as Spark does when a commit fails
     assert outcome(tmp_path) is DecisionOutcome.PENDING
     query.abort(told, 0)
     assert sorted(values(java, cluster, made)) == ["a", "b"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,10 +12,11 @@ import pytest
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.proxy.faults import KafkaMatch, Stall
 from maxbrod.sandbox.topics import create_topic
-from maxbrod.table.kafka_sink import task as kafka_sink_rows
+from maxbrod.table.sink import kafka_task as kafka_sink_rows
 from support.clusters import proxied_broker
 from support.kafka_writes import KEEP, Query, ends, rows, values
-from table import kafka_stream
+from support.processes import environment, program
+from support.programs import kafka_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.proxy.faults import Fault
+    from maxbrod.sandbox.proxy.faults import ProxyFault
     from maxbrod.sandbox.proxy.server import FaultProxy
     from support.java_oracle import JavaOracle
 
@@ -46,10 +46,10 @@ class Driver:
 
     def __init__(self, bootstrap: str, topic: str, folder: Path) -> None:
         places = [str(folder / "input"), str(folder / "checkpoint")]
-        command = [sys.executable, kafka_stream.__file__, bootstrap, topic, *places]
+        command = program("kafka_stream", bootstrap, topic, *places)
         self._output = folder / "output"
         with self._output.open("wb") as output:
-            self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(command, env=environment(), stdout=output, stderr=subprocess.STDOUT)
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +61,7 @@ class Driver:
         self._process.wait()
         assert not psutil.wait_procs(family, timeout=60)[1]
 
-    def wait_for(self, proxy: FaultProxy, fault: Fault) -> None:
+    def wait_for(self, proxy: FaultProxy, fault: ProxyFault) -> None:
         wait_for("the fault", lambda: proxy.fired[fault] or self._process.poll() is not None, timeout_s=_PATIENCE_S)
         assert proxy.fired[fault], self._output.read_text()
 

@@ -13,8 +13,8 @@ from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.transactions import Transaction
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.storage.stores import open_storage
-from maxbrod.table.kafka_sink.state import BatchDecision, BatchDecisions, DecisionOutcome, Filled
-from maxbrod.table.sink_options import NewTopics, parse_kafka_sink_options, sink_name
+from maxbrod.table.sink.input import NewTopics, parse_kafka_sink_options, sink_name
+from maxbrod.table.sink.kafka_decisions import BatchDecision, BatchDecisions, DecisionOutcome, Filled
 from maxbrod.table.source import ArchiveSource
 from support.kafka_writes import COLUMNS
 

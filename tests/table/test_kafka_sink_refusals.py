@@ -8,7 +8,7 @@ import pytest
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.kafka.admin.access import create_acls
+from maxbrod.kafka.admin import create_acls
 from maxbrod.kafka.state.access import read_acls
 from maxbrod.kafka.state.cluster_state import Acl
 from maxbrod.kafka.wire.client import KafkaClient
@@ -81,7 +81,7 @@ def test_a_user_needs_to_write_the_topic_and_the_transactional_ids_and_no_more(
         )
         with KafkaClient(KafkaConfig(bootstrap=fenced.bootstrap)) as admin:
             assert all(each.done for each in create_acls(admin, [rule]).values())
-            wait_for("the rule", lambda: rule in read_acls(admin, deadline=Deadline.after(60)).acls, timeout_s=60)
+            wait_for("the rule", lambda: rule in read_acls(admin, deadline=Deadline.after(60))[1], timeout_s=60)
 
     options = {**login, "transactionalIdPrefix": topic, "transactionTimeout": "1m"}
     query = Query(fenced, tmp_path, **options)

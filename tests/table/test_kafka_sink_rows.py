@@ -14,8 +14,8 @@ from maxbrod.batch.decode import decode
 from maxbrod.batch.hashes import partition_for
 from maxbrod.errors import RefusedError
 from maxbrod.model import Codec
-from maxbrod.table.kafka_sink.task import PORTION_BYTES, PartitionBatches, SinkTopic, portions, shared_out
-from maxbrod.table.sink_columns import to_rows
+from maxbrod.table.sink.input import to_rows
+from maxbrod.table.sink.kafka_task import PORTION_BYTES, PartitionBatches, SinkTopic, portions, shared_out
 
 SCHEMA = pa.schema(
     [

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maxbrod.config import Config
+from maxbrod.query.options import ScopeOptions
 from maxbrod.query.run import Query
-from maxbrod.query.scope import QueryScope
 from maxbrod.table import views
 from support.table_archives import HOLDING
-from table.test_query import make, rows
+from support.table_queries import READ, make, plan, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-READ = "SELECT max(offset), max(value) FROM orders WHERE offset < 30"
 COUNT = "SELECT topic, count(*) FROM records WHERE partition = 3 GROUP BY topic HAVING count(*) > 3"
 
 
@@ -26,13 +25,9 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HOLDING, -1)
 
 
-def plan(query: Query, sql: str) -> str:
-    return str(query.ask(sql).frame._jdf.queryExecution().optimizedPlan().toString())
-
-
 @pytest.mark.usefixtures("large")
 def test_only_tasks_run_python_and_for_counts_nothing_does(tmp_path: Path, spark: Any) -> None:
-    with Query(Config(archive=str(make(tmp_path / "archive"))), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=str(make(tmp_path / "archive"))), ScopeOptions(), session=spark) as opened:
         assert "MapInArrow" in plan(opened, READ)
         assert "Relation" not in plan(opened, READ)
         assert "Python" not in plan(opened, COUNT)
@@ -47,7 +42,7 @@ def test_too_many_slices_for_the_driver_are_planned_by_spark(
     if slices == "many":
         monkeypatch.setattr(views, "_PACKED_BYTES_MAX", 0)
         monkeypatch.setattr(views, "are_in_rows", lambda _: False)
-    with Query(Config(archive=str(make(tmp_path / "archive"))), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=str(make(tmp_path / "archive"))), ScopeOptions(), session=spark) as opened:
         assert ("MapInArrow" in plan(opened, READ)) is (slices == "few")
         assert rows(opened, READ) == [(29, b"value")]
         assert rows(opened, COUNT) == [("orders", 40)]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import UnsupportedFormatError, UsageError
-from maxbrod.table.values.nodes import decode, encoded
+from maxbrod.table.values.decode import decode, encoded
 from maxbrod.table.values.protobuf import compile_files, compile_protobuf, read_descriptors
 
 if TYPE_CHECKING:

@@ -11,28 +11,18 @@ import pytest
 import maxbrod
 from maxbrod.config import Config
 from maxbrod.errors import UsageError
-from maxbrod.layouts.kafka.format import SegmentLimits
+from maxbrod.query.options import ScopeOptions
 from maxbrod.query.run import Query
-from maxbrod.query.scope import QueryScope
 from maxbrod.table.scans import named_in
 from support.full_archive import fill
-from support.native_logs import NAME, data_batch, pack
-from support.plain_batches import Record
+from support.native_logs import NAME, data_batch
 from support.table_archives import HOLDING, write
+from support.table_queries import make, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from support.archives import Place
-
-
-def make(folder: Path) -> Path:
-    """Two topics: orders with 40 records in 4 segments, and one whose name needs backticks."""
-    write(folder, [data_batch(base, 10) for base in range(0, 40, 10)], limits=SegmentLimits(records_max=10))
-    values = [b'{"n": 1, "who": "ann"}', b'{"n": 2, "who": "bob"}', b"\xff\x00"]
-    records = [Record(offset=i, timestamp=9_000 + i, key=b"", value=value) for i, value in enumerate(values)]
-    write(folder, [pack(records)], run_id="run-2", topic="clicks-eu.v1", topic_id="CLICKS", written_at=2)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +32,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def query(archive: Path, spark: Any) -> Iterator[Query]:
-    with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=str(archive)), ScopeOptions(), session=spark) as opened:
         yield opened
-
-
-def rows(query: Query, sql: str, **options: Any) -> list[tuple[Any, ...]]:
-    table = query.collect(query.ask(sql), **options).table
-    return [tuple(row.values()) for row in table.to_pylist()]
 
 
 def test_records_and_topics_are_views(query: Query) -> None:
@@ -116,7 +101,7 @@ def test_no_topic_takes_a_tables_name_away(tmp_path: Path, spark: Any) -> None:
     for number, topic in enumerate(("Records", "gaps", "Twice", "twice", "plain"), 1):
         batch, topic_id = data_batch(0, number), f"ID{number}"
         write(tmp_path / "archive", [batch], topic=topic, topic_id=topic_id, run_id=f"run-{number}", written_at=number)
-    with Query(Config(archive=str(tmp_path / "archive")), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=str(tmp_path / "archive")), ScopeOptions(), session=spark) as opened:
         sql = "SELECT (SELECT count(*) FROM records) a, (SELECT count(*) FROM gaps) b, (SELECT count(*) FROM plain) c"
         assert rows(opened, sql) == [(15, 0, 5)]
         with pytest.raises(UsageError, match="cannot be found"):
@@ -161,7 +146,7 @@ def test_a_program_gets_arrow_and_a_notebook_views(archive: Path, spark: Any) ->
 
 def test_groups_and_gaps_are_tables(local_place: Place, spark: Any) -> None:
     fill(local_place)
-    with Query(Config(archive=local_place.url), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=local_place.url), ScopeOptions(), session=spark) as opened:
         groups = rows(opened, "SELECT group_id, topic, partition, offset, lag FROM groups WHERE topic IS NOT NULL")
         assert ("billing", "orders", 1, 12, -2) in groups
         gaps = "SELECT topic, partition, base_offset, offsets, reason FROM gaps WHERE newest"
@@ -176,7 +161,7 @@ def test_a_count_opens_no_object(tmp_path: Path, spark: Any, monkeypatch: pytest
     for each in archive.rglob("*.log"):
         each.unlink()
     monkeypatch.setattr(HOLDING, -1)
-    with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=str(archive)), ScopeOptions(), session=spark) as opened:
         sql = "SELECT topic, partition, count(*) AS n FROM records GROUP BY ALL ORDER BY ALL"
         assert rows(opened, sql) == [("clicks-eu.v1", 3, 3), ("orders", 3, 40)]
         assert rows(opened, "SELECT count(*) FROM orders") == [(40,)]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
-from maxbrod.batch.timestamp_scan import TimestampScan
 from maxbrod.errors import BatchLimitError, CorruptDataError, MaxbrodError, UsageError
+from maxbrod.layouts.kafka.described_batches import TimestampScan
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.model import Codec
 from maxbrod.table.source import ArchiveSource

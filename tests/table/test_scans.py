@@ -16,8 +16,8 @@ import maxbrod
 from maxbrod.config import Config
 from maxbrod.errors import UsageError
 from maxbrod.layouts.kafka.format import SegmentLimits
+from maxbrod.query.options import ScopeOptions
 from maxbrod.query.run import Query
-from maxbrod.query.scope import QueryScope
 from maxbrod.table import scans
 from maxbrod.table.read.columns import USUAL, spark_schema
 from maxbrod.table.read.scope import Scope
@@ -114,7 +114,7 @@ def test_every_scan_of_a_query_reads_what_its_own_filters_ask(
     archive: Path, spark: Any, truth: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HOLDING, -1)
-    with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=str(archive)), ScopeOptions(), session=spark) as opened:
         found = {name: opened.collect(opened.ask(sql)).table for name, sql in QUERIES.items()}
     # By position: columns may have one name.
     rows = {name: zip(*(column.to_pylist() for column in table.columns), strict=True) for name, table in found.items()}
@@ -200,7 +200,7 @@ def test_what_sources_were_told_is_checked_against_the_plan_that_runs(
 
     monkeypatch.setattr(scans, "find_usage", misled)
     monkeypatch.setattr(HOLDING, -1)
-    with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=str(archive)), ScopeOptions(), session=spark) as opened:
         for sql, count in {
             "SELECT * FROM records": 47,
             "SELECT * FROM records WHERE offset < 6": 12,
@@ -216,14 +216,14 @@ def test_what_sources_were_told_is_checked_against_the_plan_that_runs(
 def test_a_write_whose_plan_cannot_be_looked_at_does_not_trust_the_clock(
     archive: Path, spark: Any, condition: str, asks: bool
 ) -> None:
-    with Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened:
+    with Query(Config(archive=str(archive)), ScopeOptions(), session=spark) as opened:
         sql = f"SELECT offset FROM tz WHERE `offset` IN (SELECT offset FROM records WHERE {condition})"
         assert asks_the_clock(opened.ask(sql).frame) == asks
 
 
 def test_the_trap_of_the_column_offset_has_a_way_out(archive: Path, spark: Any) -> None:
     with (
-        Query(Config(archive=str(archive)), QueryScope(), session=spark) as opened,
+        Query(Config(archive=str(archive)), ScopeOptions(), session=spark) as opened,
         pytest.raises(UsageError) as raised,
     ):
         opened.ask("SELECT key FROM tz WHERE offset IN (1, 2)")

@@ -20,13 +20,13 @@ from maxbrod.errors import MaxbrodError, RefusedError, UsageError
 from maxbrod.inspect.garbage import collect_garbage
 from maxbrod.inspect.listing import list_topics
 from maxbrod.model import GapReason, PartitionId, now_ms
-from maxbrod.table.archive_sink import task as archive_task
+from maxbrod.table.sink import archive_task
 from maxbrod.table.source import ArchiveSource
 from support import table_archives as archives
 from support.archives import Place, commit_run
 from support.catalog_rows import TOPIC_ID, segment
 from support.native_logs import data_batch
-from table.sinks import (
+from support.sinks import (
     ALL,
     COLUMNS,
     WITH_OFFSETS,

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import maxbrod
-from backup.engine import back_up, config_of
-from backup.test_runs import KEEP, transact
 from maxbrod.archive.archive import open_archive
 from maxbrod.check.deep import deep_check
-from maxbrod.config import SparkConfig
+from maxbrod.config import Config
 from maxbrod.sandbox.topics import create_topic
-from restore.engine import Command
+from maxbrod.work.work import Work
+from support.backups import back_up, config_of
 from support.ledger import Ledger
+from support.processes import environment, program
+from support.programs.dying_stream import LAST, start
+from support.restores import Command
+from support.sinks import assert_sound, table, values
 from support.sparkless import without_spark as comparing_without_spark
 from support.sparkless import without_spark as restoring_without_spark
-from table.sinks import assert_sound, table, values
-from table.stream_program import LAST, start
+from support.topics import KEEP, transact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ def test_a_written_archive_is_one_like_any_other(
     maxbrod.write(session.read.format("maxbrod").load(str(tmp_path / "backup")).repartition(3), str(written))
 
     assert table(written) == table(tmp_path / "backup")
-    checked = deep_check(open_archive(str(written)), SparkConfig(), session=session)
+    checked = deep_check(Work(Config(), session=session), open_archive(str(written)))
     assert checked.exit_code == 0
     command = Command(cluster, written, capsys)
     with comparing_without_spark(), restoring_without_spark():
@@ -65,7 +66,6 @@ def test_a_written_archive_is_one_like_any_other(
 
 def test_a_task_that_is_repeated_leaves_nothing_twice(session: Any, tmp_path: Path) -> None:
     def dying(batches: Iterator[Any]) -> Iterator[Any]:
-        import os  # noqa: PLC0415 - travels to a worker, which knows nothing of this module
         import signal  # noqa: PLC0415
 
         from pyspark import TaskContext  # noqa: PLC0415
@@ -122,8 +122,8 @@ def test_a_stream_that_is_killed_before_spark_notes_a_commit_loses_nothing_and_d
     lines, checkpoint, archive = (tmp_path / name for name in ("lines", "checkpoint", "archive"))
     expected = put_lines(lines, 0, LAST + 3)
     killed = subprocess.run(
-        [sys.executable, "-m", "table.stream_program", str(lines), str(checkpoint), str(archive)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        program("dying_stream", lines, checkpoint, archive),
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -9,9 +9,6 @@ import pytest
 from pyspark.sql.types import StructType
 
 import maxbrod
-from backup.engine import back_up, config_of
-from backup.test_runs import KEEP, key_of, transact
-from convert.engine import convert
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.registry import FOREIGN
 from maxbrod.sandbox.events import FIRST_TIMESTAMP_MS
@@ -19,10 +16,13 @@ from maxbrod.sandbox.topics import create_topic
 from maxbrod.table import registration
 from maxbrod_bench.stage import write_load
 from support.archive_oracle import read_archive
+from support.backups import back_up, config_of
+from support.conversions import convert
 from support.ledger import Ledger
 from support.native_logs import data_batch
-from support.plain_log import Record
 from support.table_archives import write
+from support.table_queries import records
+from support.topics import KEEP, key_of, transact
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,18 +40,6 @@ def table(spark: Any) -> Any:
     """Reads with the format's own name, registered once with the session."""
     maxbrod.register(spark)
     return spark.read.format("maxbrod")
-
-
-def records(frame: Any) -> dict[int, Record]:
-    """In the form of the oracle's, by offset. Milliseconds are asked of Spark: its own timestamps depend on a zone."""
-    rows = frame.selectExpr("offset", "unix_millis(timestamp) as at", "key", "value", "headers").toArrow().to_pylist()
-    assert len({row["offset"] for row in rows}) == len(rows)
-    return {row["offset"]: Record(row["at"], row["key"], row["value"], _headers(row["headers"])) for row in rows}
-
-
-def _headers(found: list[dict[str, Any]] | None) -> tuple[tuple[bytes, bytes | None], ...]:
-    assert found != []  # as in Spark's own source
-    return tuple((each["key"].encode(), each["value"]) for each in found or ())
 
 
 def test_the_table_has_the_columns_of_sparks_own_kafka_source(table: Any, tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -16,7 +14,7 @@ from maxbrod.sandbox.topics import create_topic
 from support.archive_oracle import read_archive
 from support.ledger import Ledger
 from support.native_logs import data_batch
-from support.spark_cluster import folders_of_tests
+from support.processes import environment, program
 from support.table_archives import write
 
 if TYPE_CHECKING:
@@ -27,15 +25,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.full
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(folders_of_tests())}
-PROGRAM = [sys.executable, "-m", "table.drivers"]
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The port of a server. Nothing of it is left afterwards."""
     with subprocess.Popen(
-        [*PROGRAM, "serve"], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        program("tables", "serve"), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -51,9 +46,7 @@ def server() -> Iterator[str]:
 
 
 def client(*arguments: str) -> dict[str, Any]:
-    ended = subprocess.run(
-        [sys.executable, "-m", *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run(program(*arguments), env=environment(), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     said: dict[str, Any] = json.loads(ended.stdout)
     return said
@@ -67,7 +60,7 @@ def test_the_table_and_its_stream_work_over_spark_connect(server: str, tmp_path:
         if not row.base_offset <= 57 < row.end_offset:
             (tmp_path / "sparse" / row.path).unlink()
     places = (str(tmp_path / name) for name in ("whole", "sparse", "scratch"))
-    assert client("table.drivers", "connect", server, *places) == {
+    assert client("tables", "connect", server, *places) == {
         "unregistered": 10,
         "asked": [{"records": 100, "value": "value", "told": 100}],
         "point": [57],
@@ -85,7 +78,7 @@ def said(server: str, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
     for partition in range(2):
         ledger.write(cluster, topic, 100, partition=partition)
     folder = tmp_path_factory.mktemp("connect")
-    said = client("cluster.program", "connect", server, cluster.bootstrap, topic, str(folder))
+    said = client("standalone", "connect", server, cluster.bootstrap, topic, str(folder))
     read_archive(str(folder / "archive")).assert_equals(ledger)
     return said
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from convert.engine import convert
 from maxbrod.archive.archive import open_for_writing
 from maxbrod.backup.truncation import cut_back
 from maxbrod.errors import LogTruncatedError, MaxbrodError, RefusedError, UsageError
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.layouts.registry import FOREIGN
+from support.conversions import convert
 from support.native_logs import NAME, data_batch
 from support.streams import Stream
 from support.table_archives import PLACE, compact, query, write

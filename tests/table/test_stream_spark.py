@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,22 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backup.engine import back_up, config_of
-from backup.test_runs import KEEP
 from maxbrod.layouts.kafka.format import SegmentLimits
 from maxbrod.sandbox.topics import create_topic
+from support.backups import back_up, config_of
 from support.ledger import Ledger
 from support.native_logs import data_batch
+from support.processes import environment, program
+from support.programs import tables as drivers
 from support.table_archives import compact, write
-from table import drivers
-from table.test_spark import records
+from support.table_queries import records
+from support.topics import KEEP
 
 if TYPE_CHECKING:
     from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 def grow(archive: Path, first: int, end: int) -> None:
@@ -36,8 +34,8 @@ def grow(archive: Path, first: int, end: int) -> None:
 
 
 def follow_until_killed(archive: Path, scratch: Path, *where: str) -> None:
-    program = [sys.executable, "-m", "table.drivers", "be_killed", str(archive), str(scratch), *where]
-    assert subprocess.run(program, env=ENVIRONMENT, check=False).returncode == -signal.SIGKILL
+    command = program("tables", "be_killed", archive, scratch, *where)
+    assert subprocess.run(command, env=environment(), check=False).returncode == -signal.SIGKILL
 
 
 def attempts_at(scratch: Path) -> dict[int, list[list[int]]]:

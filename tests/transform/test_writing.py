@@ -15,28 +15,28 @@ from support.stages import rows_of, task_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.transform.task import Transformed
+    from maxbrod.transfer.task import Transferred
 
 CHUNKS = [data_batch(0, 5) + data_batch(7, 5), data_batch(12, 3)]
 
 
-def written(tmp_path: Path, change: object = None) -> Transformed:
+def written(tmp_path: Path, change: object = None) -> Transferred:
     settings, payloads = task_of(tmp_path / "archive", tmp_path / "staged", CHUNKS)
     rows = rows_of(settings, payloads)
     changed = change(rows) if callable(change) else rows
     return write_task(settings, payloads, changed)[0]
 
 
-def refusal_of(done: Transformed) -> str:
+def refusal_of(done: Transferred) -> str:
     assert done.failure is not None
-    assert done.failure["exit_code"] == 5
+    assert done.failure.exit_code == 5
     assert done.slices == ()
-    return str(done.failure["message"])
+    return done.failure.message
 
 
 def test_rows_that_come_as_they_went_are_written_at_their_offsets(tmp_path: Path) -> None:
     done = written(tmp_path)
-    assert (done.failure, done.read, done.kept, done.changed) == (None, 13, 13, {})
+    assert (done.failure, done.read, done.records, done.changed) == (None, 13, 13, {})
     assert (done.slices[0].base_offset, done.slices[-1].end_offset) == (0, 15)
 
 
@@ -69,5 +69,5 @@ def test_damage_in_the_archive_is_told_and_nothing_is_written(tmp_path: Path) ->
         path.write_bytes(data)
     (done,) = write_task(settings, payloads, rows_of(settings, payloads))
     assert done.failure is not None
-    assert (done.failure["error"], done.failure["exit_code"]) == ("CorruptDataError", 4)
+    assert (type(done.failure).__name__, done.failure.exit_code) == ("CorruptDataError", 4)
     assert not list((tmp_path / "staged").rglob("*.log"))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from maxbrod.config import SparkConfig
-from maxbrod.errors import CorruptDataError, UnavailableError, UsageError
+from maxbrod.errors import CorruptDataError, StoppedError, UnavailableError, UsageError
 from maxbrod.work import executor as module
 from maxbrod.work.executor import LOCAL_BYTES_MAX, LocalExecutor, Workers
 from maxbrod.work.jobs import SparkExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from maxbrod.work.progress import Progress
 
@@ -52,6 +53,20 @@ def test_both_executors_give_the_same_outcomes(spark: Any) -> None:
     assert here == there == [3, 6, 9, 12, 15, 18]
 
 
+class Seen:
+    """A meter that remembers what it was told, and calls `then` with the bytes."""
+
+    def __init__(self, then: Callable[[int], None] = lambda _: None) -> None:
+        self.tasks: list[int] = []
+        self.sizes: list[int] = []
+        self._then = then
+
+    def seen(self, tasks: int, size: int) -> None:
+        self.tasks.append(tasks)
+        self.sizes.append(size)
+        self._then(size)
+
+
 def test_tasks_share_nothing_as_they_would_not_on_spark() -> None:
     shared: list[int] = []
 
@@ -66,27 +81,91 @@ def _append(shared: list[int], numbers: Sequence[int]) -> list[list[int]]:
 
 def test_the_error_of_a_task_arrives_as_it_was_raised() -> None:
     with pytest.raises(CorruptDataError, match="three is damaged") as caught:
-        LocalExecutor(1).run(damage, None, [[1], [3], [5]], name="damage", on_done=lambda _: None)
+        LocalExecutor(1).run(damage, None, [[1], [3], [5]], name="damage", meter=Seen())
     assert caught.value.offset == 3
 
 
 def test_progress_counts_tasks_that_have_ended() -> None:
-    seen: list[int] = []
-    LocalExecutor(2).run(multiply, Factor(by=1), TASKS, name="counting", on_done=seen.append)
-    assert seen[-1] == len(TASKS)
-    assert seen == sorted(seen)
+    seen = Seen()
+    LocalExecutor(2).run(multiply, Factor(by=1), TASKS, name="counting", meter=seen)
+    assert seen.tasks[-1] == len(TASKS)
+    assert seen.tasks == sorted(seen.tasks)
 
 
 def test_a_stop_begins_no_further_task_and_says_so() -> None:
-    stop, begun = threading.Event(), list[int]()
-
-    def on_done(count: int) -> None:
-        begun.append(count)
-        stop.set()
-
+    stop = threading.Event()
+    seen = Seen(lambda _: stop.set())
     with pytest.raises(UnavailableError, match="stopped before all of its tasks had ended"):
-        LocalExecutor(1).run(_wait, 0.3, [[number] for number in range(20)], name="slow", on_done=on_done, stop=stop)
-    assert begun[-1] == 20, "those that run have ended, the others never begin"
+        LocalExecutor(1).run(_wait, 0.3, [[number] for number in range(20)], name="slow", meter=seen, stop=stop)
+    assert seen.tasks[-1] < 20, "those that run have ended, the others never begin, and none of these is done"
+
+
+def counting() -> Any:
+    """A task that counts until the driver says stop, and says how far it came. It travels by value."""
+
+    def count(size: int, numbers: Any) -> Any:
+        from maxbrod.board import seat_of_task  # noqa: PLC0415 - in a worker
+
+        seat, done = seat_of_task(), 0
+        assert seat is not None
+        while not seat.stop.wait(0.01):
+            seat.count(size)
+            done += size
+        return [done for _ in numbers]
+
+    return count
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.full)])
+def test_tasks_count_bytes_while_they_run_and_a_gentle_stop_keeps_what_they_did(
+    engine: str, request: pytest.FixtureRequest
+) -> None:
+    executor = LocalExecutor(2) if engine == "local" else SparkExecutor(request.getfixturevalue("spark"))
+    stop = threading.Event()
+    seen = Seen(lambda size: stop.set() if size > 1000 else None)
+    outcomes = executor.run(counting(), 100, [[1], [2]], name="counted", meter=seen, stop=stop, gentle=True)
+    assert len(outcomes) == 2
+    assert seen.sizes == sorted(seen.sizes)
+    assert sum(outcomes) >= seen.sizes[-1] > 1000, "they were seen while they ran"
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.full)])
+def test_a_stop_that_is_not_gentle_keeps_nothing(engine: str, request: pytest.FixtureRequest) -> None:
+    executor = LocalExecutor(2) if engine == "local" else SparkExecutor(request.getfixturevalue("spark"))
+    stop = threading.Event()
+    with pytest.raises(StoppedError, match="stopped before all"):
+        executor.run(counting(), 100, [[1]], name="cut", meter=Seen(lambda _: stop.set()), stop=stop)
+
+
+def reading() -> Any:
+    """A task that knows nothing of progress: it reads an object again and again. It travels by value."""
+
+    def read(url: str, names: Any) -> Any:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - in a worker
+
+        from maxbrod.storage.stores import open_storage  # noqa: PLC0415
+
+        storage = open_storage(url)
+        with ThreadPoolExecutor(2) as pool:
+            while True:
+                for found in pool.map(lambda name: storage.get_range(name, 0, 10), [*names, *names]):
+                    assert len(found) == 10
+
+    return read
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.full)])
+def test_whatever_a_task_reads_from_a_storage_counts_and_a_stop_ends_it_at_its_next_read(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    executor = LocalExecutor(2) if engine == "local" else SparkExecutor(request.getfixturevalue("spark"))
+    (tmp_path / "object").write_bytes(bytes(100))
+    stop = threading.Event()
+    seen = Seen(lambda size: stop.set() if size > 1000 else None)
+    with pytest.raises(StoppedError):
+        executor.run(reading(), str(tmp_path), [["object"], ["object"]], name="reading", meter=seen, stop=stop)
+    assert seen.sizes[-1] > 1000
+    assert seen.sizes[-1] % 10 == 0, "threads of a task lose no count of each other"
 
 
 def _wait(seconds: float, numbers: Sequence[int]) -> list[int]:

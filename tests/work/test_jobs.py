@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maxbrod.errors import UnavailableError
+from maxbrod.errors import StoppedError
 from maxbrod.work.jobs import SparkExecutor
 
 if TYPE_CHECKING:
@@ -54,20 +54,21 @@ def test_a_job_that_is_stopped_ends_with_its_tasks(spark: Any, tmp_path: Path) -
             mark.write_text(str(time.monotonic()))
             time.sleep(0.05)
 
-    def stop_when_it_runs(done: int) -> None:
-        assert done == 0
-        if (tmp_path / "alive").exists():
-            stop.set()
+    class StopWhenItRuns:
+        def seen(self, tasks: int, size: int) -> None:
+            assert (tasks, size) == (0, 0)
+            if (tmp_path / "alive").exists():
+                stop.set()
 
-    with pytest.raises(UnavailableError, match="Spark gave the job up"):
-        run_tasks(spark, endless, [str(tmp_path)], name="endless", on_done=stop_when_it_runs, stop=stop)
+    with pytest.raises(StoppedError):
+        run_tasks(spark, endless, [str(tmp_path)], name="endless", meter=StopWhenItRuns(), stop=stop)
     before = (tmp_path / "alive").read_text()
     # The very worker that ran it is gone, or does other work: in either case it writes no more.
     assert run_tasks(spark, str.upper, ["still there"], name="after") == ["STILL THERE"]
     assert (tmp_path / "alive").read_text() == before
 
 
-@pytest.mark.parametrize("job", ["backup.task", "restore.job"])
+@pytest.mark.parametrize("job", ["backup.task", "restore.items"])
 def test_workers_that_move_batches_load_no_pandas(job: str) -> None:
     """It would take 52 MB of each worker, and half a second."""
     code = (
@@ -79,7 +80,7 @@ def test_workers_that_move_batches_load_no_pandas(job: str) -> None:
         "importlib.import_module(f'maxbrod.{sys.argv[1]}')\n"
         "numbers = pa.RecordBatch.from_arrays([number_array(np.arange(2))], names=['id'])\n"
         "payloads = [pickle.dumps(['one']), pickle.dumps(['zwölf'])]\n"
-        "answers = list(_answer(lambda _, items: [item.upper() for item in items], None, payloads, [numbers]))\n"
+        "answers = list(_answer(lambda _, items: [item.upper() for item in items], None, payloads, None, [numbers]))\n"
         "loaded = 'pandas' in sys.modules\n"
         "rows = [row for answer in answers for row in answer.to_pylist()]\n"
         "assert [(row['task'], pickle.loads(row['answer'])) for row in rows] == [(0, ['ONE']), (1, ['ZWÖLF'])]\n"

@@ -16,15 +16,16 @@ import pytest
 from maxbrod.errors import UsageError
 from maxbrod.java import find_java
 from maxbrod.sandbox.process import wait_for
-from maxbrod.work.class_sharing import find_archive
+from maxbrod.work.gateway import find_archive
 from maxbrod.work.session import _CLASSIC_CONF, _EVERY_CONF, _collector, _local_master, _sockets_in, open_session
+from support.processes import TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 pytestmark = pytest.mark.full
 
-DRIVERS = Path(__file__).with_name("drivers.py")
+DRIVERS = TESTS / "support/programs/sessions.py"
 
 # All that an unlucky shell can hold: another Spark, another Python, a cache that cannot be written, a chatty Java.
 HOSTILE = {

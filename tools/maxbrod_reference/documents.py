@@ -30,18 +30,18 @@ _SCALARS: Final[dict[Any, Schema]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Document:
+class JsonDocument:
     """One kind of document."""
 
     name: str
     about: str
     _: dataclasses.KW_ONLY
     commands: tuple[str, ...] = ()
-    """The commands that print it, when they do not print an error; by default the command of its name."""
+    """The commands that print it, when they do not print an error; by default the one that its name begins with."""
     report: str | None = None
     """The class of the report, as `module:class` in maxbrod."""
     computed: tuple[str, ...] = ()
-    """Properties of the report that are fields of the document."""
+    """Properties of the report that are fields of the document, if it is not a `Report`, which says so itself."""
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Further fields: a type, a schema, or the class of a report."""
     listed: bool = False
@@ -50,9 +50,12 @@ class Document:
     """Fields of the report that the document leaves out."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "commands", self.commands or (self.name,))
+        verb, _, rest = self.name.partition("-")
+        named = f"{verb} {rest}" if rest and verb in _GROUPS else verb
+        object.__setattr__(self, "commands", self.commands or (named,))
 
 
+_GROUPS: Final = frozenset({"cluster", "drill", "replicate", "sandbox"})
 _CODE: Final = {"exit_code": int}
 _ERROR: Final[Schema] = {
     "type": "object",
@@ -82,23 +85,22 @@ _INTERVAL: Final[dict[str, Any]] = {
 _SANDBOX: Final = ("up", "status", "kill", "stop", "pause", "continue", "restart")
 
 DOCUMENTS: Final = (
-    Document(
+    JsonDocument("config", "The configuration in force.", report="setup.settings:ConfigReport"),
+    JsonDocument("doctor", "What was tried, and what is missing.", report="setup.doctor:DoctorReport"),
+    JsonDocument(
         "backup",
         "The report of a run.",
         report="backup.report:BackupReport",
-        computed=("records", "bytes", "raw_bytes", "waiting", "complete", "verdict", "exit_code"),
     ),
-    Document("backup-interval", "One line for each interval of `backup --follow`.", commands=("backup",), **_INTERVAL),
-    Document(
+    JsonDocument("backup-interval", "One line for each interval of `backup --follow`.", **_INTERVAL),
+    JsonDocument(
         "restore",
         "The report of a restore. With `--to-logdir` it has `directories` and figures of the written logs, too.",
         report="restore.report:RestoreReport",
-        computed=("complete", "exit_code", "records", "seen_twice_max"),
     ),
-    Document(
+    JsonDocument(
         "restore-plan",
         "The plan of `restore --dry-run`. `refused` is the error that the restore would end with.",
-        commands=("restore",),
         fields={
             **dict.fromkeys(("restore_id", "archive"), str),
             **dict.fromkeys(("run_id", "cluster_id"), str | None),
@@ -113,162 +115,111 @@ DOCUMENTS: Final = (
             "refused": _REFUSED,
         },
     ),
-    Document(
+    JsonDocument(
         "groups",
         "The positions of groups, before and after.",
         commands=("groups plan", "groups apply", "groups rollback"),
-        fields={
-            "restore_id": str,
-            "positions": _OBJECTS,
-            "groups_missing": _OBJECTS,
-            "seen_twice_max": int,
-            **_CODE,
-        },
+        fields={"restore_id": str, "positions": _OBJECTS, "groups_missing": _OBJECTS, "seen_twice_max": int, **_CODE},
     ),
-    Document(
+    JsonDocument(
         "compare",
         "The report of a comparison.",
         report="compare.report:CompareReport",
-        computed=("equal", "exit_code", "source_records", "target_records"),
     ),
-    Document(
+    JsonDocument(
         "drill",
         "The signed report of a drill; docs/format.md describes it. `files` are those that were written.",
         fields={"report": _OBJECT, "files": list[str]},
     ),
-    Document(
-        "drill-verify",
-        "A report whose signature is right.",
-        commands=("drill verify",),
-        fields={"verified": bool, "signature": {}, "verdict": str},
+    JsonDocument(
+        "drill-verify", "A report whose signature is right.", fields={"verified": bool, "signature": {}, "verdict": str}
     ),
-    Document("status", "The promises of each archive.", fields={"archives": ("status.run:ArchiveStatus",), **_CODE}),
-    Document("ls", "The topics of an archive.", report="inspect.listing:TopicListing"),
-    Document(
-        "ls-runs",
-        "The runs of an archive, with `--runs`.",
-        commands=("ls",),
-        report="archive.runs:RunSummary",
-        listed=True,
+    JsonDocument(
+        "status", "The promises of each archive.", fields={"archives": ("inspect.status:ArchiveStatus",), **_CODE}
     ),
-    Document("show", "A topic.", report="inspect.topic:TopicDescription"),
-    Document("show-run", "A run, with `--run`.", commands=("show",), report="archive.runs:RunReport"),
-    Document(
+    JsonDocument("ls", "The topics of an archive.", report="inspect.listing:TopicListing"),
+    JsonDocument("ls-runs", "The runs of an archive, with `--runs`.", report="archive.runs:RunSummary", listed=True),
+    JsonDocument("show", "A topic.", report="inspect.topic:TopicDescription"),
+    JsonDocument("show-run", "A run, with `--run`.", report="archive.runs:RunReport"),
+    JsonDocument(
+        "state",
+        "The state of a cluster. With `--against`, `changes` has what differs from that run.",
+        report="state.verb:StateReport",
+        fields={"state": _OBJECT},
+    ),
+    JsonDocument(
         "check",
         "The report of a check. `deep` is null without `--deep`.",
         report="check.run:CheckReport",
         fields={"deep": {"type": ["object", "null"]}, "verdict": str, "problems": _OBJECTS, **_CODE},
     ),
-    Document(
-        "check-foreign",
-        "The report of a check of another tool's archive.",
-        commands=("check",),
-        report="check.foreign:ForeignCheckReport",
-        computed=("verdict", "exit_code"),
+    JsonDocument(
+        "check-foreign", "The report of a check of another tool's archive.", report="check.foreign:ForeignCheckReport"
     ),
-    Document(
+    JsonDocument(
         "query",
         "The answer to a query. `more` says whether rows were left out by `--limit`.",
         fields={"columns": {"type": "array"}, "more": bool, "rows": {"type": "array"}},
     ),
-    Document(
+    JsonDocument(
         "convert",
         "The report of a conversion, and of `backup --from-logdir`.",
         commands=("convert", "backup"),
-        report="convert.report:ConvertReport",
-        computed=("verdict", "exit_code"),
+        report="convert.verb:ConvertReport",
     ),
-    Document("compact", "The report of a compaction.", report="compact.report:CompactReport", computed=("exit_code",)),
-    Document("repair", "The report of a repair.", report="repair.report:RepairReport", computed=("exit_code",)),
-    Document("gc", "The garbage of an archive.", report="inspect.garbage:GarbageReport"),
-    Document("prune", "What goes, and why.", report="prune.report:PruneReport", fields=_CODE),
-    Document(
-        "prune-undo",
-        "What came back, with `--undo`.",
-        commands=("prune",),
-        report="archive.undo:UndoReport",
-        fields=_CODE,
-    ),
-    Document("hold", "A hold.", commands=("hold add", "hold release"), report="archive.holds:Hold"),
-    Document(
+    JsonDocument("compact", "The report of a compaction.", report="compact.report:CompactReport"),
+    JsonDocument("mount", "The report of a mount, when it has ended.", report="mount.report:MountReport"),
+    JsonDocument("repair", "The report of a repair.", report="repair.report:RepairReport"),
+    JsonDocument("gc", "The garbage of an archive.", report="inspect.garbage:GarbageReport"),
+    JsonDocument("prune", "What goes, and why.", report="prune.report:PruneReport"),
+    JsonDocument("prune-undo", "What came back, with `--undo`.", report="archive.undo:UndoReport", fields=_CODE),
+    JsonDocument("hold", "A hold.", commands=("hold add", "hold release"), report="archive.holds:Hold"),
+    JsonDocument(
         "holds",
         "The holds of an archive.",
         commands=("hold list",),
         fields={"archive": str, "holds": ("archive.holds:Hold",)},
     ),
-    Document(
-        "replicate-egress",
-        "One line for each interval, as of `backup --follow`.",
-        commands=("replicate egress",),
-        **_INTERVAL,
-    ),
-    Document(
+    JsonDocument("replicate-egress", "One line for each interval, as of `backup --follow`.", **_INTERVAL),
+    JsonDocument(
         "replicate-ingress",
         "One line for each interval.",
-        commands=("replicate ingress",),
         fields={"interval": int, "failures": int, "report": {"type": ["object", "null"]}, "error": _REFUSED, **_CODE},
     ),
-    Document(
+    JsonDocument(
         "replicate-status",
         "The state of a link.",
-        commands=("replicate status",),
         report="replicate.status:LinkStatus",
-        computed=("exit_code",),
         fields={"states": _OBJECT},
     ),
-    Document(
+    JsonDocument(
         "replicate-order",
         "The topics that the order is for.",
         commands=("replicate pause", "replicate resume"),
         fields={"order": str, "topics": list[str]},
     ),
-    Document(
-        "replicate-promote",
-        "The end of a link.",
-        commands=("replicate promote",),
-        report="replicate.promote:PromoteReport",
-        computed=("missing", "doubts", "exit_code"),
-    ),
-    Document(
+    JsonDocument("replicate-promote", "The end of a link.", report="replicate.promote:PromoteReport"),
+    JsonDocument(
         "replicate-fail-back",
         "Whether the old source can become the mirror, and what has diverged.",
-        commands=("replicate fail-back",),
         report="replicate.fail_back:FailBackReport",
-        computed=("exit_code",),
     ),
-    Document(
-        "replicate-repair",
-        "What becomes of faulted mirrors.",
-        commands=("replicate repair",),
-        report="replicate.repair:RepairReport",
-        computed=("to_delete", "exit_code"),
-    ),
-    Document(
-        "replicate-egress-tree",
-        "One line for each interval, as of `backup --follow`.",
-        commands=("replicate egress-tree",),
-        **_INTERVAL,
-    ),
-    Document(
+    JsonDocument("replicate-repair", "What becomes of faulted mirrors.", report="replicate.repair:MirrorRepairReport"),
+    JsonDocument("replicate-egress-tree", "One line for each interval, as of `backup --follow`.", **_INTERVAL),
+    JsonDocument(
         "replicate-ingress-tree",
         "What was produced from a tree of Parquet segments.",
-        commands=("replicate ingress-tree",),
-        report="replicate.seed.report:TreeReport",
-        computed=("records", "exit_code"),
+        report="replicate.seed.partition:TreeReport",
     ),
-    Document(
+    JsonDocument(
         "replicate-verify",
         "The report of a comparison; of mirrors without records `partitions` alone.",
-        commands=("replicate verify",),
         fields={"partitions": _OBJECTS},
     ),
-    Document(
-        "cluster-pack",
-        "The packed environment, and the settings that use it.",
-        commands=("cluster pack",),
-        fields={"path": str, "settings": {}},
+    JsonDocument(
+        "cluster-pack", "The packed environment, and the settings that use it.", fields={"path": str, "settings": {}}
     ),
-    Document(
+    JsonDocument(
         "sandbox",
         "A sandbox, its processes and addresses.",
         commands=tuple(f"sandbox {verb}" for verb in _SANDBOX),
@@ -277,15 +228,13 @@ DOCUMENTS: Final = (
             "listeners": dict[str, str],
             "nodes": _OBJECTS,
             "client_files": list[str],
-            "s3": {"type": ["object", "null"]},
+            "store": {"type": ["object", "null"]},
         },
     ),
-    Document(
-        "sandbox-down",
-        "What was removed.",
-        commands=("sandbox down",),
-        fields={"directory": str, "removed": bool, "left": list[str]},
-    ),
+    JsonDocument("sandbox-fill", "What was written.", fields={"topic": str, "records": int, "end_offset": int}),
+    JsonDocument("sandbox-read", "What was read.", fields={"topic": str, "group": str, "offsets": list[int]}),
+    JsonDocument("sandbox-delete", "What was deleted.", fields={"topic": str, "deleted": bool}),
+    JsonDocument("sandbox-down", "What was removed.", fields={"directory": str, "removed": bool, "left": list[str]}),
 )
 
 
@@ -294,13 +243,13 @@ def error_schema() -> Schema:
 
 
 @cache
-def schema_of(document: Document) -> Schema:
+def schema_of(document: JsonDocument) -> Schema:
     """The schema of a document. Fields may be added in later releases, so unknown ones are allowed."""
     properties: dict[str, Schema] = {}
     if document.report is not None:
         report = _load(document.report)
         properties = {name: _schema(hint) for name, hint in _fields(report).items() if name not in document.without}
-        for name in document.computed:
+        for name in document.computed or getattr(report, "published", ()):
             properties[name] = _schema(_hints(getattr(report, name).fget, report.__module__)["return"])
     properties |= {name: _field(value) for name, value in document.fields.items()}
     schema: Schema = {"type": "object", "required": list(properties), "properties": properties}
@@ -324,7 +273,7 @@ def _load(name: str) -> Any:  # noqa: ANN401 - a class
 def _fields(report: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
     hints: dict[str, Any] = {}
     for base in reversed(report.__mro__[:-1]):
-        hints |= _hints(base, base.__module__)
+        hints |= inspect.get_annotations(base, globals=_names(base.__module__), eval_str=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(report)}
 
 
@@ -339,10 +288,10 @@ def _names(module: str) -> dict[str, Any]:
     names = dict(vars(loaded))
     for node in ast.parse(inspect.getsource(loaded)).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            for each in node.body:
+            for statement in node.body:
                 # Names of a later Python than this one, which no report uses.
                 with suppress(ImportError):
-                    exec(compile(ast.Module(body=[each], type_ignores=[]), module, "exec"), names)  # noqa: S102
+                    exec(compile(ast.Module(body=[statement], type_ignores=[]), module, "exec"), names)  # noqa: S102
     return names
 
 
@@ -357,9 +306,9 @@ def _schema(hint: Any) -> Schema:  # noqa: ANN401, C901, PLR0911 - any annotatio
     if not isinstance(origin, type):
         return {}
     if issubclass(origin, Enum):
-        return {"enum": [each.value for each in origin]}
+        return {"enum": [member.value for member in origin]}
     if dataclasses.is_dataclass(origin):
-        properties = {name: _schema(each) for name, each in _fields(origin).items()}
+        properties = {name: _schema(field) for name, field in _fields(origin).items()}
         return {"type": "object", "required": list(properties), "properties": properties}
     if issubclass(origin, str):
         return {"type": "string"}

@@ -1,33 +1,37 @@
-"""Opens an archive: its objects and its catalog together, for reading or for writing.
+"""Opens an archive: its objects and its catalog together, for reading or for writing; and keeps the proofs of it.
 
 Every verb, Spark's reader and every stream open archives here, so that all of them see the same rows, snapshots and
 topics. Opening for reading changes nothing and needs no write permission.
+
+A check or a drill leaves a proof, `proofs/<time>-<kind>-<nonce>.json`, so that `maxbrod status` can say on any machine
+when the archive was last read or restored. Nothing else depends on these objects. Recording needs the right to write;
+without it a check still works, and says that it was not recorded.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from maxbrod.archive.proofs import PROOFS
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
 from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.archive.surveyed import SNAPSHOT_PATH, SurveyedCatalog, rows_of, snapshot_of
-from maxbrod.catalog.catalog import Catalog, open_writable
-from maxbrod.catalog.table import no_archive
+from maxbrod.catalog.catalog import Catalog, no_archive, open_writable
 from maxbrod.config import StorageConfig
-from maxbrod.layouts.last_records import COLUMNS
-from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
-from maxbrod.layouts.offsets_topic import read_offsets_topic
+from maxbrod.errors import MaxbrodError, ObjectNotFoundError, UsageError
+from maxbrod.layouts.foreign import Layout, Survey
+from maxbrod.layouts.internal_topics import COLUMNS, OFFSETS_TOPIC, read_offsets_topic
 from maxbrod.layouts.registry import NATIVE, READ_ONLY, detect_layout, layout_of
 from maxbrod.storage.composed import OverlaidStorage
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from maxbrod.layouts.foreign import Layout, Survey
-    from maxbrod.storage.interface import Storage
 
 AnyCatalog: TypeAlias = Catalog | SurveyedCatalog
 
@@ -37,6 +41,10 @@ DRILLS: Final = "drills"
 """The folder of the state of drills."""
 HOLDS: Final = "holds"
 """The folder of holds."""
+PROOFS: Final = "proofs"
+"""The folder of proofs."""
+PROOFS_KEPT: Final = 20
+"""The proofs of each kind that are kept: enough for a trend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,18 @@ class Archive:
     def layout(self) -> str:
         return NATIVE if self.survey is None else self.survey.layout
 
+    @property
+    def is_native(self) -> bool:
+        """True in our own layout, which alone records runs and can be opened for writing."""
+        return self.survey is None
+
+    @property
+    def surveyed(self) -> Survey:
+        """The contents of another tool's archive. UsageError in our own layout."""
+        if self.survey is None:
+            raise UsageError("this archive is in our own layout", object_name=self.url)
+        return self.survey
+
 
 def open_archive(
     url: str,
@@ -67,14 +87,9 @@ def open_archive(
 
     UsageError: there is none. CorruptDataError: its catalog is missing or damaged.
 
-    Args:
-        url: a folder or a bucket prefix.
-        options: how to reach it.
-        layout: the name of its layout; detected by default.
-        extra: options of that layout.
-        groups: whether to find consumer groups that another tool's archive holds only as the records of
-            `__consumer_offsets`. This decodes the whole topic. A table has no groups and is planned for every query
-            and every micro-batch, so it does without.
+    Without `layout`, the layout is detected; `extra` are its options. `groups`: also find consumer groups that another
+    tool's archive holds only as the records of `__consumer_offsets`. This decodes the whole topic. A table has no
+    groups and is planned for every query and every micro-batch, so it does without.
     """
     options = options or StorageConfig()
     storage = open_storage(url, options)
@@ -145,3 +160,56 @@ def open_for_writing(
     options = options or StorageConfig()
     storage, catalog = open_writable(url, options, single_writer=single_writer, before_creating=before_creating)
     return Archive(url=storage.url, options=options, storage=storage, catalog=catalog)
+
+
+class ProofKind(StrEnum):
+    QUICK_CHECK = "check"
+    DEEP_CHECK = "deep-check"
+    DRILL = "drill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """One check of the whole archive, or one drill."""
+
+    __pydantic_config__ = ConfigDict(strict=False, extra="ignore")
+
+    kind: ProofKind
+    verdict: str
+    sound: bool
+    """True if it found nothing wrong."""
+    started_at_ms: int
+    finished_at_ms: int
+    details: dict[str, Any] = field(default_factory=dict)
+    """The extent of the check: the share of the archive, the records, how long the parts took."""
+
+
+_DOCUMENT: Final = TypeAdapter(Proof)
+
+
+def record_proof(storage: Storage, proof: Proof) -> str | None:
+    """Keep a proof, and only the newest of its kind. Returns why it could not be kept; None if it was."""
+    name = f"{PROOFS}/{proof.finished_at_ms:013d}-{proof.kind}-{uuid.uuid4().hex[:8]}.json"
+    try:
+        storage.put(name, json.dumps(asdict(proof), sort_keys=True).encode())
+    except MaxbrodError as error:
+        return error.message
+    # One too many is no harm: the next proof deletes it.
+    with suppress(MaxbrodError):
+        mine = sorted(info.path for info in storage.list(PROOFS) if f"-{proof.kind}-" in info.path)
+        if len(mine) > PROOFS_KEPT:
+            storage.delete(mine[:-PROOFS_KEPT])
+    return None
+
+
+def read_proofs(storage: Storage) -> list[Proof]:
+    """The proofs that are kept, oldest first. An unreadable one proves nothing."""
+    found = []
+    for info in sorted(storage.list(PROOFS), key=lambda listed: listed.path):
+        with suppress(ValidationError, ObjectNotFoundError):
+            found.append(_DOCUMENT.validate_json(bytes(storage.get(info.path))))
+    return found
+
+
+def last_proof(proofs: list[Proof], kind: ProofKind) -> Proof | None:
+    return max((proof for proof in proofs if proof.kind is kind), key=lambda proof: proof.finished_at_ms, default=None)

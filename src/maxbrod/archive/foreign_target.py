@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
 from maxbrod.layouts.avro.format import instance_folder
-from maxbrod.layouts.avro.instances import Instance, Mark, Stage, fenced, put_next, read_instances
+from maxbrod.layouts.avro.instances import Instance, InstanceMark, InstanceStage, fenced, put_next, read_instances
 from maxbrod.layouts.avro.survey import survey as survey_tree
-from maxbrod.layouts.coverage import extended_by
 from maxbrod.layouts.foreign import (
     ClusterFacts,
     ForeignGroup,
@@ -24,16 +25,13 @@ from maxbrod.layouts.foreign import (
     WriteOptions,
 )
 from maxbrod.layouts.registry import layout_of
-from maxbrod.layouts.tree import encode_facts
+from maxbrod.layouts.tree import encode_facts, extended_by
 from maxbrod.model import TopicPartition
 from maxbrod.storage.composed import OWN_FOLDER, without_own
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from maxbrod.config import StorageConfig
-    from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, TopicState
+    from maxbrod.kafka.state.cluster_state import ClusterState
 
 
 _MEMORY: Final = f"{OWN_FOLDER}/backup.json"
@@ -129,7 +127,7 @@ class ForeignTarget:
         """Add to what is remembered. If a name now has another topic id, its starts are dropped."""
         if starts.items() <= self.starts.items() and topic_ids.items() <= self.topic_ids.items():
             return
-        others = {name for name, each in topic_ids.items() if self.topic_ids.get(name, each) != each}
+        others = {name for name, topic_id in topic_ids.items() if self.topic_ids.get(name, topic_id) != topic_id}
         kept = {place: start for place, start in self.starts.items() if place.topic not in others}
         self.starts, self.topic_ids = {**kept, **starts}, {**self.topic_ids, **topic_ids}
         starts_list = sorted((place.topic, place.partition, start) for place, start in self.starts.items())
@@ -152,9 +150,8 @@ class ForeignTarget:
                 object_name=self._storage.name_of(_MEMORY),
                 hint="without it, a topic that was created again cannot be detected; if none was, delete the object",
             ) from error
-        return {
-            TopicPartition(topic=name, partition=each): start for name, each, start in found.starts
-        }, found.topic_ids
+        starts = {TopicPartition(topic=name, partition=number): start for name, number, start in found.starts}
+        return starts, found.topic_ids
 
     def _look(self) -> Survey:
         if not self._recognized and not self._recognize():
@@ -196,7 +193,7 @@ def complete_facts(
     """The facts to publish with these segments: without topics that would look empty, and with what was lost since."""
     held = {position.topic for position in survey.positions} | {segment.where.topic for segment in written}
     left_out = set(unfinished) - held
-    known = {name: each for name, each in facts.topics.items() if name not in left_out}
+    known = {name: topic for name, topic in facts.topics.items() if name not in left_out}
     empty = tuple(place for place in facts.empty if place.topic not in left_out)
     return _with_lost(replace(facts, topics=known, empty=empty), survey)
 
@@ -204,10 +201,10 @@ def complete_facts(
 def _with_lost(facts: ClusterFacts, survey: Survey) -> ClusterFacts:
     """The facts, completed with what the cluster has lost and the archive still holds: topics and groups' offsets."""
     held = {position.topic for position in survey.positions}
-    topics = {name: each for name, each in survey.topics.items() if name in held}
+    topics = {name: topic for name, topic in survey.topics.items() if name in held}
     offsets: dict[str, dict[TopicPartition, int]] = {}
     for group in survey.groups:
-        offsets[group.group_id] = {where: each for where, each in group.offsets.items() if where.topic in held}
+        offsets[group.group_id] = {where: offset for where, offset in group.offsets.items() if where.topic in held}
     for group in facts.groups:
         offsets[group.group_id] = {**offsets.get(group.group_id, {}), **group.offsets}
     return replace(
@@ -230,27 +227,26 @@ def facts_of(state: ClusterState) -> ClusterFacts:
         topics={
             name: ForeignTopic(
                 name=name,
-                partition_count=each.partition_count,
-                replication_factor=each.replication_factor or None,
-                configs={name: value for name, value in (each.configs or {}).items() if value is not None},
+                partition_count=topic.partition_count,
+                replication_factor=topic.replication_factor or None,
+                configs={name: value for name, value in (topic.configs or {}).items() if value is not None},
             )
-            for name, each in sorted(topics.items())
+            for name, topic in sorted(topics.items())
         },
         groups=tuple(
             ForeignGroup(
                 group_id=group.group_id,
-                offsets={offset.where: offset.offset for offset in group.offsets if _is_of(offset, topics)},
+                offsets={
+                    offset.where: offset.offset
+                    for offset in group.offsets
+                    if offset.topic not in topics or offset.topic_id in {None, topics[offset.topic].topic_id}
+                },
             )
             for group in state.groups
             if group.offsets
         ),
         taken_at_ms=state.taken_at_ms,
     )
-
-
-def _is_of(offset: CommittedOffset, topics: Mapping[str, TopicState]) -> bool:
-    topic = topics.get(offset.topic)
-    return topic is None or offset.topic_id in {None, topic.topic_id}
 
 
 class InstanceTarget(ForeignTarget):
@@ -269,7 +265,7 @@ class InstanceTarget(ForeignTarget):
     @property
     def options(self) -> WriteOptions:
         known = self.document
-        mark = Mark(instance=self._instance, generation=known.generation, claim=known.claim)
+        mark = InstanceMark(instance=self._instance, generation=known.generation, claim=known.claim)
         return replace(self._options, extra={**self._options.extra, **mark.metadata()})
 
     @property
@@ -322,7 +318,7 @@ class InstanceTarget(ForeignTarget):
 
     def other_is_whole(self) -> bool:
         """True if the other instance is active and every file that it has published is there."""
-        if self.look_at_other() is None or self._found[self._other].stage is not Stage.ACTIVE:
+        if self.look_at_other() is None or self._found[self._other].stage is not InstanceStage.ACTIVE:
             return False
         found = survey_tree(self._storage, self._other)
         return not found.gaps and not any(fault.fatal for fault in found.faults)
@@ -353,7 +349,7 @@ class InstanceTarget(ForeignTarget):
         self._found = read_instances(self._storage)
         if self._instance in self._found and not self.document.claim:
             self.document = self._found[self._instance]
-        if self.document.stage is Stage.WAITING:
+        if self.document.stage is InstanceStage.WAITING:
             # Whatever is there is cleared before it is written to.
             return Survey(layout="avro", segments=())
         survey = survey_tree(self._storage, self._instance)

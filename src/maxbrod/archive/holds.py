@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +23,7 @@ import pyarrow.compute as pc
 from maxbrod import strict_json
 from maxbrod.archive.archive import HOLDS, Archive
 from maxbrod.archive.selection import select_topics
+from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.archive.snapshots import find_run, read_snapshot
 from maxbrod.archive.upkeep import commit_run
 from maxbrod.batch.crc import crc32c
@@ -36,14 +39,10 @@ from maxbrod.errors import (
     naming,
 )
 from maxbrod.model import PartitionId, now_ms
+from maxbrod.storage.interface import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from numpy.typing import NDArray
-
-    from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.storage.interface import Storage
 
 HOLD_COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "kind", "details"),
@@ -165,7 +164,7 @@ def read_holds(storage: Storage) -> list[Hold]:
                     found[name[1]] = replace(strict_json.value_of(Hold, document), released=None)
             except ValueError as error:
                 raise _unreadable(str(error)) from None
-    held = (replace(each, id=hold_id, released=releases.get(hold_id)) for hold_id, each in found.items())
+    held = (replace(hold, id=hold_id, released=releases.get(hold_id)) for hold_id, hold in found.items())
     return sorted(held, key=lambda hold: (hold.at_ms, hold.id))
 
 
@@ -177,10 +176,8 @@ def active_holds(archive: Archive) -> Holds:
     for run in archive.catalog.runs() if wanted else ():
         if run.run_id in wanted and run.snapshot is not None:
             # An unreadable snapshot limits nothing: everything of the topics is held.
-            try:
+            with suppress(CorruptDataError, UnsupportedFormatError, UsageError):
                 snapshots[run.run_id] = read_snapshot(archive.storage, run)
-            except (CorruptDataError, UnsupportedFormatError, UsageError):
-                continue
     return Holds(active=active, snapshots=snapshots)
 
 
@@ -249,7 +246,7 @@ def release_hold(archive: Archive, hold_id: str, *, who: str, why: str) -> Hold:
 
 def _record(archive: Archive, statistics: Mapping[str, Any], hint: str) -> None:
     """Commit a run, if the layout has runs. `hint` says what is done if that fails."""
-    if archive.survey is not None:
+    if not archive.is_native:
         return
     try:
         commit_run(archive, statistics)

@@ -8,12 +8,14 @@ older ones. So the thousandth run costs as much as the first, and older snapshot
 - A committed offset belongs to one group and one partition of one topic id. It is carried on if the group was deleted,
   if the group's offset for the partition expired, and if the offsets of the group could not be read.
 - ACLs of a topic are those of the run that last saw the topic, each narrowed to that topic.
-- All ACLs, quotas or users of a cluster are carried on if they could not be read, or if they belong to another cluster
-  of which the archive has topics. If they could be read and one is gone, it was removed on purpose and stays removed.
+- All ACLs, quotas, users or settings of a cluster are carried on if they could not be read, or are those of another
+  cluster of which the archive has topics. If they could be read and one is gone, it was removed on purpose and stays
+  removed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -24,6 +26,7 @@ from maxbrod.kafka.state.cluster_state import (
     Acl,
     ClusterState,
     CommittedOffset,
+    EntitySettings,
     Group,
     Quota,
     ScramUser,
@@ -33,14 +36,17 @@ from maxbrod.kafka.state.cluster_state import (
 from maxbrod.strict_json import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from maxbrod.archive.snapshot_document import Snapshot
 
 
 Place: TypeAlias = tuple[str, str, int]
 """A group, a topic id and a partition."""
-_ACCESS_TYPES: Final = {"acls": (Acl, "acl"), "quotas": (Quota, "quota"), "users": (ScramUser, "user")}
+_ACCESS_TYPES: Final = {
+    "acls": (Acl, "acl"),
+    "quotas": (Quota, "quota"),
+    "users": (ScramUser, "user"),
+    "settings": (EntitySettings, "settings"),
+}
 ACCESS: Final = tuple(_ACCESS_TYPES)
 
 _OFFSET_FIELDS: Final = ("partition", "offset", "leader_epoch", "metadata")
@@ -83,13 +89,13 @@ class LostOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostAccess:
-    """All ACLs, quotas or users of a cluster, as a run last read them."""
+    """All ACLs, quotas, users or settings of a cluster, as a run last read them."""
 
     run_id: str
     cluster_id: str | None
     what: str
     """One of `ACCESS`."""
-    values: tuple[Acl | Quota | ScramUser, ...]
+    values: tuple[Acl | Quota | ScramUser | EntitySettings, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,20 +148,17 @@ def _carry_topics(
         # The later run may have lacked the permission to describe the topic. Then the earlier description stays.
         before = found.pop(topic_id, None)
         found[topic_id] = known if before is None or _is_described(known.topic) else before
-    rules = older.cluster.acls
-    for topic_id in found.keys() & seen if rules is not None else ():
-        found[topic_id] = replace(found[topic_id], acls=_rules_about(seen[topic_id].name, rules or ()))
+    rules = [acl for acl in older.cluster.acls or () if acl.resource_type == "TOPIC"]
+    for topic_id in found.keys() & seen if older.cluster.acls is not None else ():
+        name = seen[topic_id].name
+        # Narrowed to the topic: a rule for many topics may have been removed for a reason.
+        narrowed = {replace(acl, resource_name=name, pattern_type=LITERAL) for acl in rules if is_about(acl, name)}
+        found[topic_id] = replace(found[topic_id], acls=tuple(sorted(narrowed)))
     return *found.values(), *carried.topics
 
 
 def _is_described(topic: TopicState | None) -> bool:
     return topic is not None and topic.configs is not None
-
-
-def _rules_about(topic: str, acls: Iterable[Acl]) -> tuple[Acl, ...]:
-    """The rules narrowed to one topic. A rule for many topics may have been removed for a reason."""
-    about = (acl for acl in acls if acl.resource_type == "TOPIC" and is_about(acl, topic))
-    return tuple(sorted({replace(acl, resource_name=topic, pattern_type="LITERAL") for acl in about}))
 
 
 def _carry_offsets(
@@ -202,20 +205,17 @@ def _carry_access(
     known = {(entry.cluster_id, entry.what) for entry in carried.access}
     known |= {(newer.cluster_id, what) for what in ACCESS if getattr(newer, what) is not None}
     found = list(carried.access)
-    for entry in (*_access_of(older), *older.carried.access):
+    own = (
+        LostAccess(run_id=older.run_id, cluster_id=older.cluster.cluster_id, what=what, values=values)
+        for what in ACCESS
+        if (values := getattr(older.cluster, what)) is not None
+    )
+    for entry in (*own, *older.carried.access):
         needed = entry.cluster_id == newer.cluster_id or entry.cluster_id in clusters
         if needed and (entry.cluster_id, entry.what) not in known:
             known.add((entry.cluster_id, entry.what))
             found.append(entry)
     return tuple(sorted(found, key=lambda entry: (entry.cluster_id or "", entry.what)))
-
-
-def _access_of(knowledge: RunKnowledge) -> Iterator[LostAccess]:
-    cluster = knowledge.cluster
-    for what in ACCESS:
-        values = getattr(cluster, what)
-        if values is not None:
-            yield LostAccess(run_id=knowledge.run_id, cluster_id=cluster.cluster_id, what=what, values=values)
 
 
 def encode_carried(carried: Carried) -> dict[str, Any]:
@@ -294,7 +294,7 @@ class Known:
     offset_runs: Mapping[Place, str] = field(default_factory=dict)
     """The run that last knew a group's position."""
     access_runs: Mapping[str, str] = field(default_factory=dict)
-    """The run that last read the ACLs, quotas or users of this cluster, where the run itself could not."""
+    """The run that last read the ACLs, quotas, users or settings of this cluster, where the run itself could not."""
 
 
 def knowledge_of(snapshot: Snapshot) -> RunKnowledge:
@@ -317,7 +317,12 @@ def know(knowledge: RunKnowledge) -> Known:
         cluster=replace(
             cluster,
             topics=(
-                *(_described(topic, described.get(topic.topic_id)) for topic in cluster.topics),
+                *(
+                    topic
+                    if topic.configs is not None or (before := described.get(topic.topic_id)) is None
+                    else replace(topic, configs=before.topic.configs, effective=before.topic.effective)
+                    for topic in cluster.topics
+                ),
                 *(topic.topic for topic in reversed(lost)),
             ),
             groups=tuple(_groups(cluster, carried.offsets, ids)),
@@ -332,12 +337,6 @@ def know(knowledge: RunKnowledge) -> Known:
         offset_runs={offset.place: offset.run_id for offset in carried.offsets},
         access_runs={entry.what: entry.run_id for entry in carried.access if entry.cluster_id == cluster.cluster_id},
     )
-
-
-def _described(topic: TopicState, carried: LostTopic | None) -> TopicState:
-    if carried is None or topic.configs is not None:
-        return topic
-    return replace(topic, configs=carried.topic.configs, effective=carried.topic.effective)
 
 
 def _groups(cluster: ClusterState, lost: Iterable[LostOffset], ids: Mapping[str, str]) -> Iterator[Group]:
@@ -363,7 +362,7 @@ def _groups(cluster: ClusterState, lost: Iterable[LostOffset], ids: Mapping[str,
 
 
 def _access(cluster: ClusterState, carried: Carried, lost: Sequence[LostTopic]) -> dict[str, Any]:
-    """ACLs, quotas and users. Those of the run's own cluster take precedence over other clusters'."""
+    """ACLs, quotas, users and settings. Those of the run's own cluster take precedence over other clusters'."""
     found: dict[str, Any] = {}
     for what in ACCESS:
         lists = [entry for entry in carried.access if entry.what == what]
@@ -381,6 +380,8 @@ def _access(cluster: ClusterState, carried: Carried, lost: Sequence[LostTopic]) 
 
 def _identity(value: Any) -> object:  # noqa: ANN401 - an ACL, a quota or a user
     """Quotas with the same entities are the same quota, and users with the same name the same user."""
+    if isinstance(value, EntitySettings):
+        return value.kind, value.name
     return getattr(value, "entities", None) or (getattr(value, "mechanism", None) and value.name) or value
 
 

@@ -8,7 +8,7 @@ overlap what was replaced later.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,18 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod import strict_json
 from maxbrod.archive.upkeep import NO_ROWS
-from maxbrod.catalog.rows import newest_times, time_of
+from maxbrod.catalog.replaced import as_replaced, places_of, revisions_of
+from maxbrod.catalog.rows import Run, newest_times, time_of
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from numpy.typing import NDArray
-
-    from maxbrod.catalog.rows import Run
 
 NEWEST: Final = "newest_ms"
 """In the statistics of a prune: no record that is missing in its gaps is newer."""
@@ -73,9 +69,10 @@ def prune_rows(
     `live_gaps` are all live gaps `pruned` of the same partitions, `replaced` their rows of kind replaced. `borders`
     are more offsets across which gaps are not joined.
     """
-    cuts = _cuts(replaced)
-    for place, offsets in (borders or {}).items():
-        cuts.setdefault(place, set()).update(offsets)
+    cuts = {place: set(offsets) for place, offsets in (borders or {}).items()}
+    ends = (replaced[name].to_pylist() for name in ("base_offset", "end_offset"))
+    for place, *edges in zip(places_of(replaced), *ends, strict=True):
+        cuts.setdefault(place, set()).update(edges)
     live = going.filter(pc.equal(going["kind"], Kind.DATA))
     dead = going.filter(pc.equal(going["kind"], Kind.REPLACED))
     joined, absorbed = _join(live, live_gaps, cuts, run_id)
@@ -125,7 +122,9 @@ def had(rows: pa.Table, runs: Sequence[Run], point: PointInTime) -> pa.ChunkedAr
     ids = [
         run_id
         for run_id in pc.unique(rows["run_id"].filter(mask)).to_pylist()
-        if _is_after(run_id, point, places, known) and not _is_before(known.get(run_id), point.since_ms)
+        if _is_after(run_id, point, places, known)
+        # All records that the prune took, or that were pruned before, may be older than those that are requested.
+        and (point.since_ms is None or run_id not in known or newest_ms(known[run_id]) >= point.since_ms)
     ]
     return pc.and_(mask, pc.is_in(rows["run_id"], value_set=pa.array(ids, pa.string())))
 
@@ -138,11 +137,6 @@ def _is_after(run_id: str, point: PointInTime, places: Mapping[str, int], known:
         return True
     at = known[run_id].finished_at if run_id in known else time_of(run_id)
     return point.until_ms is not None and (at is None or at > point.until_ms)
-
-
-def _is_before(prune: Run | None, since_ms: int | None) -> bool:
-    """True if all records that a prune took, or that were pruned before, are certainly older than this."""
-    return since_ms is not None and prune is not None and newest_ms(prune) < since_ms
 
 
 def newest_ms(prune: Run) -> int:
@@ -158,22 +152,6 @@ def newest_pruned_ms(going: pa.Table, absorbed: pa.Table, runs: Sequence[Run]) -
     known = {run.run_id: newest_ms(run) for run in runs}
     older = [known.get(run_id, time_of(run_id) or 0) for run_id in pc.unique(absorbed["run_id"]).to_pylist()]
     return max((time for time in (pc.max(times).as_py(), *older) if time is not None), default=None)
-
-
-def places_of(rows: pa.Table) -> list[PartitionId]:
-    pairs = zip(rows["topic_id"].to_pylist(), rows["partition"].to_pylist(), strict=True)
-    return [PartitionId(topic_id=topic_id, partition=partition) for topic_id, partition in pairs]
-
-
-def _cuts(replaced: pa.Table) -> dict[PartitionId, set[int]]:
-    """The offsets at which replaced rows begin or end."""
-    found: dict[PartitionId, set[int]] = {}
-    ends = zip(
-        places_of(replaced), replaced["base_offset"].to_pylist(), replaced["end_offset"].to_pylist(), strict=True
-    )
-    for place, base, end in ends:
-        found.setdefault(place, set()).update((base, end))
-    return found
 
 
 def _join(
@@ -233,13 +211,7 @@ def _replaced_gaps(rows: pa.Table, run_id: str) -> pa.Table:
         written_at=rows["written_at"].to_numpy(),
         run_ids=[run_id] * rows.num_rows,
     )
-    details = [
-        json.dumps({"kind": str(Kind.GAP), "revision": strict_json.parse(text)["revision"]}, sort_keys=True)
-        for text in rows["details"].to_pylist()
-    ]
-    for name, values in (("kind", [str(Kind.REPLACED)] * rows.num_rows), ("details", details)):
-        made = made.set_column(made.schema.get_field_index(name), SCHEMA.field(name), pa.array(values, pa.string()))
-    return made
+    return as_replaced(made, revisions_of(rows))
 
 
 def _carve(rows: pa.Table, gaps: pa.Table) -> tuple[pa.Table, list[tuple[int, int, int]], pa.Table, pa.Table]:
@@ -321,6 +293,5 @@ def _standing_for(rows: pa.Table, replaced: pa.Table) -> pa.Table:
 
 
 def _identities(rows: pa.Table) -> list[tuple[PartitionId, int, int, int]]:
-    revisions = (strict_json.parse(text)["revision"] for text in rows["details"].to_pylist())
     ends = (rows[name].to_pylist() for name in ("base_offset", "end_offset"))
-    return list(zip(places_of(rows), *ends, revisions, strict=True))
+    return list(zip(places_of(rows), *ends, revisions_of(rows), strict=True))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,15 +15,13 @@ import pyarrow.compute as pc
 
 from maxbrod import strict_json
 from maxbrod.archive.selection import select_names
+from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.archive.snapshots import UNREADABLE, find_moment, find_run, read_snapshot
 from maxbrod.catalog.schema import Kind
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from maxbrod.archive.archive import Archive
-    from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.catalog.rows import Run
 
 PARTIAL: Final = "partial"
@@ -195,10 +195,9 @@ class _Snapshots:
             return self._found[run.run_id]
         if len(self._found) == _SNAPSHOTS_KEPT:
             del self._found[next(iter(self._found))]
-        try:
+        self._found[run.run_id] = None
+        with suppress(*UNREADABLE):
             self._found[run.run_id] = read_snapshot(self._storage, run)
-        except UNREADABLE:
-            self._found[run.run_id] = None
         return self._found[run.run_id]
 
 

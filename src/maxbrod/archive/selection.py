@@ -6,19 +6,18 @@ expressions match the whole name. Of several topics with one name, the newest is
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
+from maxbrod.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     import pyarrow as pa
 
 
@@ -65,7 +64,11 @@ class _Patterns:
 
     def unmatched(self, topics: Iterable[str]) -> list[str]:
         known = list(topics)
-        return [word for word, each in self.expressions.items() if word != _ALL and not any(map(each.fullmatch, known))]
+        return [
+            word
+            for word, expression in self.expressions.items()
+            if word != _ALL and not any(map(expression.fullmatch, known))
+        ]
 
 
 def select_topics(
@@ -109,8 +112,7 @@ def nearest(word: str, known: Iterable[str], *, see: str = "see 'maxbrod ls'") -
             found = next((name for name in names if part.search(name)), None)
             if found is not None:
                 return f"expressions match the whole name, and this one matches a part of {found}: add .* where needed"
-    close = difflib.get_close_matches(word.strip("/*"), names, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else see
+    return did_you_mean(word.strip("/*"), names, most=3) or see
 
 
 def matches_nothing(word: str, known: Iterable[str], *, what: str = "topic", whose: str = "the archive") -> UsageError:
@@ -121,33 +123,28 @@ def matches_nothing(word: str, known: Iterable[str], *, what: str = "topic", who
 
 
 def _parse(patterns: Iterable[str]) -> _Patterns:
-    names, expressions = [], {}
-    for pattern in patterns:
-        if pattern.startswith("/") or not pattern:
-            expressions[pattern] = _expression(pattern)
-        elif _GLOB.search(pattern):
-            expressions[pattern] = _glob(pattern)
-        else:
-            names.append(pattern)
-    return _Patterns(frozenset(names), expressions)
+    given = list(patterns)
+    words = [word for word in given if word.startswith("/") or not word or _GLOB.search(word)]
+    return _Patterns(frozenset(given) - frozenset(words), {word: _expression(word) for word in words})
 
 
 def _expression(pattern: str) -> re.Pattern[str]:
-    if len(pattern) < 3 or not pattern.endswith("/"):
-        raise UsageError(f"{pattern!r} names no topic", operation="select topics", hint=_HINT)
+    """The expression of a glob, or of a regular expression between slashes."""
+    wrong = None
+    if not pattern or pattern.startswith("/"):
+        wrong = "names no topic" if len(pattern) < 3 or not pattern.endswith("/") else None
+        expression = pattern[1:-1]
+    else:
+        # Python treats an unclosed bracket as a letter, which no topic name has.
+        wrong = "opens a bracket that it does not close" if "[" in _GLOB_SET.sub("", pattern) else None
+        expression = fnmatch.translate(pattern)
     try:
-        return re.compile(pattern[1:-1])
+        compiled = re.compile("" if wrong else expression)
     except re.error as error:
-        raise UsageError(
-            f"{pattern!r} is not a regular expression: {error}", operation="select topics", hint=_HINT
-        ) from error
-
-
-def _glob(pattern: str) -> re.Pattern[str]:
-    # Python treats an unclosed bracket as a letter, which no topic name has.
-    if "[" in _GLOB_SET.sub("", pattern):
-        raise UsageError(f"{pattern!r} opens a bracket that it does not close", operation="select topics", hint=_HINT)
-    return re.compile(fnmatch.translate(pattern))
+        wrong = f"is not a regular expression: {error}"
+    if wrong:
+        raise UsageError(f"{pattern!r} {wrong}", operation="select topics", hint=_HINT)
+    return compiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

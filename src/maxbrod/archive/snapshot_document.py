@@ -7,7 +7,9 @@ hundred thousand partitions take a few hundred kilobytes. The contents of the cl
 from __future__ import annotations
 
 import json
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections import Counter
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
@@ -15,7 +17,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from maxbrod import strict_json
-from maxbrod.archive.snapshot_changes import Change, apply_changes
 from maxbrod.batch.compression import compress, unpack_document
 from maxbrod.batch.crc import crc32c
 from maxbrod.bounds import count_partitions
@@ -23,8 +24,6 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import Codec, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from numpy.typing import NDArray
 
 
@@ -42,6 +41,11 @@ ExplainedGap: TypeAlias = tuple[int, int, str]
 
 Number = TypeVar("Number")
 """An integer, or one that may be None."""
+Change: TypeAlias = "list[Any]"
+"""`[path, value]`: the value stands at this path instead. Without a value, the key is gone. A path lists keys of
+objects and positions in lists, from the document's root on; null stands for every key, or every position that is not
+null."""
+_POINTS: Final = "recovery_points"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +135,10 @@ def decode(data: bytes, *, changes: Sequence[Change] = (), object_name: str | No
             hint=f"this release reads version {FORMAT_VERSION}; use the release that wrote it, or a newer one",
         )
     try:
-        if not _matches(document.pop(_CHECKSUM_FIELD), document, text):
+        checksum = document.pop(_CHECKSUM_FIELD)
+        # Usually `text` is what would be written, with the checksum in between. To write the whole document again takes
+        # a third of a second if it is large.
+        if not _is_of(checksum, text) and checksum != _checksum(document):
             raise _corrupt("its checksum does not match", object_name)
         return _snapshot(_changed(document, changes, object_name))
     except (KeyError, RecursionError) as error:
@@ -159,7 +166,7 @@ def _changed(document: dict[str, Any], changes: Sequence[Change], object_name: s
         return document
     try:
         # The runs before the shared snapshot are not those before this run.
-        return apply_changes({name: value for name, value in document.items() if name != RUNS}, changes)
+        return apply_changes(_without(document, RUNS), changes)
     except (LookupError, TypeError, ValueError) as error:
         raise _corrupt(f"the changes that a run recorded do not fit it ({error})", object_name) from error
 
@@ -172,14 +179,6 @@ def _text(document: Mapping[str, Any]) -> NDArray[np.uint8]:
 def _checksum(document: Mapping[str, Any]) -> str:
     """The CRC of the document's text without this field. The zstd frames have no checksum of their own."""
     return f"{crc32c(_text(document)):08x}"
-
-
-def _matches(checksum: object, document: Mapping[str, Any], text: bytes) -> bool:
-    """True if a document has this checksum. To write the whole document again takes a third of a second if it is large.
-
-    Usually `text` is what would be written, with the checksum in between.
-    """
-    return _is_of(checksum, text) or checksum == _checksum(document)
 
 
 def _is_of(checksum: object, text: bytes) -> bool:
@@ -228,8 +227,8 @@ def _gap_lists(gaps: Mapping[PartitionId, Sequence[ExplainedGap]]) -> dict[str, 
 
 def _gaps(lists: Mapping[str, Sequence[tuple[int, int, int, str]]]) -> dict[PartitionId, list[ExplainedGap]]:
     found: dict[PartitionId, list[ExplainedGap]] = {}
-    for topic_id, each in lists.items():
-        for partition, base, end, reason in each:
+    for topic_id, gaps in lists.items():
+        for partition, base, end, reason in gaps:
             found.setdefault(PartitionId(topic_id=topic_id, partition=partition), []).append((base, end, reason))
     return found
 
@@ -305,6 +304,80 @@ def _corrupt(what: str, object_name: str | None) -> CorruptDataError:
     )
 
 
+def find_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """Return the changes that make `after` of `before`, which apply in order. Both are plain JSON.
+
+    Runs that follow each other closely share one document: docs/format.md.
+    """
+    points = list(_differences(before.get(_POINTS), after.get(_POINTS), [_POINTS]))
+    numbers = Counter(point for every in (after.get(_POINTS) or {}).values() for point in every if point is not None)
+    if len(points) > 1 and numbers:
+        # A run moves nearly all recovery points to its own start.
+        everywhere: Change = [[_POINTS, None, None], numbers.most_common(1)[0][0]]
+        moved = apply_changes({_POINTS: before.get(_POINTS)}, [everywhere])
+        points = min(points, [everywhere, *_differences(moved[_POINTS], after[_POINTS], [_POINTS])], key=len)
+    rest = _differences(_without(before, _POINTS), _without(after, _POINTS), [])
+    return [*points, *rest]
+
+
+def apply_changes(document: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
+    """The changed document; the given one stays. LookupError, TypeError, ValueError: a change does not fit it."""
+    changed: dict[str, Any] = deepcopy(dict(document))
+    for path, *value in changes:
+        *way, last = path
+        for place in _places(changed, way):
+            if not value:
+                del place[last]
+            else:
+                for key in _keys(place, last):
+                    place[key if isinstance(place, list) else str(key)] = value[0]
+    return changed
+
+
+def _places(place: Any, way: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401 - JSON
+    if not way:
+        yield place
+        return
+    for key in _keys(place, way[0]):
+        yield from _places(place[key], way[1:])
+
+
+def _keys(place: Any, key: Any) -> list[Any]:  # noqa: ANN401 - JSON
+    """The keys or positions that a part of a path means."""
+    if key is None:
+        return (
+            [position for position, value in enumerate(place) if value is not None]
+            if isinstance(place, list)
+            else [*place]
+        )
+    if isinstance(place, list) and (not isinstance(key, int) or key < 0):
+        raise ValueError(f"{key!r} is no position in a list")
+    return [key]
+
+
+def _differences(before: Any, after: Any, path: list[Any]) -> Iterator[Change]:  # noqa: ANN401 - JSON
+    # Python takes 1, 1.0 and True for equal, JSON does not.
+    if before == after and repr(before) == repr(after):
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before.keys() - after.keys():
+            yield [[*path, key]]
+        for key, value in after.items():
+            if key in before:
+                yield from _differences(before[key], value, [*path, key])
+            else:
+                yield [[*path, key], value]
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for position, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from _differences(old, new, [*path, position])
+    else:
+        yield [path, after]
+
+
+def _without(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != key}
+
+
 class PartitionNumbers(Mapping[PartitionId, Number]):
     """A number for each partition, as a document has them: a list by partition number for each topic id.
 
@@ -363,18 +436,14 @@ class PartitionNumbers(Mapping[PartitionId, Number]):
 class _Items(ItemsView[PartitionId, Number]):
     """Without a look-up for each."""
 
-    def __init__(self, numbers: PartitionNumbers[Number]) -> None:
-        super().__init__(numbers)
-        self._numbers = numbers
+    _mapping: PartitionNumbers[Number]
 
     def __iter__(self) -> Iterator[tuple[PartitionId, Number]]:
-        return self._numbers.pairs()
+        return self._mapping.pairs()
 
 
 class _Values(ValuesView[Number]):
-    def __init__(self, numbers: PartitionNumbers[Number]) -> None:
-        super().__init__(numbers)
-        self._numbers = numbers
+    _mapping: PartitionNumbers[Number]
 
     def __iter__(self) -> Iterator[Number]:
-        return (number for _, number in self._numbers.pairs())
+        return (number for _, number in self._mapping.pairs())

@@ -2,26 +2,30 @@
 
 A snapshot also holds what the cluster had lost by then, carried on from the snapshot before. Snapshots of older
 releases do not: for those, earlier runs are read as far back as something is missing.
+
+Only this module defines the recovery point: the newest moment up to which everything is archived. Each partition has
+its own: the start of the last run that read the end of its log and has committed everything below. The recovery point
+of several partitions is the oldest of theirs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.knowledge import Known, RunKnowledge, carry, know, knowledge_of
+from maxbrod.archive.selection import Incarnation, incarnations_in, nearest, newest_ids
 from maxbrod.archive.snapshot_document import Snapshot, decode
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
+from maxbrod.kafka.state.cluster_state import ClusterState
+from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from maxbrod.archive.archive import AnyCatalog
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
-    from maxbrod.kafka.state.cluster_state import ClusterState
-    from maxbrod.model import PartitionId
     from maxbrod.storage.interface import Storage
 
 UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
@@ -110,6 +114,21 @@ def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None, *, nee
     return Moment(as_of=as_of, run=run, snapshot=snapshot, knowledge=knowledge)
 
 
+def known_topics(catalog: AnyCatalog, moment: Moment, revisions: Revisions) -> tuple[dict[str, str], set[str]]:
+    """The name of every topic id in rows or in the snapshot, and the ids that names without an id stand for."""
+    found = incarnations_in(catalog.topics(revisions=revisions))
+    named = {} if moment.snapshot is None else dict(moment.snapshot.topics)
+    with_rows = {incarnation.topic_id for incarnation in found}
+    # A topic without rows is older than one of the same name with rows.
+    empty = [
+        Incarnation(topic=name, topic_id=topic_id, first_written_at=0)
+        for topic_id, name in named.items()
+        if topic_id not in with_rows
+    ]
+    topics = {**named, **{incarnation.topic_id: incarnation.topic for incarnation in found}}
+    return topics, newest_ids([*found, *empty], moment.ranks)
+
+
 def knowledge_at(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snapshot) -> RunKnowledge:
     """A run's knowledge of its cluster. CorruptDataError, UnsupportedFormatError: its snapshot cannot be read."""
     knowledge = knowledge_of(snapshot)
@@ -142,7 +161,8 @@ def find_run(runs: Sequence[Run], run_id: str) -> Run:
         matching = list(runs[-1:]) if last is None else [last]
     if len(matching) != 1:
         raise UsageError(
-            f"{len(matching) or 'no'} runs of this archive match {run_id!r}", hint="see 'maxbrod ls --runs'"
+            f"{len(matching) or 'no'} runs of this archive match {run_id!r}",
+            hint=nearest(run_id, [run.run_id for run in runs], see="see 'maxbrod ls --runs'"),
         )
     return matching[0]
 
@@ -158,3 +178,56 @@ def read_snapshot(storage: Storage, run: Run) -> Snapshot:
         raise UsageError(f"the run {run.run_id} recorded no snapshot", hint="name a run of 'maxbrod backup'")
     data = bytes(storage.get(run.snapshot))
     return decode(data, changes=run.snapshot_changes, object_name=storage.name_of(run.snapshot))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The state in which a run has left one of its partitions."""
+
+    end: int | None
+    """The last stable offset at planning; None if no leader answered."""
+    archived: int
+    """The first offset that the catalog does not account for. Only committed rows count."""
+    sound: bool = True
+    """False if the run reports offsets as damaged, unexplained or not read."""
+    put_off: bool = False
+    """Left in the log on purpose, until there is more."""
+    held_back: bool = False
+    """An open transaction keeps the rest of the log from being read."""
+    held_since_ms: int | None = None
+    """The time at which the oldest such transaction began; None if unknown."""
+
+    @property
+    def complete(self) -> bool:
+        """True if everything up to the end of the log is archived or explained."""
+        return self.end is not None and self.sound and self.archived >= self.end
+
+    @property
+    def behind(self) -> bool:
+        """True if the run should have archived more than it has."""
+        return not self.complete and not self.put_off
+
+
+def oldest(points: Iterable[int | None]) -> int | None:
+    """The recovery point of several partitions: None if there are none, or if one of them has none."""
+    found = list(points)
+    known = [point for point in found if point is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
+def move_on(before: int | None, reach: Reach, *, began_at_ms: int) -> int | None:
+    """The recovery point of a partition after a run that began at `began_at_ms`, given the one `before`."""
+    if not reach.complete:
+        return before
+    if not reach.held_back:
+        return began_at_ms
+    # Everything before the first record of the transaction is archived. Later records of others wait with it.
+    if reach.held_since_ms is None:
+        return before
+    held_since_ms = min(reach.held_since_ms, began_at_ms)
+    return held_since_ms if before is None else max(before, held_since_ms)
+
+
+def behind(reaches: Mapping[PartitionId, Reach]) -> dict[PartitionId, int | None]:
+    """Partitions that the run should have archived further, with the end of each log, None if unknown."""
+    return {partition: reach.end for partition, reach in reaches.items() if reach.behind}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.dataset as ds
 
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.bounds import PARTITIONS_MAX, count_partitions
+from maxbrod.catalog.generations import GenerationChanges
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, encode_rows
 from maxbrod.catalog.validity import find_fault, refused_row
@@ -40,24 +42,16 @@ from maxbrod.kafka.state.cluster_state import (
     encode_state,
     name_of,
 )
-from maxbrod.layouts.coverage import by_partition
 from maxbrod.layouts.foreign import (
     UNCOMMITTED,
-    Fault,
     ForeignGap,
     ForeignGroup,
     ForeignSegment,
-    ForeignTopic,
     Survey,
+    by_partition,
     describe,
 )
 from maxbrod.model import GapReason, PartitionId, TopicPartition, topic_id_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from maxbrod.catalog.generations import GenerationChanges
-
 
 RUN_ID: Final = "survey"
 SNAPSHOT_PATH: Final = "snapshots/survey.json.zst"
@@ -166,7 +160,14 @@ def _partition_rows(
     survey: Survey, where: TopicPartition, segments: Sequence[ForeignSegment], at: int
 ) -> Iterator[Segment | Gap]:
     recorded = [gap for gap in survey.gaps if gap.where == where]
-    lost = [fault for fault in survey.faults if fault.fatal and _is_of(fault, where)]
+    # Judged by its path: in every layout the topic is a folder of it, and the partition a number in it.
+    lost = [
+        fault
+        for fault in survey.faults
+        if fault.fatal
+        and where.topic in fault.path.split("/")
+        and where.partition in map(int, _NUMBER.findall(fault.path))
+    ]
     # Losses before the first segment or after the last are between no two segments, so they are listed here.
     first, last = (segments[0].base_offset, segments[-1].end_offset) if segments else (0, 0)
     outside = [gap for gap in recorded if gap.reason == GapReason.CORRUPT and not first < gap.base_offset < last]
@@ -182,11 +183,6 @@ def _partition_rows(
         if segment.end_offset > segment.base_offset:
             yield _segment(survey, segment, at)
         reached = max(reached, segment.end_offset)
-
-
-def _is_of(fault: Fault, where: TopicPartition) -> bool:
-    """Judged by its path: in every layout the topic is a folder of it, and the partition a number in it."""
-    return where.topic in fault.path.split("/") and where.partition in map(int, _NUMBER.findall(fault.path))
 
 
 def _reasons(recorded: Sequence[ForeignGap], first: int, end: int) -> Iterator[tuple[int, int, GapReason]]:
@@ -266,22 +262,16 @@ def _topic_state(survey: Survey, name: str, topic_id: str, count: int) -> TopicS
     known = survey.topics.get(name)
     configs = None if known is None or not (known.configs or known.replicas) else dict(known.configs)
     defaults = {} if survey.cluster is None else survey.cluster.defaults
+    # Without a replication factor there are no replicas: a restore then uses the default of its brokers.
+    replicas = (tuple(range((known and known.replication_factor) or 0)),) * count
     return TopicState(
         name=name,
         topic_id=topic_id,
         internal=name in _INTERNAL,
-        replicas=_replicas(known, count),
+        replicas=known.replicas if known is not None and len(known.replicas) == count else replicas,
         configs=configs,
         effective=None if configs is None else {**defaults, **configs},
     )
-
-
-def _replicas(known: ForeignTopic | None, count: int) -> tuple[tuple[int, ...], ...]:
-    """Without a replication factor there are no replicas: a restore then uses the default of its brokers."""
-    if known is not None and len(known.replicas) == count:
-        return known.replicas
-    factor = 0 if known is None or known.replication_factor is None else known.replication_factor
-    return (tuple(range(factor)),) * count
 
 
 def _with_access(state: ClusterState, survey: Survey) -> ClusterState:
@@ -373,16 +363,13 @@ class _Rows:
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
+        self.row_count: Final = int(table.num_rows)
 
     def read(self, columns: Sequence[str], condition: ds.Expression | None = None) -> pa.Table:
         return ds.dataset(self._table).to_table(columns=list(columns), filter=condition)
 
     def stream(self, columns: Sequence[str], condition: ds.Expression | None = None) -> Iterator[pa.Table]:
         yield self.read(columns, condition)
-
-    @property
-    def row_count(self) -> int:
-        return int(self._table.num_rows)
 
 
 def _encoded(rows: Iterable[Row]) -> pa.Table:

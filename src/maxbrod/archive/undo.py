@@ -7,6 +7,7 @@ it, and says until when. `gc` counts the objects in it as named until then. Afte
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,17 +19,15 @@ import pyarrow.parquet as pq
 from maxbrod.archive.pruned import NEWEST, is_pruned, newest_pruned_ms, prune_rows, restore_rows
 from maxbrod.archive.upkeep import NO_ROWS, Change, Clocks, commit_change, read_clocks
 from maxbrod.catalog.commits import IDENTITY, absent_rows
+from maxbrod.catalog.rows import Run
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.validity import find_fault
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UsageError
 from maxbrod.model import PartitionId
+from maxbrod.storage.interface import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from maxbrod.archive.archive import Archive
-    from maxbrod.catalog.rows import Run
-    from maxbrod.storage.interface import Storage
 
 PRUNES: Final = "prunes"
 """The folder of undo documents."""
@@ -92,7 +91,11 @@ def take(archive: Archive, plan: Callable[[], Taking | None], clocks: Clocks, *,
             taking.pruned, *_around(archive, taking.pruned), run_id=run_id, borders=_generation_borders(archive)
         )
         joined = swap.removed.filter(is_pruned(swap.removed))
-        _write(archive.storage, path, pa.concat_tables([taking.pruned, taking.dropped, joined]))
+        stream = pa.BufferOutputStream()
+        remembered = pa.concat_tables([taking.pruned, taking.dropped, joined]).sort_by(SORT_ORDER)
+        pq.write_table(remembered, stream, compression="zstd", write_page_checksum=True)
+        with archive.storage.at_hand().create(path) as writer:
+            writer.write(memoryview(stream.getvalue()))
         until_ms = clocks.after_ms(grace_s)
         undo: dict[str, Any] = {UNDO: path, UNDO_UNTIL: until_ms}
         if taking.pruned.num_rows:
@@ -278,13 +281,6 @@ def _present(archive: Archive, rows: pa.Table) -> tuple[pa.Table, list[str]]:
     lost = sorted(paths - there)
     gone = pc.is_in(rows["path"], value_set=pa.array(lost, pa.string()))
     return rows.filter(pc.invert(gone)), lost
-
-
-def _write(storage: Storage, path: str, rows: pa.Table) -> None:
-    stream = pa.BufferOutputStream()
-    pq.write_table(rows.sort_by(SORT_ORDER), stream, compression="zstd", write_page_checksum=True)
-    with storage.at_hand().create(path) as writer:
-        writer.write(memoryview(stream.getvalue()))
 
 
 def read_document(storage: Storage, path: str) -> pa.Table:

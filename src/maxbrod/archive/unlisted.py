@@ -7,15 +7,17 @@ reports it, and `repair` takes it in where it continues the archive. All three a
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from maxbrod.archive.snapshot_document import decode
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.catalog.ledger import documents_in, named_in_ledger, version_of
+from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.replaced import Intervals, meets, merge
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.contents import read_contents
@@ -27,10 +29,7 @@ from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import MENDABLE, PartitionId, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
     from maxbrod.catalog.catalog import Catalog
-    from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 
@@ -66,8 +65,7 @@ class UnlistedRange:
         return f"{self.topic}-{self.partition}, offsets {self.first_offset} to {self.end_offset}, in {self.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Extent:
+class _Extent(NamedTuple):
     """The offsets of one partition in an object, or the part of it that was read."""
 
     topic: str
@@ -132,29 +130,27 @@ class _Coverage:
             gaps.setdefault(place, []).append((row.base_offset, row.end_offset))
         self._gaps: Mapping[PartitionId, Intervals] = {place: merge(found) for place, found in gaps.items()}
 
-    def lacks(self, each: _Extent) -> bool:
+    def lacks(self, extent: _Extent) -> bool:
         # Tasks of a DataFrame number records provisionally. Each of its commits has a snapshot, which tells of a loss.
-        if each.id.topic_id == topic_id_for(each.topic):
+        if extent.id.topic_id == topic_id_for(extent.topic):
             return False
-        held = self._held.get(each.id)
-        if held is None:
+        held = self._held.get(extent.id)
+        if held is None or self.meets_gap(extent):
             return True
-        if self.meets_gap(each):
-            return True
-        if 0 <= each.epoch < (-1 if held.last_leader_epoch is None else held.last_leader_epoch):
+        if 0 <= extent.epoch < (-1 if held.last_leader_epoch is None else held.last_leader_epoch):
             # Epochs only rise along a log: it is of a history that the log has lost and the archive never had.
             return False
-        return not (held.first_offset <= each.base and each.end <= held.end_offset)
+        return not (held.first_offset <= extent.base and extent.end <= held.end_offset)
 
-    def meets_gap(self, each: _Extent) -> bool:
+    def meets_gap(self, extent: _Extent) -> bool:
         """True if the archive lacks some of these offsets because an object was lost or damaged: perhaps this one."""
-        return meets(self._gaps.get(each.id, []), each.base, each.end)
+        return meets(self._gaps.get(extent.id, []), extent.base, extent.end)
 
-    def is_continued_by(self, each: _Extent) -> bool:
-        held = self._held.get(each.id)
-        end = self._ends.get(each.id, each.base) if held is None else held.end_offset
-        return each.base == end or any(
-            first <= each.base and each.end <= stop for first, stop in self._gaps.get(each.id, ())
+    def is_continued_by(self, extent: _Extent) -> bool:
+        held = self._held.get(extent.id)
+        end = self._ends.get(extent.id, extent.base) if held is None else held.end_offset
+        return extent.base == end or any(
+            first <= extent.base and extent.end <= stop for first, stop in self._gaps.get(extent.id, ())
         )
 
 
@@ -198,7 +194,7 @@ def _extents(storage: Storage, info: ObjectInfo, coverage: _Coverage) -> Iterato
 def find_lost_end(
     storage: Storage, catalog: Catalog, named: Collection[str | None], *, until_ms: int | None = None
 ) -> str | None:
-    """Why the newest entries of the log seem to be lost: nothing in the log shows that, but other objects may.
+    """The reason why the newest entries of the log seem lost: nothing in the log shows that, but other objects may.
 
     They are snapshots, of which `named` are those of known runs; files of rows, and documents of the ledger. A run that
     was killed just before its commit looks the same. Everything that these account for is durable, so it may be taken
@@ -213,7 +209,7 @@ def find_lost_end(
     for info in storage.list("snapshots"):
         if info.path in named or (until_ms is not None and info.modified_ms >= until_ms):
             continue
-        with suppress(CorruptDataError, UnsupportedFormatError, ObjectNotFoundError):
+        with suppress(*_DAMAGES):
             snapshot = decode(bytes(storage.get(info.path)), object_name=info.path)
             if snapshot.run is not None and snapshot.run.commit > version:
                 return (

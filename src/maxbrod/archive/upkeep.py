@@ -14,7 +14,11 @@ such an announcement before each request of deletion.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable  # noqa: TC003 - a field of a dataclass
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -28,14 +32,12 @@ from maxbrod.catalog.rows import Run, encode_rows, new_run_id
 from maxbrod.catalog.schema import SCHEMA
 from maxbrod.errors import MaxbrodError, RefusedError, StorageFullError
 from maxbrod.model import CLOCKS_APART_MS, now_ms
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage, probe_clock_ms
 from maxbrod.text import human_age
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from maxbrod.archive.archive import Archive
-    from maxbrod.storage.interface import Storage
 
 
 _IDLE_MS: Final = 2 * 24 * 3600 * 1000
@@ -56,7 +58,7 @@ class Clocks:
     newest: Run | None = None
     """The run that was committed last, whatever it did."""
     backup_ms: int | None = None
-    """When the newest backup ended. Other runs do not count: a machine that only prunes would be its own witness."""
+    """The end of the newest backup. Other runs do not count: a machine that only prunes would be its own witness."""
     trusted: bool = False
     """True if this machine's clock is right, whatever the runs say. The store's clock counts nevertheless."""
     read_at_s: float = field(default_factory=time.monotonic)
@@ -89,7 +91,7 @@ def read_clocks(archive: Archive, *, ask_store: bool, demand: bool = True, trust
 
     `ask_store` writes a small object to learn the store's time. Without it, the newest stamp is a lower bound.
     """
-    foreign = archive.survey is not None
+    foreign = not archive.is_native
     storage = open_storage(archive.url, archive.options) if foreign else archive.storage
     stamped_ms = max((info.modified_ms for info in storage.list("" if foreign else LOG_FOLDER)), default=0)
     runs = [] if foreign else archive.catalog.runs()
@@ -139,7 +141,7 @@ def _demand_agreement(archive: Archive, clocks: Clocks) -> None:
     else:
         return
     raise RefusedError(
-        f"the clocks contradict each other, so that nobody knows what is old enough to be deleted: {wrong}",
+        f"the clocks contradict each other, so it is unknown what is old enough to be deleted: {wrong}",
         object_name=archive.url,
         hint=hint,
     )

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.knowledge import NOTHING, Carried, RunKnowledge, carry
 from maxbrod.archive.runs import is_partial
-from maxbrod.archive.snapshot_changes import find_changes
-from maxbrod.archive.snapshot_document import PartitionNumbers, Snapshot, document_of
+from maxbrod.archive.snapshot_document import PartitionNumbers, Snapshot, document_of, find_changes
 from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snapshot
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.replaced import after_replacing
 from maxbrod.catalog.rows import Gap, Row, Run
+from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.model import MENDABLE, PartitionId
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
-    from maxbrod.backup.plan.states import PartitionBackup, PartitionState
-    from maxbrod.kafka.state.cluster_state import ClusterState
+    from maxbrod.backup.plan.ranges import PartitionBackup, PartitionState
 
 
 _SHARED_MS: Final = 60_000
@@ -114,11 +113,11 @@ class ArchiveState:
     newest_run: Run | None = None
     """The run that was committed last."""
     knowledge: RunKnowledge | None = None
-    """What the last snapshot knows: the cluster, and what it carries on."""
+    """The knowledge of the last snapshot: the cluster, and what it carries on."""
     revisions: Mapping[PartitionId, int] = field(default_factory=dict)
-    """How often rows of a partition have been replaced."""
+    """The number of times that rows of a partition have been replaced."""
     unrecorded: bool = False
-    """Whether a run has met a partition that neither rows nor a snapshot record."""
+    """True if a run has met a partition that neither rows nor a snapshot record."""
     recovery_points: Mapping[PartitionId, int | None] = field(default_factory=dict)
     """As recorded in the archive, and advanced since by runs of this process."""
     behind: Mapping[PartitionId, int | None] = field(default_factory=dict)
@@ -126,9 +125,9 @@ class ArchiveState:
     log_starts: Mapping[PartitionId, int] = field(default_factory=dict)
     """As recorded in the last snapshot."""
     partial: bool = False
-    """Whether the last backup could not know that it had archived every topic."""
+    """True if the last backup could not know that it had archived every topic."""
     confirmed_at_ms: int | None = None
-    """When `cluster` was last confirmed."""
+    """The time at which `cluster` was last confirmed."""
     mendable: tuple[Gap, ...] = ()
     """Gaps that may be readable by now."""
     shared: SharedSnapshot | None = None
@@ -143,7 +142,7 @@ class ArchiveState:
     @property
     def topics(self) -> dict[str, str]:
         """The name of each topic id that the archive holds."""
-        return {each.topic_id: self.names.get(each.topic_id, "") for each in self.held}
+        return {partition.topic_id: self.names.get(partition.topic_id, "") for partition in self.held}
 
     def with_committed(self, rows: Iterable[Row], retired: Iterable[Row]) -> ArchiveState:
         """The archive after a commit."""
@@ -196,19 +195,22 @@ class ArchiveState:
         which the cluster was seen without it.
         """
         known = self.recovery_points
-        if self.cluster is None or not self.cluster.get("brokers") or _may_hide_topics(self.cluster):
+        if self.cluster is None or not self.cluster.get("brokers"):
+            return known
+        # The cluster may have had topics that this user could not see: `topic X`, or any number of them.
+        if any(gap["what"].startswith("topic") for gap in self.cluster.get("gaps", ())):
             return known
         existed = _partition_counts(self.cluster)
-        new = [each for each in chosen if each not in known and each.partition >= existed.get(each.topic_id, 0)]
+        new = [place for place in chosen if place not in known and place.partition >= existed.get(place.topic_id, 0)]
         return {**known, **dict.fromkeys(new, self.confirmed_at_ms)}
 
     def recovery_points_of(self, choose: Callable[[Mapping[str, bool]], Collection[str]]) -> list[int | None]:
         """The recovery points of the topics that `choose` picks from all known names; True marks internal topics."""
         topics = () if self.cluster is None else self.cluster.get("topics", ())
         internal = {topic["topic_id"]: bool(topic.get("internal")) for topic in topics}
-        names = {each.topic_id: self.names.get(each.topic_id, "") for each in self.recovery_points}
+        names = {partition.topic_id: self.names.get(partition.topic_id, "") for partition in self.recovery_points}
         chosen = choose({name: internal.get(topic_id, False) for topic_id, name in names.items()})
-        return [point for each, point in self.recovery_points.items() if names[each.topic_id] in chosen]
+        return [point for partition, point in self.recovery_points.items() if names[partition.topic_id] in chosen]
 
     def carried_beside(self, cluster: ClusterState) -> Carried:
         """Return what the last snapshot knew and this cluster has lost."""
@@ -257,7 +259,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
     return replace(
         state,
         held={**held, **found} if found else held,
-        names={**state.names, **{each.topic_id: row.topic for each, row in found.items()}, **names},
+        names={**state.names, **{partition.topic_id: row.topic for partition, row in found.items()}, **names},
         newest_run=runs[-1] if runs else None,
         partial=is_partial(runs),
         knowledge=knowledge,
@@ -284,7 +286,11 @@ def _read_shared(archive: Archive, last: Run, snapshot: Snapshot | None, runs: S
     # Of a hundred thousand partitions it takes a second to read: not twice.
     stored = snapshot if snapshot is not None and not last.snapshot_changes else None
     stored = stored or read_snapshot(archive.storage, replace(last, snapshot_changes=()))
-    kept = [number for number, run in enumerate(runs) if _is_stored_by_backup(run)]
+    kept = [
+        number
+        for number, run in enumerate(runs)
+        if run.snapshot is not None and not run.snapshot_changes and run.statistics.get("command") == "backup"
+    ]
     since = runs[kept[-1] + 1 :] if kept else runs
     return SharedSnapshot(
         path=last.snapshot or "",
@@ -293,17 +299,8 @@ def _read_shared(archive: Archive, last: Run, snapshot: Snapshot | None, runs: S
     )
 
 
-def _is_stored_by_backup(run: Run) -> bool:
-    return run.snapshot is not None and not run.snapshot_changes and run.statistics.get("command") == "backup"
-
-
 def _partition_counts(cluster: Mapping[str, Any]) -> dict[str, int]:
     return {topic["topic_id"]: len(topic["replicas"]) for topic in cluster.get("topics", ())}
-
-
-def _may_hide_topics(cluster: Mapping[str, Any]) -> bool:
-    """True if the cluster may have had topics that this user could not see: `topic X`, or any number of them."""
-    return any(gap["what"].startswith("topic") for gap in cluster.get("gaps", ()))
 
 
 def _compacted_topics(cluster: Mapping[str, Any]) -> set[str]:

@@ -1,35 +1,93 @@
-"""Backs up repeatedly on one Spark session: one run per interval, until it is stopped.
+"""Opens the backup that a configuration asks for, and runs it once per interval, until it is stopped.
 
 If a run cannot reach the cluster or the store, that is reported and the next interval tries again. A refusal or a usage
 error ends it. Intervals have fixed start times: after a run that takes longer, the next one starts at the next tick.
+Without an interval (`--every 0`) a run starts when brokers have records that the last one has not seen.
 """
 
 from __future__ import annotations
 
-import time
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeAlias
 
-from maxbrod.backup.notices import STOPPED
-from maxbrod.backup.plan.roll_limits import RollLimits, RollSchedule
-from maxbrod.backup.report import BackupReport, add_up
-from maxbrod.backup.variants import AnyBackup, open_backup
-from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError
+from maxbrod.archive.foreign_target import TargetRequest
+from maxbrod.backup.commits import Part
+from maxbrod.backup.foreign import ForeignBackup
+from maxbrod.backup.plan.generations import DAYS, HOURS, parse_length
+from maxbrod.backup.plan.ranges import RollLimits, RollSchedule
+from maxbrod.backup.plan.turns import OFFSETS
+from maxbrod.backup.report import STOPPED, BackupReport, add_up
+from maxbrod.backup.run import Backup
+from maxbrod.backup.turns import TurnsBackup
+from maxbrod.config import Config
+from maxbrod.errors import EXIT_FAILED, MaxbrodError, StorageFullError, UsageError
+from maxbrod.kafka.wire.kept import keeping_clients
+from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import now_ms
 from maxbrod.notices import verdict_of, worst_exit_code
-from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.intervals import IDLE_S, Intervals
+from maxbrod.work.progress import OnProgress, silent
+from maxbrod.work.session import Session
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
+_TIMES: Final = {DAYS, HOURS, OFFSETS}
+"""Options of the original tool that say when, not how a layout is written."""
+AnyBackup: TypeAlias = Backup | ForeignBackup
 
-    from maxbrod.backup.options import BackupOptions
-    from maxbrod.config import Config
-    from maxbrod.work.session import Session
 
-_POLL_S: Final = 0.2
-_BACKOFF_MAX_S: Final = 300.0
+def open_backup(
+    config: Config,
+    *,
+    session: Session | None = None,
+    on_progress: OnProgress = silent,
+    stop: threading.Event | None = None,
+    take_part: Callable[[], Part] | None = None,
+) -> AnyBackup:
+    """Return the backup for a configuration, to be used in a `with`. UsageError if options do not fit the layout.
+
+    `take_part`, if several writers of our own layout may divide the partitions: what this one does in the next run.
+    """
+    request = config.backup
+    given = [
+        flag
+        for flag, value in (
+            ("--codec", request.codec),
+            ("--layout-option", request.layout_options.keys() - _TIMES),
+            ("--accept-loss", request.accept_loss),
+        )
+        if value
+    ]
+    if request.generation_role is not None and config.layout != "avro":
+        raise UsageError(
+            "--generation-role is only for the layout avro", hint="in our own layout use --generation-every"
+        )
+    if config.layout in {None, NATIVE}:
+        if given:
+            raise UsageError(f"{given[0]} is only for the layouts of other tools", hint="choose one with --layout")
+        return Backup(config, session=session, on_progress=on_progress, stop=stop, take_part=take_part)
+    if request.generation_role is not None:
+        return TurnsBackup(config, target_request(config), session=session, on_progress=on_progress, stop=stop)
+    if parse_length(request.generation_every, request.layout_options) is not None:
+        raise UsageError(
+            "generations of compacted topics are only for our own layout",
+            hint="in the layout avro, two instances take turns: see --generation-role",
+        )
+    return ForeignBackup(config, target_request(config), session=session, on_progress=on_progress, stop=stop)
+
+
+def target_request(config: Config) -> TargetRequest:
+    """Return how to write a backup in another layout. Segment sizes default to that layout's own."""
+    request = config.backup
+    return TargetRequest(
+        layout=config.layout or NATIVE,
+        codec=request.codec,
+        segment_bytes=request.segment_bytes,
+        segment_records=request.segment_records,
+        extra={name: each for name, each in request.layout_options.items() if name not in _TIMES},
+        accept_loss=request.accept_loss,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +116,11 @@ class Interval:
     @property
     def lag_ms(self) -> int | None:
         return None if self.recovery_point_ms is None else max(self.finished_at_ms - self.recovery_point_ms, 0)
+
+    @property
+    def records(self) -> int:
+        """The records that it has archived."""
+        return 0 if self.report is None else self.report.records
 
     @property
     def stopped(self) -> bool:
@@ -108,12 +171,18 @@ def follow(
     A stop finishes and commits the current wave. With thresholds, one more run then reads all that has come until then;
     if `on_interval` itself sets `stop`, only what the thresholds have deferred.
     """
-    waiting = waiting or _waiting(config.backup)
-    ticks = _Ticks(config.backup.every)
-    with opened or open_backup(config, session=session, on_progress=on_progress, stop=stop) as backup:
+    request = config.backup
+    if waiting is None and request.roll_age:
+        age_ms = round(request.roll_age * 1000)
+        waiting = RollSchedule(RollLimits(bytes=request.roll_bytes, records=request.roll_records, age_ms=age_ms))
+    intervals = Intervals(request.every, stop, on_progress)
+    opening = opened or open_backup(config, session=session, on_progress=on_progress, stop=stop)
+    with keeping_clients(), opening as backup:
+        backup.state_every_s = IDLE_S if request.every < IDLE_S else 0.0
         last = _attempt(backup, None, waiting)
         by_caller = _told(last, on_interval, stop)
-        while _wait(ticks.next_in_s(last.failures), stop, on_progress):
+        # After a run that has read something there may be more already: the next one looks.
+        while intervals.wait(last.failures, None if last.records else backup.wait_for_news):
             last = _attempt(backup, last, waiting)
             by_caller = _told(last, on_interval, stop)
         unread = waiting is not None and (waiting.any or not by_caller)
@@ -129,14 +198,6 @@ def _told(interval: Interval, on_interval: Callable[[Interval], None], stop: thr
     before = stop.is_set()
     on_interval(interval)
     return not before and stop.is_set()
-
-
-def _waiting(request: BackupOptions) -> RollSchedule | None:
-    if not request.roll_age:
-        return None
-    return RollSchedule(
-        RollLimits(bytes=request.roll_bytes, records=request.roll_records, age_ms=round(request.roll_age * 1000))
-    )
 
 
 def _attempt(backup: AnyBackup, last: Interval | None, waiting: RollSchedule | None) -> Interval:
@@ -161,31 +222,3 @@ def _attempt(backup: AnyBackup, last: Interval | None, waiting: RollSchedule | N
         failures=0 if ended_well else 1 + (0 if last is None else last.failures),
         lags=backup.lags,
     )
-
-
-class _Ticks:
-    """Times that are `every_s` apart, however long the runs take."""
-
-    def __init__(self, every_s: float) -> None:
-        self._every_s = every_s
-        self._next = time.monotonic()
-
-    def next_in_s(self, failures: int) -> float:
-        """The time until the next tick, longer after each failure in a row."""
-        now = time.monotonic()
-        missed = max(0.0, now - self._next) // self._every_s if self._every_s else 0.0
-        self._next = max(self._next + (missed + 1) * self._every_s, now)
-        pause_s = min(self._every_s * 2 ** min(failures - 1, 10), _BACKOFF_MAX_S) if failures > 1 else 0.0
-        return max(self._next - now, pause_s)
-
-
-def _wait(seconds: float, stop: threading.Event, on_progress: OnProgress) -> bool:
-    """False if `stop` was set. It polls: waiting on the event would hold its lock when a signal handler sets it."""
-    on_progress(Progress(phase="waiting for the next interval"))
-    until = time.monotonic() + seconds
-    while not stop.is_set():
-        rest_s = until - time.monotonic()
-        if rest_s <= 0:
-            return True
-        time.sleep(min(rest_s, _POLL_S))
-    return False

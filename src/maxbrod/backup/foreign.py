@@ -7,39 +7,34 @@ topic that was created again, is refused (see `truncation.py` for our own layout
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
-from maxbrod.archive.recovery import Reach, move_on, oldest
+from maxbrod.archive.snapshots import Reach, move_on, oldest
 from maxbrod.archive.surveyed import SurveyedCatalog, topic_id_for
-from maxbrod.backup.base import BackupBase, rate_of_one
-from maxbrod.backup.notices import about, is_partial, stopped
-from maxbrod.backup.observation import Observed, choose_topics, observe
+from maxbrod.backup.base import BackupBase
+from maxbrod.backup.observation import Observed, observe
+from maxbrod.backup.plan.ranges import PartitionBackup, plan_partition
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
-from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition
-from maxbrod.backup.report import BackupReport, TopicReport, add_up
+from maxbrod.backup.report import BackupReport, TopicReport, about, add_up, is_partial, stopped
 from maxbrod.catalog.rows import new_run_id
-from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE
-from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.config import Config
+from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, StoppedError
+from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
 from maxbrod.notices import Notice, worst_exit_code
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, run_transfer_task
-from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.progress import Meter, OnProgress, silent
+from maxbrod.work.session import Session
 from maxbrod.work.windows import Window, next_windows, spread
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from maxbrod.backup.plan.roll_limits import RollSchedule
-    from maxbrod.config import Config
-    from maxbrod.errors import MaxbrodError
-    from maxbrod.kafka.state.cluster_state import ClusterState
-    from maxbrod.work.session import Session
+    from maxbrod.backup.plan.ranges import RollSchedule
 
 FAILED: Final = "failed"
 """The kind of notice about a partition that could not be read or written."""
@@ -47,15 +42,15 @@ _PUBLISH_EVERY_MS: Final = 60_000
 _ELSEWHERE: Final = "back it up to another place: this layout cannot distinguish two topics of one name"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Progress:
     """The offsets that a run has published so far, and those that are left."""
 
-    left: Mapping[TopicPartition, Window]
-    ends: Mapping[TopicPartition, int]
-    """How far each partition is published. Partitions that are not written are missing."""
-    topics: Mapping[str, TopicReport]
-    notices: tuple[Notice, ...] = ()
+    left: dict[TopicPartition, Window]
+    ends: dict[TopicPartition, int]
+    """The published end of each partition. Partitions that are not written are missing."""
+    topics: dict[str, TopicReport]
+    notices: list[Notice]
     objects: int = 0
 
 
@@ -73,28 +68,28 @@ class ForeignBackup(BackupBase):
     ) -> None:
         super().__init__(config, session=session, on_progress=on_progress, stop=stop)
         self.target = self._open_target(request)
+        self.losses = self.target.losses
         self._layout = request.layout
         self._ran = False
         self._reached: Mapping[TopicPartition, int] | None = None
-        """Where the logs ended, if the last run has reached the end of every one."""
+        """The ends of the logs, if the last run has reached the end of every one."""
         # Recovery points as this process has seen them: the layout records none.
         self._points: dict[PartitionId, int | None] = {}
         self._committed: Mapping[TopicPartition, int] = {}
         """Up to where another place than the archive says that partitions are archived."""
         self._read: dict[TopicPartition, tuple[int, int]] = {}
-        """Where the archive ended after a partition was read, and up to where it was read."""
+        """The end of the archive after a partition was read, and the offset up to which it was read."""
         self._deleted: dict[TopicPartition, list[ForeignGap]] = {}
-        """What the source had deleted before this run read it."""
+        """The offsets that the source had deleted before this run read them."""
         self._published: ClusterFacts | None = None
         self._published_at_ms = 0
 
     def _open_target(self, request: TargetRequest) -> ForeignTarget:
-        return ForeignTarget(self._archive_url, self._config.storage, request)
+        return ForeignTarget(self.archive_url, self.config.storage, request)
 
     def run(self, *, demand_topics: bool = True, waiting: RollSchedule | None = None) -> BackupReport:
         """Bring the archive up to date, except for partitions that `waiting` defers."""
-        cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
-        return self._back_up(cluster, demand_topics=demand_topics, waiting=waiting)
+        return self._back_up(self.capture(), demand_topics=demand_topics, waiting=waiting)
 
     def _back_up(
         self, cluster: ClusterState, *, demand_topics: bool, waiting: RollSchedule | None = None
@@ -105,25 +100,33 @@ class ForeignBackup(BackupBase):
         if self._ran:
             self.target.look_again()
         self._ran = True
-        self._on_progress(Progress(phase="planning"))
+        self.tell("planning")
         run_id, started_at_ms = new_run_id(), now_ms()
-        patience_s = self._config.patience
         observed = observe(
-            self._client,
+            self.client,
             SurveyedCatalog(self.target.url, ()),
-            choose_topics(self._client, self._request, patience_s=patience_s, demand=demand_topics, cluster=cluster),
+            self.choose(demand=demand_topics, cluster=cluster),
             held={},
             compacted=(),
-            start=self._start,
-            patience_s=patience_s,
+            start=self.start,
+            patience_s=self.config.patience,
         )
+        self.observed = observed
         self._deleted = {}
         progress = self._plan(observed, waiting)
-        facts = _facts(self._without_recreated(cluster), observed)
+        facts = facts_of(self._without_recreated(cluster))
+        facts = replace(
+            facts,
+            topics={name: topic for name, topic in facts.topics.items() if name in observed.topics},
+            empty=tuple(state.where for state in observed.states if state.high_watermark == 0),
+            log_ends={state.where: state.high_watermark for state in observed.states},
+        )
         self.lags = _lags(observed, progress.ends)
-        progress = self._write(run_id, progress, observed, facts)
+        self._write(run_id, progress, observed, facts)
         facts = self._ending(facts, progress.ends)
-        if not progress.objects and self._has_news(facts):
+        # Published without segments, too: facts that have changed, or that none has.
+        stale = now_ms() - self._published_at_ms >= _PUBLISH_EVERY_MS
+        if not progress.objects and (stale or self._published != replace(facts, taken_at_ms=0)):
             self._publish((), facts, self.lags)
         self._move_on(observed, progress, began_at_ms=started_at_ms)
         self._reached = _reached(observed, progress)
@@ -133,9 +136,9 @@ class ForeignBackup(BackupBase):
             started_at_ms=started_at_ms,
             finished_at_ms=now_ms(),
             topics=tuple(
-                replace(each, waiting=self.lags.get(name, 0)) for name, each in sorted(progress.topics.items())
+                replace(report, waiting=self.lags.get(name, 0)) for name, report in sorted(progress.topics.items())
             ),
-            notices=progress.notices,
+            notices=tuple(progress.notices),
             objects=progress.objects,
             version=0,
             committed=bool(progress.objects),
@@ -145,7 +148,7 @@ class ForeignBackup(BackupBase):
     def _move_on(self, observed: Observed, progress: _Progress, *, began_at_ms: int) -> None:
         """Advance the recovery points to what is published. A partition with anything missing keeps its own."""
         grave = {(notice.topic, notice.partition) for notice in progress.notices if notice.exit_code}
-        reaches = {each: Reach(end=None, archived=0) for each in observed.unanswered}
+        reaches = {place: Reach(end=None, archived=0) for place in observed.unanswered}
         for state in observed.states:
             reaches[state.id] = Reach(
                 end=state.end,
@@ -156,7 +159,7 @@ class ForeignBackup(BackupBase):
             partition: move_on(self._points.get(partition), reach, began_at_ms=began_at_ms)
             for partition, reach in reaches.items()
         }
-        self.recovery_point_ms = oldest(self._points.values()) if self._points else began_at_ms
+        self.recovery_point_ms = oldest(self._points.values()) if self._points else None
         if is_partial(progress.notices):
             self.recovery_point_ms = None
 
@@ -182,22 +185,29 @@ class ForeignBackup(BackupBase):
         plans: dict[TopicPartition, PartitionBackup] = {}
         notices = list(observed.notices)
         # Partitions that appeared since the first run were never skipped on purpose.
-        start = Earliest() if self.target.survey.positions or self.target.starts else self._start
+        start = Earliest() if self.target.survey.positions or self.target.starts else self.start
         begun: dict[TopicPartition, int] = {}
         others = self._recreated_topics((state.topic, state.topic_id) for state in observed.states)
         for state in observed.states:
             where = state.where
             if state.topic in others:
-                notices.append(_recreated(state))
+                message = "the topic was deleted and created again: nothing was written"
+                notices.append(_refused(where, message, (state.log_start, state.end)))
                 continue
             # A layout that has none of its records yet may say 0.
-            known = (self.target.survey.positions.get(where), self._begun(state), self._committed.get(where))
-            held = max((each for each in known if each is not None), default=None)
+            same = self.target.topic_ids.get(state.topic) == state.topic_id
+            begun_at = self.target.starts.get(where) if same else None
+            known = (self.target.survey.positions.get(where), begun_at, self._committed.get(where))
+            held = max((point for point in known if point is not None), default=None)
             if held is None:
                 plans[where] = plan_partition(state, start, offset_for_time=observed.offsets_for_time.get(where, -1))
                 begun[where] = plans[where].start
             elif held > state.high_watermark:
-                notices.append(_diverged(state, held))
+                message = (
+                    f"the log ends at {state.high_watermark}, the archive at {held}: the topic was created again, or "
+                    "its log was truncated; nothing was written"
+                )
+                notices.append(_refused(where, message, (state.high_watermark, held)))
                 continue
             else:
                 if state.log_start > held:
@@ -209,10 +219,15 @@ class ForeignBackup(BackupBase):
             begun if isinstance(start, Latest | AtTime) else {},
             {state.topic: state.topic_id for state in observed.states if state.topic not in others},
         )
-        ends = {where: self._read_up_to(where, plan) for where, plan in plans.items()}
+        ends = {}
+        for where, plan in plans.items():
+            # Markers at the end of a log leave no record: this process knows that it has read them.
+            position, end = self._read.get(where, (-1, -1))
+            ends[where] = min(max(end, plan.start), plan.end) if plan.start == position else plan.start
         self._see(ends)
         news = [plan for where, plan in plans.items() if ends[where] < plan.end]
-        due = news if waiting is None else waiting.choose(news, now_ms=now_ms())[0]
+        due, deferred = (news, []) if waiting is None else waiting.choose(news, now_ms=now_ms())
+        self.put_off = frozenset(plan.state.id for plan in deferred)
         return _Progress(
             left={
                 plan.state.where: Window(
@@ -225,50 +240,38 @@ class ForeignBackup(BackupBase):
             },
             ends=ends,
             topics=_no_records(observed),
-            notices=tuple(notices),
+            notices=notices,
         )
-
-    def _read_up_to(self, where: TopicPartition, plan: PartitionBackup) -> int:
-        """Return how far the log is archived, with markers at its end: this process read them, without a record."""
-        position, end = self._read.get(where, (-1, -1))
-        return min(max(end, plan.start), plan.end) if plan.start == position else plan.start
 
     def _see(self, ends: Mapping[TopicPartition, int]) -> None:
         """Called when a run has planned, with how far each partition is archived."""
 
-    def _begun(self, state: PartitionState) -> int | None:
-        """Return where a partition without records begins; None if it has not begun, or if it is another topic now."""
-        known = self.target.topic_ids.get(state.topic) == state.topic_id
-        return self.target.starts.get(state.where) if known else None
-
-    def _write(self, run_id: str, progress: _Progress, observed: Observed, facts: ClusterFacts) -> _Progress:
+    def _write(self, run_id: str, progress: _Progress, observed: Observed, facts: ClusterFacts) -> None:
         """Write and publish wave by wave."""
         settings = TransferSettings(
             run_id=run_id,
             layout=self._layout,
             options=self.target.options,
             target_url=self.target.url,
-            target=self._config.storage,
-            kafka=self._kafka,
-            patience_s=self._config.patience,
+            target=self.config.storage,
+            kafka=self.kafka,
+            patience_s=self.config.patience,
         )
         bytes_total = sum(each.bytes for each in progress.left.values())
-        bytes_done = 0
+        meter = Meter(self.on_progress, "reading", bytes_total)
         while progress.left:
-            if self.stop.is_set():
-                return replace(progress, notices=(*progress.notices, stopped()))
-            self._on_progress(Progress(phase="reading", bytes_done=bytes_done, bytes_total=bytes_total))
-            executor = self._workers.for_bytes(bytes_total)
-            wave = next_windows(progress.left, bytes_max=self._request.commit_bytes)
+            if self.is_stopped():
+                progress.notices.append(stopped())
+                return
+            executor = self.pool.for_bytes(bytes_total)
+            wave = next_windows(progress.left, bytes_max=self.request.commit_bytes)
             tasks = spread(
-                [(each.bytes, self._item(where, each)) for where, each in wave.items()], self._workers.parallelism
+                [(part.bytes, self._item(where, part)) for where, part in wave.items()], self.pool.parallelism
             )
-            paced = replace(
-                settings,
-                rate_bytes_per_s=rate_of_one(self._request.rate_bytes_per_s, len(tasks), self._workers.parallelism),
-            )
-            done = executor.run(run_transfer_task, paced, tasks, name=run_id)
-            progress, segments = self._after_wave(progress, done)
+            paced = replace(settings, rate_bytes_per_s=self.rate_of_one(len(tasks)))
+            meter.begin(len(tasks), sum(window.bytes for window in wave.values()))
+            done = executor.run(run_transfer_task, paced, tasks, name=run_id, meter=meter, stop=self.stop, gentle=True)
+            segments = self._add(progress, done)
             lags = _lags(observed, progress.ends)
             self._publish(segments, self._ending(facts, progress.ends, segments), lags)
             positions = self.target.survey.positions
@@ -277,28 +280,22 @@ class ForeignBackup(BackupBase):
             )
             # Only now is the wave published; an error in `publish` leaves the lags as they were.
             self.lags = lags
-            bytes_done += sum(each.bytes for each in wave.values())
-        return progress
 
     def _publish(self, segments: Sequence[ForeignSegment], facts: ClusterFacts, lags: Mapping[str, int | None]) -> None:
-        gaps = tuple(each for found in self._deleted.values() for each in found)
-        self.target.publish(segments, replace(facts, gaps=gaps), unfinished=_unfinished(lags))
+        gaps = tuple(gap for found in self._deleted.values() for gap in found)
+        unfinished = {topic for topic, lag in lags.items() if lag != 0}
+        self.target.publish(segments, replace(facts, gaps=gaps), unfinished=unfinished)
         self._published, self._published_at_ms = replace(facts, taken_at_ms=0), now_ms()
 
     def _ending(
         self, facts: ClusterFacts, ends: Mapping[TopicPartition, int], written: Sequence[ForeignSegment] = ()
     ) -> ClusterFacts:
         """The facts, whose logs end without the markers at their ends: no reader of the archive waits for those."""
-        positions = {**self.target.survey.positions, **{each.where: each.end_offset for each in written}}
+        positions = {**self.target.survey.positions, **{segment.where: segment.end_offset for segment in written}}
         log_ends = {
             where: end - max(ends.get(where, 0) - positions.get(where, end), 0) for where, end in facts.log_ends.items()
         }
         return replace(facts, log_ends=log_ends)
-
-    def _has_news(self, facts: ClusterFacts) -> bool:
-        """True if facts are published without segments: for those that have changed, or to say that none has."""
-        stale = now_ms() - self._published_at_ms >= _PUBLISH_EVERY_MS
-        return stale or self._published != replace(facts, taken_at_ms=0)
 
     def _item(self, where: TopicPartition, window: Window) -> TransferItem:
         losses = self._deleted.get(where, ())
@@ -311,36 +308,43 @@ class ForeignBackup(BackupBase):
             asked=next((loss.base_offset for loss in losses if loss.end_offset == window.start), None),
         )
 
-    def _after_wave(self, progress: _Progress, done: Iterable[Transferred]) -> tuple[_Progress, list[ForeignSegment]]:
-        """The progress once these segments are published."""
-        left, ends, topics = dict(progress.left), dict(progress.ends), dict(progress.topics)
-        notices = list(progress.notices)
+    def _add(self, progress: _Progress, done: Iterable[Transferred]) -> list[ForeignSegment]:
+        """Add what a wave has written to the progress, and return its segments, which are to be published."""
         segments: list[ForeignSegment] = []
-        for each in done:
-            where, window = each.where, left.pop(each.where)
-            if each.failure is not None:
-                notices.append(_failed(where, window.start, each.failure))
+        for written in done:
+            where, window = written.where, progress.left.pop(written.where)
+            if isinstance(written.failure, StoppedError):
+                progress.left[where] = window
                 continue
-            if each.start > window.start:
-                notices.append(self._lose(where, window.start, each.start))
-            segments += each.segments
-            topic = topics[where.topic]
-            topics[where.topic] = replace(
+            if written.failure is not None:
+                error, offsets = written.failure, (window.start, window.start)
+                notice = about(
+                    where, FAILED, error.message, offsets, hint=error.hint, exit_code=error.exit_code or EXIT_FAILED
+                )
+                progress.notices.append(notice)
+                continue
+            if written.start > window.start:
+                progress.notices.append(self._lose(where, window.start, written.start))
+            segments += written.segments
+            topic = progress.topics[where.topic]
+            progress.topics[where.topic] = replace(
                 topic,
-                records=topic.records + each.records,
-                bytes=topic.bytes + sum(segment.bytes for segment in each.segments),
-                raw_bytes=topic.raw_bytes + each.raw_bytes,
+                records=topic.records + written.records,
+                bytes=topic.bytes + sum(segment.bytes for segment in written.segments),
+                raw_bytes=topic.raw_bytes + written.raw_bytes,
             )
-            ends[where] = each.end
-            if each.end < window.end:
-                left[where] = replace(window, start=each.end)
-        objects = progress.objects + len(segments)
-        return _Progress(left=left, ends=ends, topics=topics, notices=tuple(notices), objects=objects), segments
+            progress.ends[where] = written.end
+            if written.end < window.end:
+                progress.left[where] = replace(window, start=written.end)
+        progress.objects += len(segments)
+        return segments
 
     def _lose(self, where: TopicPartition, first: int, end: int) -> Notice:
         gap = ForeignGap(where=where, base_offset=first, end_offset=end, reason=GapReason.RETENTION)
         self._deleted.setdefault(where, []).append(gap)
-        return _lost(where, first, end)
+        message = "retention deleted these offsets before they were read"
+        hint = "back up more often, or increase the retention time"
+        return about(where, "retention", message, (first, end), hint=hint, exit_code=EXIT_INCOMPLETE)
 
 
 def _no_records(observed: Observed) -> dict[str, TopicReport]:
@@ -351,15 +355,6 @@ def _no_records(observed: Observed) -> dict[str, TopicReport]:
         )
         for name in observed.topics
     }
-
-
-def _facts(cluster: ClusterState, observed: Observed) -> ClusterFacts:
-    """The facts about the topics that are backed up, and no others."""
-    facts = facts_of(cluster)
-    topics = {name: each for name, each in facts.topics.items() if name in observed.topics}
-    empty = tuple(state.where for state in observed.states if state.high_watermark == 0)
-    log_ends = {state.where: state.high_watermark for state in observed.states}
-    return replace(facts, topics=topics, empty=empty, log_ends=log_ends)
 
 
 def _lags(observed: Observed, ends: Mapping[TopicPartition, int]) -> dict[str, int | None]:
@@ -378,37 +373,5 @@ def _reached(observed: Observed, progress: _Progress) -> dict[TopicPartition, in
     return None if behind or observed.unanswered or worst_exit_code(progress.notices) else ends
 
 
-def _unfinished(lags: Mapping[str, int | None]) -> set[str]:
-    return {topic for topic, lag in lags.items() if lag != 0}
-
-
-def _diverged(state: PartitionState, held: int) -> Notice:
-    message = (
-        f"the log ends at {state.high_watermark}, the archive at {held}: the topic was created again, or its log was "
-        "truncated; nothing was written"
-    )
-    offsets = state.high_watermark, held
-    return about(state.where, "truncated", message, offsets, hint=_ELSEWHERE, exit_code=EXIT_INCOMPLETE)
-
-
-def _recreated(state: PartitionState) -> Notice:
-    message = "the topic was deleted and created again: nothing was written"
-    offsets = state.log_start, state.end
-    return about(state.where, "truncated", message, offsets, hint=_ELSEWHERE, exit_code=EXIT_INCOMPLETE)
-
-
-def _lost(where: TopicPartition, first: int, end: int) -> Notice:
-    message = "retention deleted these offsets before they were read"
-    hint = "back up more often, or increase the retention time"
-    return about(where, "retention", message, (first, end), hint=hint, exit_code=EXIT_INCOMPLETE)
-
-
-def _failed(where: TopicPartition, offset: int, error: MaxbrodError) -> Notice:
-    return about(
-        where,
-        FAILED,
-        error.message,
-        (offset, offset),
-        hint=error.hint,
-        exit_code=error.exit_code or EXIT_FAILED,
-    )
+def _refused(where: TopicPartition, message: str, offsets: tuple[int, int]) -> Notice:
+    return about(where, "truncated", message, offsets, hint=_ELSEWHERE, exit_code=EXIT_INCOMPLETE)

@@ -13,6 +13,7 @@ is killed leaves what it has committed, and the next one reads on. Decisions are
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.backup.notices import STORAGE
 from maxbrod.backup.plan.generations import (
     TOMBSTONES_MS,
     GenerationPolicy,
@@ -39,23 +39,22 @@ from maxbrod.backup.plan.generations import (
     why_late,
 )
 from maxbrod.backup.plan.generations import budget as budget_of
+from maxbrod.backup.plan.ranges import PartitionBackup
+from maxbrod.backup.report import STORAGE
 from maxbrod.catalog.generations import GenerationChanges, TopicGenerations, as_active, as_building, encode_generations
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.rows import Gap, Row, Segment, decode_rows
 from maxbrod.catalog.schema import Kind
 from maxbrod.catalog.tiling import Overlap, UncoveredRange, find_tiling_faults
 from maxbrod.errors import EXIT_DONE, ObjectNotFoundError
+from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.model import MENDABLE, GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from maxbrod.archive.archive import Archive
     from maxbrod.backup.options import BackupOptions
-    from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.proof import Proved
-    from maxbrod.kafka.state.cluster_state import ClusterState
 
 NOTICE = "generation"
 _UNUSABLE = frozenset({*MENDABLE, GapReason.DELETED})
@@ -69,7 +68,7 @@ class KnownGenerations:
     topics: Mapping[str, TopicGenerations] = field(default_factory=dict)
     """By topic id."""
     read: Mapping[PartitionId, ArchivedRange] = field(default_factory=dict)
-    """What generations under construction have read."""
+    """The ranges that generations under construction have read."""
     changed: frozenset[str] = frozenset()
     """Topics whose generations are not committed as they are in `topics`."""
     rows: tuple[tuple[int, Segment | Gap], ...] = ()
@@ -89,7 +88,7 @@ class KnownGenerations:
         known = self.with_topic(topic.without_building(now_ms(), why))
         return replace(
             known,
-            read={each: held for each, held in self.read.items() if each.topic_id != topic.topic_id},
+            read={partition: held for partition, held in self.read.items() if partition.topic_id != topic.topic_id},
             rows=tuple(row for row in self.rows if row[1].topic_id != topic.topic_id),
             dropped=self.dropped | {topic.topic_id},
         )
@@ -113,7 +112,7 @@ class KnownGenerations:
             added=[
                 *(as_building(rows, number) for number, rows in by_number.items()),
                 encode_generations(
-                    [self.topics[each] for each in sorted(self.changed)], run_id=run_id, written_at=now_ms()
+                    [self.topics[topic_id] for topic_id in sorted(self.changed)], run_id=run_id, written_at=now_ms()
                 ),
             ],
             removed=[
@@ -176,7 +175,7 @@ def view_topics(
             compacted=None if topic_id not in topics else topics[topic_id].compacted,
             tombstones_ms=tombstones_ms(topics[topic_id].effective if topic_id in topics else None),
             partitions=tuple(views),
-            complete=all(done for each, done in complete.items() if each.topic_id == topic_id),
+            complete=all(done for place, done in complete.items() if place.topic_id == topic_id),
         )
         for topic_id, views in found.items()
     }
@@ -203,14 +202,17 @@ def drop_and_begin(
             known = known.without_building(topic, why)
     for view in views.values():
         if view.topic_id not in known.topics and view.compacted:
-            first = first_generation(view, began_at=_first_written_at(archive, view.topic_id, now), now_ms=now)
+            # When the first of the archive's rows was written. A run of them may not be committed yet.
+            written = archive.catalog.rows(topic_id=view.topic_id, columns=["written_at"])["written_at"]
+            began_at = min(pc.min(written).as_py() or now, now)
+            first = first_generation(view, began_at=began_at, now_ms=now)
             known = known if first is None else known.with_topic(first)
     room = policy.bytes_max - sum(
-        bytes_left(views[each], topic.building)
-        for each, topic in known.topics.items()
-        if topic.building is not None and each in views
+        bytes_left(views[key], topic.building)
+        for key, topic in known.topics.items()
+        if topic.building is not None and key in views
     )
-    due = [views[each] for each, topic in known.topics.items() if each in views and is_due(topic, policy, now_ms=now)]
+    due = [views[key] for key, topic in known.topics.items() if key in views and is_due(topic, policy, now_ms=now)]
     for view in due:
         if policy.interval_ms is not None and room <= 0:
             # Many topics become due at the same time: they take turns.
@@ -229,13 +231,13 @@ def choose_shares(
 ) -> list[GenerationShare]:
     """Return the shares that this run reads, the oldest generations first."""
     building = [
-        (topic.building, views[each])
-        for each, topic in known.topics.items()
-        if topic.building is not None and each in views
+        (topic.building, views[key])
+        for key, topic in known.topics.items()
+        if topic.building is not None and key in views
     ]
     shares: list[GenerationShare] = []
     room = policy.bytes_max
-    for generation, view in sorted(building, key=lambda each: (each[0].began_at, each[1].topic_id)):
+    for generation, view in sorted(building, key=lambda pair: (pair[0].began_at, pair[1].topic_id)):
         if not view.left(generation):
             continue
         allowed = budget_of(view, generation, policy, room=max(room, 0), now_ms=now)
@@ -262,7 +264,7 @@ def accept(
     """The rows that were read, up to the first offset that could not be; and the partitions that stop there."""
     rows: dict[PartitionId, list[Segment | Gap]] = {}
     blocked: set[PartitionId] = set()
-    for row in sorted(proved.rows, key=lambda each: (each.topic_id, each.partition, each.base_offset)):
+    for row in sorted(proved.rows, key=lambda row: (row.topic_id, row.partition, row.base_offset)):
         partition = PartitionId(topic_id=row.topic_id, partition=row.partition)
         if row.reason in _UNUSABLE:
             blocked.add(partition)
@@ -271,7 +273,7 @@ def accept(
     read = dict(known.read)
     for partition, mine in rows.items():
         before = read.get(partition)
-        epochs = [each.last_leader_epoch for each in mine if isinstance(each, Segment)]
+        epochs = [segment.last_leader_epoch for segment in mine if isinstance(segment, Segment)]
         if before is not None and before.last_leader_epoch is not None:
             epochs.append(before.last_leader_epoch)
         read[partition] = ArchivedRange(
@@ -314,7 +316,9 @@ def note_caught_up(
         if view.left(building):
             continue
         read_to = {partition.partition: partition.read_to for partition in view.partitions}
-        raised = raise_targets(building, read_to, _boundaries(archive, topic_id))
+        columns = ["partition", "base_offset", "end_offset"]
+        rows = archive.catalog.rows(topic_id=topic_id, columns=columns)
+        raised = raise_targets(building, read_to, list(zip(*(rows[name].to_pylist() for name in columns), strict=True)))
         if view.left(raised):
             known = known.with_topic(topic.with_generation(replace(raised, caught_up_at=None)))
         elif building.caught_up_at is None:
@@ -343,7 +347,9 @@ def plan_switch(
         topic = known.topics[topic_id]
         assert topic.building is not None  # noqa: S101 - it has caught up
         building, live = archive.catalog.generation_rows([topic_id]), archive.catalog.rows(topic_id=topic_id)
-        old = _below(live, topic.building.targets)
+        # The new generation replaces rows up to its targets.
+        limits = [topic.building.targets.get(partition, 0) for partition in live["partition"].to_pylist()]
+        old = pa.array(live["end_offset"].to_numpy() <= np.array(limits, np.int64))
         active = as_active(building)
         fault = _fault(pa.concat_tables([active, live.filter(pc.invert(old))]), view) or _lost_object(archive, active)
         if fault is not None:
@@ -358,7 +364,7 @@ def plan_switch(
         message = f"generation {topic.building.number} is complete and active{before}"
         notices.append(Notice(kind=NOTICE, message=message, topic=topic.topic))
         known = known.with_topic(topic.activated(now_ms(), log_ends(view)))
-        known = replace(known, read={each: held for each, held in known.read.items() if each.topic_id != topic_id})
+        known = replace(known, read={place: held for place, held in known.read.items() if place.topic_id != topic_id})
     if added:
         switch = Switch(added=pa.concat_tables(added), removed=pa.concat_tables(removed), retired=tuple(retired))
         known = replace(known, switch=switch)
@@ -381,21 +387,8 @@ def _begins_early(view: PartitionView, known: KnownGenerations) -> bool:
     return read is not None and read.first_offset < view.held.first_offset
 
 
-def _boundaries(archive: Archive, topic_id: str) -> list[tuple[int, int, int]]:
-    names = ["partition", "base_offset", "end_offset"]
-    rows = archive.catalog.rows(topic_id=topic_id, columns=names)
-    return list(zip(*(rows[name].to_pylist() for name in names), strict=True))
-
-
-def _below(live: pa.Table, targets: Mapping[int, int]) -> pa.Array:
-    """Return the rows that the new generation replaces."""
-    partitions, ends = live["partition"].to_pylist(), live["end_offset"].to_numpy()
-    limits = np.array([targets.get(partition, 0) for partition in partitions], np.int64)
-    return pa.array(ends <= limits)
-
-
 def _fault(rows: pa.Table, view: TopicView) -> str | None:
-    """Why these rows would not be the archive's; None if they cover exactly the same offsets as before, each once."""
+    """The reason not to accept these rows; None if they cover exactly the same offsets as before, each once."""
     expected = {
         partition.state.id: (partition.held.first_offset, partition.held.end_offset) for partition in view.partitions
     }
@@ -408,7 +401,7 @@ def _fault(rows: pa.Table, view: TopicView) -> str | None:
 
 
 def _lost_object(archive: Archive, rows: pa.Table) -> str | None:
-    """Why records of these rows cannot be read; None if every object exists and is long enough.
+    """The reason why records of these rows cannot be read; None if every object exists and is long enough.
 
     It may have taken days to write them, and they are to replace rows whose objects are there.
     """
@@ -422,12 +415,6 @@ def _lost_object(archive: Archive, rows: pa.Table) -> str | None:
         if size < end:
             return f"its object {path} was cut off: it has {size} bytes, and {end} are needed"
     return None
-
-
-def _first_written_at(archive: Archive, topic_id: str, now: int) -> int:
-    """When the first of the archive's rows was written. A run of them may not be committed yet."""
-    found: int | None = pc.min(archive.catalog.rows(topic_id=topic_id, columns=["written_at"])["written_at"]).as_py()
-    return now if found is None else min(found, now)
 
 
 def tombstones_ms(effective: Mapping[str, str] | None) -> int:

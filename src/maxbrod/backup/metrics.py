@@ -1,6 +1,6 @@
 """Prometheus metrics of a backup that follows. They have a registry of their own, without metrics of the process.
 
-The names are documented in docs/operations.md, and users' alerts depend on them.
+The names are documented in docs/monitoring.md, and users' alerts depend on them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from maxbrod.errors import EXIT_DONE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from maxbrod.backup.follow import Interval
-    from maxbrod.backup.report import BackupReport
 
 _DURATIONS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
@@ -58,32 +55,27 @@ class BackupMetrics:
         self._failures.set(interval.failures)
         self._duration.observe((interval.finished_at_ms - interval.started_at_ms) / 1000)
         self._point.set((interval.recovery_point_ms or 0) / 1000)
-        self._observe_lags(interval.lags)
+        # A deleted topic has no lag, instead of its last one for ever. A topic that did not answer has an unknown one.
+        lags = dict.fromkeys(self._topics) if interval.lags is None else interval.lags
+        self._lag.clear()
+        for topic, lag in lags.items():
+            self._lag.labels(topic).set(math.nan if lag is None else lag)
+        self._topics = tuple(lags)
         failed, complete = interval.failures > 0, interval.exit_code == EXIT_DONE
         self._intervals.labels("failed" if failed else "complete" if complete else "incomplete").inc()
         if complete:
             self._success.set(interval.finished_at_ms / 1000)
-        if interval.report is not None:
-            self._observe_report(interval.report)
-
-    def _observe_lags(self, lags: Mapping[str, int | None] | None) -> None:
-        # A deleted topic has no lag, instead of its last one for ever. A topic that did not answer has an unknown one.
-        known = dict.fromkeys(self._topics) if lags is None else lags
-        self._lag.clear()
-        for topic, lag in known.items():
-            self._lag.labels(topic).set(math.nan if lag is None else lag)
-        self._topics = tuple(known)
-
-    def _observe_report(self, report: BackupReport) -> None:
-        self._records.inc(report.records)
-        self._read.inc(report.raw_bytes)
-        self._stored.inc(report.bytes)
-        for notice in report.notices:
-            self._notices.labels(notice.kind).inc()
+        report = interval.report
+        if report is not None:
+            self._records.inc(report.records)
+            self._read.inc(report.raw_bytes)
+            self._stored.inc(report.bytes)
+            for notice in report.notices:
+                self._notices.labels(notice.kind).inc()
 
 
 def problem_of(interval: Interval) -> str | None:
-    """Why the last interval was not complete; None if it was."""
+    """The reason why the last interval was not complete; None if it was."""
     if interval.error is not None:
         return str(interval.error)
     if interval.exit_code == EXIT_DONE:

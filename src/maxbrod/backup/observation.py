@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from operator import is_
+from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.selection import has_patterns, select_topics
-from maxbrod.backup.notices import about, hidden_topic, hidden_topics, no_topics, too_few_topics
+from maxbrod.archive.selection import has_patterns, nearest, select_topics
+from maxbrod.backup.plan.ranges import PartitionState
 from maxbrod.backup.plan.starts import AtTime, Start
-from maxbrod.backup.plan.states import PartitionState
+from maxbrod.backup.report import about, hidden_topic, hidden_topics, no_topics, too_few_topics
 from maxbrod.backup.truncation import find_truncations
 from maxbrod.errors import EXIT_INCOMPLETE, MaxbrodError, UsageError
-from maxbrod.kafka.fetch.log_bounds import LogBounds, LogBoundsReader
-from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
+from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, LogBounds, LogBoundsReader, list_offsets
+from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.kafka.state.topics import partition_sizes, see_topics
+from maxbrod.kafka.wire.client import KafkaClient, Topic
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition, topic_id_text
 from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
     from maxbrod.archive.archive import AnyCatalog
     from maxbrod.backup.options import BackupOptions
     from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.kafka.state.cluster_state import ClusterState
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.kafka.wire.metadata import Topic
+
+
+_SIZES_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,36 +53,15 @@ class Observed(ChosenTopics):
     """The broker's answers if the backup starts at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """Everything that an observation depends on. Large values are compared by identity."""
-
-    chosen: ChosenTopics
-    offsets: Mapping[TopicPartition, LogBounds]
-    topics: Mapping[str, Topic]
-    held: Mapping[PartitionId, ArchivedRange]
-    compacted: frozenset[str]
-    start: Start
-
-    def is_same(self, other: _Seen) -> bool:
-        return (
-            self.offsets is other.offsets
-            and self.held is other.held
-            and self.topics.keys() == other.topics.keys()
-            and all(topic is other.topics[name] for name, topic in self.topics.items())
-            and self.start is other.start
-            and self.compacted == other.compacted
-            and (self.chosen.present, self.chosen.notices) == (other.chosen.present, other.chosen.notices)
-        )
-
-
 class Observations:
     """Earlier observations of this process, so that the next one asks for less and builds less."""
 
     def __init__(self) -> None:
         self.bounds = LogBoundsReader()
         self._epochs: dict[PartitionId, int] = {}
-        self._last: tuple[_Seen, Observed] | None = None
+        self._sizes: dict[PartitionId, float] = {}
+        self._sizes_since = -math.inf
+        self._last: tuple[tuple[object, ...], tuple[object, ...], Observed] | None = None
 
     def is_same_log(self, partition: PartitionId, leader_epoch: int) -> bool:
         """True if the log was compared with the archive at this leader epoch.
@@ -92,15 +74,40 @@ class Observations:
     def add_logs(self, epochs: Mapping[PartitionId, int]) -> None:
         self._epochs.update(epochs)
 
-    def like(self, seen: _Seen) -> Observed | None:
-        """The last observation, if nothing has changed since."""
-        return self._last[1] if self._last is not None and self._last[0].is_same(seen) else None
+    def sizes(
+        self,
+        client: KafkaClient,
+        partitions: Mapping[TopicPartition, PartitionId],
+        bounds: Mapping[TopicPartition, LogBounds],
+    ) -> Mapping[PartitionId, float]:
+        """The bytes of an offset of each of these partitions, as far as known: an estimate, which is kept for a minute.
 
-    def remember(self, seen: _Seen, observed: Observed) -> None:
-        self._last = seen, observed
+        A broker tells the sizes of all its logs, and reads its folders to do so.
+        """
+        if time.monotonic() - self._sizes_since >= _SIZES_S:
+            self._sizes, self._sizes_since = {}, time.monotonic()
+        unknown = {where: each for where, each in partitions.items() if each not in self._sizes}
+        found = partition_sizes(client, list(unknown)) or {}
+        for where, partition in unknown.items():
+            offsets = bounds[where].high_watermark - bounds[where].log_start
+            if (size := _bytes_per_offset(found.get(where), offsets)) is not None:
+                self._sizes[partition] = size
+        return self._sizes
+
+    def like(self, same: Sequence[object], equal: Sequence[object]) -> Observed | None:
+        """Return the last observation, if all that it depends on is the same, or equal: large values are the same."""
+        if self._last is None:
+            return None
+        known_same, known_equal, observed = self._last
+        unchanged = len(known_same) == len(same) and all(map(is_, known_same, same)) and known_equal == equal
+        return observed if unchanged else None
+
+    def remember(self, same: tuple[object, ...], equal: tuple[object, ...], observed: Observed) -> None:
+        self._last = same, equal, observed
 
     def clear(self) -> None:
         self._epochs.clear()
+        self._sizes.clear()
         self._last = None
 
 
@@ -124,14 +131,24 @@ def choose_topics(
             "there is no such topic, or this user may not see it",
             operation="plan a backup",
             object_name=", ".join(chosen.missing),
-            hint="list the topics with kafka-topics --list; the user needs Describe on a topic to see it",
+            hint=nearest(
+                chosen.missing[0],
+                internal,
+                see="list the topics with kafka-topics --list; the user needs Describe on a topic to see it",
+            ),
         )
     denied = see_topics(client, chosen.missing, deadline=Deadline.after(patience_s)).denied if chosen.missing else ()
     hidden = _hidden(cluster, denied, request)
     missing = [name for name in chosen.missing if name not in hidden]
     notices = [hidden_topic(name, exists=exists) for name, exists in sorted(hidden.items())]
-    notices += [Notice(kind="missing", message="there is no such topic yet", topic=name) for name in missing]
-    notices += [Notice(kind="missing", message=f"no topic matches {each} yet") for each in chosen.unmatched]
+    notices += [
+        Notice(kind="missing", message=_asking("there is no such topic yet", name, internal), topic=name)
+        for name in missing
+    ]
+    notices += [
+        Notice(kind="missing", message=_asking(f"no topic matches {pattern} yet", pattern, internal))
+        for pattern in chosen.unmatched
+    ]
     for name in request.start if isinstance(request.start, dict) else ():
         if name not in chosen.chosen and name not in chosen.missing:
             message = "a start is set for this topic, but it is not backed up"
@@ -148,6 +165,12 @@ def choose_topics(
         present=frozenset(topic_id_text(topic.topic_id) for topic in metadata.topics.values()),
         notices=tuple(notices),
     )
+
+
+def _asking(message: str, word: str, known: Iterable[str]) -> str:
+    """The message, and which topic may have been meant."""
+    question = nearest(word, known, see="")
+    return f"{message}; {question}" if question else message
 
 
 def _hidden(cluster: ClusterState | None, denied: Iterable[str], request: BackupOptions) -> dict[str, bool]:
@@ -183,12 +206,13 @@ def observe(
     failed: dict[TopicPartition, MaxbrodError] = {}
     offsets = _read_offsets(client, chosen.topics, failed, patience_s, earlier.bounds)
     topics, recreated = _without_recreated(client, chosen.topics, patience_s)
-    seen = _Seen(chosen=chosen, offsets=offsets, topics=topics, held=held, compacted=frozenset(compacted), start=start)
-    last = earlier.like(seen)
+    same = (offsets, held, start, *topics.values())
+    equal = (tuple(topics), frozenset(compacted), chosen.present, chosen.notices)
+    last = earlier.like(same, equal)
     if last is not None:
         return last
     topic_ids = {name: topic_id_text(topic.topic_id) for name, topic in topics.items()}
-    states = _states(client, offsets, topic_ids, held, compacted)
+    states = _states(client, offsets, topic_ids, held, compacted, earlier)
     # A log whose leader has changed may have been cut: it is compared with the archive.
     suspects = [state for where, state in states.items() if not earlier.is_same_log(state.id, _epoch(topics, where))]
     cuts = find_truncations(client, catalog, suspects, failed=failed, patience_s=patience_s)
@@ -209,7 +233,7 @@ def observe(
     )
     # What failed, or was compared just now, is to be looked at again.
     if not suspects and not failed:
-        earlier.remember(seen, observed)
+        earlier.remember(same, equal, observed)
     return observed
 
 
@@ -219,6 +243,7 @@ def _states(
     topic_ids: Mapping[str, str],
     held: Mapping[PartitionId, ArchivedRange],
     compacted: Collection[str],
+    earlier: Observations,
 ) -> dict[TopicPartition, PartitionState]:
     # Each partition is hashed few times: an interval over a thousand of them is to cost next to nothing.
     found = [
@@ -227,8 +252,8 @@ def _states(
         if (partition := _id_of(where, topic_ids)) is not None
     ]
     # Only partitions with something to read need an estimate of their size.
-    news = [where for where, _, bounds, known in found if known is None or known.end_offset < bounds.stable]
-    sizes = partition_sizes(client, news)
+    news = {where: each for where, each, bounds, known in found if known is None or known.end_offset < bounds.stable}
+    sizes = earlier.sizes(client, news, offsets) if news else {}
     return {
         where: PartitionState(
             topic=where.topic,
@@ -238,9 +263,7 @@ def _states(
             end=bounds.stable,
             high_watermark=bounds.high_watermark,
             held=known,
-            bytes_per_offset=_bytes_per_offset(
-                sizes.get(where) if sizes else None, bounds.high_watermark - bounds.log_start
-            ),
+            bytes_per_offset=sizes.get(partition) if sizes else None,
             compacted=partition.topic_id in compacted,
         )
         for where, partition, bounds, known in found
@@ -281,7 +304,7 @@ def _read_offsets(
         wanted = {where: moment for where in rest if where not in failed}
         limit = Deadline.after(patience_s)
         answers = list_offsets(client, wanted, read_committed=read_committed, deadline=limit, failed=failed)
-        return {where: each.offset for where, each in answers.items()}
+        return {where: listed.offset for where, listed in answers.items()}
 
     # In this order, so that each offset lies before the next, however much is written meanwhile.
     starts, stable, high = offsets(EARLIEST), offsets(LATEST, read_committed=True), offsets(LATEST)

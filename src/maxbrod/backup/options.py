@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
+from maxbrod.option_values import Bytes, Paths, Reads, Seconds, parse_time, parse_words
 from maxbrod.options import (
     BEHAVIOR,
     SELECTION,
     AcceptLoss,
-    Bytes,
     Codec,
     Exclude,
     LayoutOptions,
@@ -17,16 +17,11 @@ from maxbrod.options import (
     MetricsNames,
     MetricsPort,
     MinTopics,
-    Option,
     Options,
-    Paths,
-    Rate,
-    Reads,
-    Seconds,
+    RateLimit,
     SegmentRecords,
     Topics,
-    parse_time,
-    parse_words,
+    option,
 )
 
 FOLLOWING: Final = "Continuous backup"
@@ -72,134 +67,103 @@ Start = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class BackupOptions(Options):
-    from_logdir: Annotated[
-        Paths,
-        Option(
-            "A log directory of a broker, or a folder with those of several brokers. May be repeated. No broker may be "
-            "running on it.",
-            LOGDIR,
-            "DIR",
-            python=False,
-        ),
-    ] = ()
-    uncommitted_tail: Annotated[
-        bool,
-        Option(
-            "Include records above the recorded high watermark. After a crash these can be acknowledged records.",
-            LOGDIR,
-            python=False,
-        ),
-    ] = False
+    from_logdir: Paths = option(
+        "A log directory of a broker, or a folder with those of several brokers. May be repeated. No broker may be "
+        "running on it.",
+        LOGDIR,
+        "DIR",
+        default=(),
+        python=False,
+    )
+    uncommitted_tail: bool = option(
+        "Include records above the recorded high watermark. After a crash these can be acknowledged records.",
+        LOGDIR,
+        default=False,
+        python=False,
+    )
     topics: Topics = ()
     exclude: Exclude = ()
     min_topics: MinTopics = None
-    internal: Annotated[bool, Option("Back up internal topics as well, such as __consumer_offsets.", SELECTION)] = False
-    start: Annotated[
-        Start,
-        Option(
-            "Where to start in a partition that the archive does not have yet: earliest, latest, a time with its time "
-            "zone, or topic:partition:offset, which may be repeated.",
-            SELECTION,
-            "WHERE",
-        ),
-    ] = "earliest"
-    compression: Annotated[
-        str,
-        Option(
-            "auto (as received, and recompressed where that costs little), source (as received), or zstd (smallest).",
-            BEHAVIOR,
-            "auto|source|zstd[:LEVEL]",
-        ),
-    ] = "auto"
-    segment_bytes: Annotated[
-        Bytes | None,
-        Option(
-            "Write at most about this much log to a segment. 256MiB by default, or the size that another layout has.",
-            BEHAVIOR,
-            "BYTES",
-            low=1,
-        ),
-    ] = None
+    internal: bool = option("Back up internal topics as well, such as __consumer_offsets.", SELECTION, default=False)
+    start: Start = option(
+        "Where to start in a partition that the archive does not have yet: earliest, latest, a time with its time "
+        "zone, or topic:partition:offset, which may be repeated.",
+        SELECTION,
+        "WHERE",
+        default="earliest",
+    )
+    compression: str = option(
+        "auto (as received, and recompressed where that costs little), source (as received), or zstd (smallest).",
+        BEHAVIOR,
+        "auto|source|zstd[:LEVEL]",
+        default="auto",
+    )
+    segment_bytes: Bytes | None = option(
+        "Write at most about this much log to a segment. 256MiB by default, or the size that another layout has.",
+        BEHAVIOR,
+        "BYTES",
+        low=1,
+    )
     segment_records: SegmentRecords = None
-    rate_bytes_per_s: Annotated[
-        Rate | None,
-        Option(
-            "Limit the rate to this many bytes a second, such as 50MB.",
-            BEHAVIOR,
-            "BYTES",
-            ("--rate",),
-            low=1,
-        ),
-    ] = None
-    exact_timestamps: Annotated[
-        bool,
-        Option(
-            "Read every record for the lowest timestamp of each segment. Queries by time then read fewer segments; the "
-            "backup takes longer.",
-            BEHAVIOR,
-        ),
-    ] = False
-    single_writer: Annotated[
-        bool,
-        Option("No other process writes to this archive. For storage that ignores conditional puts.", BEHAVIOR),
-    ] = False
-    commit_bytes: Annotated[
-        Bytes, Option("Commit a long run each time it has read about this much.", BEHAVIOR, "BYTES", (), low=1)
-    ] = 16 << 30
+    rate_bytes_per_s: RateLimit = None
+    exact_timestamps: bool = option(
+        "Read every record for the lowest timestamp of each segment. Queries by time then read fewer segments; the "
+        "backup takes longer.",
+        BEHAVIOR,
+        default=False,
+    )
+    single_writer: bool = option(
+        "No other process writes to this archive. For storage that ignores conditional puts.", BEHAVIOR, default=False
+    )
+    commit_bytes: Bytes = option(
+        "Commit a long run each time it has read about this much.", BEHAVIOR, "BYTES", (), default=16 << 30, low=1
+    )
     codec: Codec = None
     layout_options: LayoutOptions = field(default_factory=dict)
     accept_loss: AcceptLoss = False
-    follow: Annotated[bool, Option("Continue until SIGTERM or Ctrl-C, with one run per interval.", FOLLOWING)] = False
-    every: Annotated[Seconds, Option("The interval, and so the recovery point objective.", FOLLOWING, "TIME")] = 60.0
-    roll_bytes: Annotated[
-        Bytes | None,
-        Option("Read a partition once about this much is waiting in it. Needs --roll-age.", FOLLOWING, "BYTES", low=1),
-    ] = None
-    roll_records: Annotated[
-        int | None,
-        Option("Read a partition once this many records are waiting in it. Needs --roll-age.", FOLLOWING, "N", low=1),
-    ] = None
-    roll_age: Annotated[
-        Seconds,
-        Option("Read a partition once a record has waited this long. 0: at every interval.", FOLLOWING, "TIME"),
-    ] = 0.0
-    generation_every: Annotated[
-        Seconds | None,
-        Option(
-            "Read compacted topics again from their start this often. The new generation replaces the old one when it "
-            "is complete.",
-            GENERATIONS,
-            "TIME",
-        ),
-    ] = None
-    generation_bytes: Annotated[
-        Bytes,
-        Option(
-            "With --follow, read about this much of new generations per interval, or more if a topic's "
-            "delete.retention.ms requires it.",
-            GENERATIONS,
-            "BYTES",
-            low=1,
-        ),
-    ] = 256 << 20
-    generation_role: Annotated[
-        str | None,
-        Option(
-            "Take turns with a second instance, which has the other role, as the tool of the layout avro does. This is "
-            "the role to begin with.",
-            GENERATIONS,
-            "active|passive",
-        ),
-    ] = None
-    generation_name: Annotated[
-        str,
-        Option(
-            "The common name of the two instances: NAME-activate and NAME-passivate. One of them may be a connector of "
-            "that tool.",
-            GENERATIONS,
-            "NAME",
-        ),
-    ] = "maxbrod"
+    follow: bool = option("Continue until SIGTERM or Ctrl-C, with one run per interval.", FOLLOWING, default=False)
+    every: Seconds = option(
+        "The interval, and so the recovery point objective. 0: as soon as there are records, up to ten times a second.",
+        FOLLOWING,
+        "TIME",
+        default=60.0,
+    )
+    roll_bytes: Bytes | None = option(
+        "Read a partition once about this much is waiting in it. Needs --roll-age.", FOLLOWING, "BYTES", low=1
+    )
+    roll_records: int | None = option(
+        "Read a partition once this many records are waiting in it. Needs --roll-age.", FOLLOWING, "N", low=1
+    )
+    roll_age: Seconds = option(
+        "Read a partition once a record has waited this long. 0: at every interval.", FOLLOWING, "TIME", default=0.0
+    )
+    generation_every: Seconds | None = option(
+        "Read compacted topics again from their start this often. The new generation replaces the old one when it "
+        "is complete.",
+        GENERATIONS,
+        "TIME",
+    )
+    generation_bytes: Bytes = option(
+        "With --follow, read about this much of new generations per interval, or more if a topic's "
+        "delete.retention.ms requires it.",
+        GENERATIONS,
+        "BYTES",
+        default=256 << 20,
+        low=1,
+    )
+    generation_role: str | None = option(
+        "Take turns with a second instance, which has the other role, as the tool of the layout avro does. This is "
+        "the role to begin with.",
+        GENERATIONS,
+        "active|passive",
+    )
+    generation_name: str = option(
+        "The common name of the two instances: NAME-activate and NAME-passivate. One of them may be a connector of "
+        "that tool.",
+        GENERATIONS,
+        "NAME",
+        default="maxbrod",
+    )
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     metrics_names: MetricsNames = ()

@@ -1,19 +1,30 @@
-"""The report of one run of a backup, as values that print as JSON."""
+"""The report of one run of a backup, and its notices."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from maxbrod.archive.runs import PARTIAL
-from maxbrod.backup.notices import is_partial
-from maxbrod.errors import EXIT_DONE
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
+from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS, ClusterState, MissingState
+from maxbrod.model import TopicPartition
 from maxbrod.notices import Notice, verdict_of, worst_exit_code
+from maxbrod.text import counted
+from maxbrod.work.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from maxbrod.backup.plan.ranges import Failure, PartitionState
+    from maxbrod.catalog.rows import Run
+    from maxbrod.kafka.produce.transactions import PendingTransaction
 
+HIDDEN: Final = "hidden"
+STOPPED: Final = "stopped"
+STORAGE: Final = "storage"
+_CLOCKS_APART_MS: Final = 1000
+"""The clocks of two machines, or one clock that is being adjusted, may differ by this much."""
 _FINDINGS_MAX: Final = 1000
 _HINTS_MAX: Final = 10
 _KEPT: Final = frozenset({"truncated", "generation"})
@@ -42,11 +53,11 @@ class TopicReport:
 def add_up(counts: Iterable[int | None]) -> int | None:
     """The sum; None if one of them is unknown."""
     known = list(counts)
-    return None if None in known else sum(each or 0 for each in known)
+    return None if None in known else sum(count or 0 for count in known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackupReport:
+class BackupReport(Report):
     """One run of a backup. It is `complete` if every offset up to the planned end is archived or explained."""
 
     run_id: str
@@ -67,6 +78,7 @@ class BackupReport:
     of_partitions: int | None = None
     """If several instances divide the partitions: how many all of them have. Everything else here is about the
     partitions of this run. None: they are all."""
+    published: ClassVar = ("records", "bytes", "raw_bytes", "waiting", "complete", "verdict", "exit_code")
 
     @property
     def complete(self) -> bool:
@@ -79,7 +91,7 @@ class BackupReport:
 
     @property
     def partial(self) -> bool:
-        """Whether topics that were asked for may be hidden from this user."""
+        """True if topics that were asked for may be hidden from this user."""
         return is_partial(self.notices)
 
     @property
@@ -89,7 +101,7 @@ class BackupReport:
 
     @property
     def nothing_selected(self) -> bool:
-        """Whether no topic is there of those that were asked for."""
+        """True if none of the topics that were asked for exists."""
         return not self.topics and any(notice.kind == "missing" for notice in self.notices)
 
     @property
@@ -132,8 +144,123 @@ class BackupReport:
             "hints": list(dict.fromkeys(one.hint for one in self.notices if one.exit_code and one.hint))[:_HINTS_MAX],
         }
 
-    def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
-        totals = {"records": self.records, "bytes": self.bytes, "raw_bytes": self.raw_bytes}
-        verdict = {"complete": self.complete, "verdict": self.verdict, "exit_code": self.exit_code}
-        return {**asdict(self), **totals, "waiting": self.waiting, **verdict}
+
+# The notices
+
+
+def about(
+    where: TopicPartition,
+    kind: str,
+    message: str,
+    offsets: tuple[int, int] | None = None,
+    *,
+    hint: str | None = None,
+    exit_code: int = EXIT_DONE,
+) -> Notice:
+    """A notice about a partition, and about offsets [first, end) of it."""
+    first, end = offsets or (None, None)
+    return Notice(
+        kind=kind,
+        message=message,
+        topic=where.topic,
+        partition=where.partition,
+        first_offset=first,
+        end_offset=end,
+        hint=hint,
+        exit_code=exit_code,
+    )
+
+
+def stopped() -> Notice:
+    message = "stopped on request: everything up to the last commit is archived"
+    return Notice(kind=STOPPED, message=message, hint="run it again to continue", exit_code=EXIT_INCOMPLETE)
+
+
+def clock_behind(newest: Run | None, now_ms: int) -> Iterator[Notice]:
+    """Runs are ordered by commit, whatever the clock says; the times that people read are not."""
+    if newest is None or now_ms > newest.finished_at - _CLOCKS_APART_MS:
+        return
+    behind_s = (newest.finished_at - now_ms) // 1000
+    yield Notice(
+        kind="clock",
+        message=f"this machine's clock is {behind_s} s behind the end of the newest run, {newest.run_id}; runs stay "
+        "in the order of their commits, but the times, the name and the recovery point of this run, or of that one, "
+        "are wrong",
+        hint="set the clock of this machine, or of the one that made the newest run",
+    )
+
+
+def held_back(state: PartitionState, found: PendingTransaction, *, now_ms: int) -> Notice:
+    """An open transaction delays its own partition and no other."""
+    name = "" if found.transactional_id is None else f" ({found.transactional_id})"
+    started_ms = found.last_timestamp_ms if found.started_at_ms is None else found.started_at_ms
+    age = "" if started_ms < 0 else f", open for {max(0, now_ms - started_ms) // 1000} s"
+    return about(
+        state.where,
+        "open transaction",
+        f"a transaction of producer {found.producer_id}{name} holds the rest back{age}",
+        (state.end, state.high_watermark),
+        hint="it is archived as soon as it ends; end a hanging transaction with kafka-transactions.sh abort",
+    )
+
+
+def never_still(topic: str) -> Notice:
+    """Its log was truncated, or it was deleted, each time the run had planned it again."""
+    message = "it was truncated or recreated repeatedly during the run, and was not read to its end"
+    return Notice(kind="failed", message=message, topic=topic, hint="run it again", exit_code=EXIT_INCOMPLETE)
+
+
+def storage_failed(topic: str, failure: Failure) -> Notice:
+    return Notice(kind=STORAGE, message=failure.message, topic=topic, hint=failure.hint, exit_code=EXIT_FAILED)
+
+
+def hidden_topic(name: str, *, exists: bool) -> Notice:
+    return Notice(
+        kind=HIDDEN,
+        message=f"this user may not see the topic{'' if exists else ', if it exists'}: nothing of it is archived",
+        topic=name,
+        hint="allow this user to Read the topic, which implies Describe; or exclude the topic",
+        exit_code=EXIT_INCOMPLETE,
+    )
+
+
+def hidden_topics(gap: MissingState, *, enough: bool) -> Notice:
+    """`enough`: the user has said how many topics there are, and as many are."""
+    return Notice(
+        kind=HIDDEN,
+        message=f"topics may be hidden from this user, and missing in the archive: {gap.why}",
+        hint=None
+        if enough
+        else f"{gap.hint}; or name every topic in full; or say with --min-topics how many there are",
+        exit_code=EXIT_DONE if enough else EXIT_INCOMPLETE,
+    )
+
+
+def too_few_topics(found: int, wanted: int) -> Notice:
+    return Notice(
+        kind=HIDDEN,
+        message=f"{counted(found, 'topic', 'is', 'are')} there, and --min-topics wants {wanted:,}: they were "
+        "deleted, are excluded or misspelt, or this user may not see them",
+        hint="allow this user to Read every topic, which implies Describe; or lower --min-topics",
+        exit_code=EXIT_INCOMPLETE,
+    )
+
+
+def no_topics(*, any_topic: bool) -> Notice:
+    """Said of a cluster of which all topics are known."""
+    why = "every topic of the cluster is internal or excluded" if any_topic else "the cluster has no topic"
+    return Notice(kind="missing", message=f"there is nothing to back up: {why}")
+
+
+def is_partial(notices: Iterable[Notice]) -> bool:
+    """True if a run cannot know that it has archived every topic that it was to archive."""
+    return any(notice.kind == HIDDEN and notice.exit_code for notice in notices)
+
+
+def not_captured(cluster: ClusterState, told: Iterable[Notice] = ()) -> Iterator[Notice]:
+    """The parts that the snapshot lacks, without the hidden topics that `told` has."""
+    hidden = {f"{HIDDEN_TOPIC}{notice.topic}" for notice in told if notice.kind == HIDDEN}
+    for gap in cluster.gaps:
+        # A cluster without an authorizer has no ACLs, so none are missing.
+        if (gap.what != "ACLs" or cluster.acls is None) and gap.what not in {HIDDEN_TOPICS, *hidden}:
+            yield Notice(kind="not captured", message=f"{gap.what}: {gap.why}", hint=gap.hint)

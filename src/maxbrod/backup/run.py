@@ -20,49 +20,43 @@ leaves them at the last step that succeeded.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 
 from maxbrod.archive.archive import Archive, open_for_writing
-from maxbrod.archive.recovery import oldest
 from maxbrod.archive.selection import select_topics
+from maxbrod.archive.snapshots import oldest
 from maxbrod.backup.archive_state import ArchiveState, read_archive_state
 from maxbrod.backup.base import BackupBase
-from maxbrod.backup.commits import Commits, dropped, own_catalog
+from maxbrod.backup.commits import Commits, PartOfTopics, dropped, own_catalog
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
-from maxbrod.backup.notices import about, clock_behind, held_back, never_still, not_captured, stopped
-from maxbrod.backup.observation import ChosenTopics, Observations, Observed, choose_topics, observe
-from maxbrod.backup.part import PartOfTopics
-from maxbrod.backup.plan.retries import plan_mending
-from maxbrod.backup.plan.states import PartitionBackup, plan_partitions
-from maxbrod.backup.plan.tasks import Wave, plan_tasks
-from maxbrod.backup.progress import Meter
-from maxbrod.backup.proof import prove_mended, prove_unread, still_to_read
+from maxbrod.backup.observation import ChosenTopics, Observations, Observed, observe
+from maxbrod.backup.plan.ranges import PartitionBackup, plan_partitions, plan_tasks
+from maxbrod.backup.proof import Proved, plan_mending, prove_mended, prove_unread
+from maxbrod.backup.report import BackupReport, about, clock_behind, held_back, never_still, not_captured, stopped
 from maxbrod.backup.run_state import BackupRun, BackupState, QuietRun, quiet_run
 from maxbrod.backup.truncation import apply_truncation
-from maxbrod.backup.waves import WaveReader, advance_generations
+from maxbrod.backup.waves import advance_generations, read_waves, run_tasks
+from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullError, UnavailableError
-from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.state.open_transactions import open_transactions
-from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.produce.transactions import open_transactions
 from maxbrod.layouts.kafka.format import Compression
 from maxbrod.model import MENDABLE, PartitionId, now_ms
-from maxbrod.notices import Notice, worst_exit_code
+from maxbrod.notices import worst_exit_code
 from maxbrod.work.jobs import ON_SPARK
-from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.progress import OnProgress, silent
+from maxbrod.work.session import Session
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping, Sequence
-
-    from maxbrod.backup.part import Part
-    from maxbrod.backup.plan.roll_limits import RollSchedule
-    from maxbrod.backup.report import BackupReport
-    from maxbrod.config import Config
+    from maxbrod.backup.commits import Part
+    from maxbrod.backup.plan.ranges import RollSchedule
     from maxbrod.kafka.state.cluster_state import ClusterState
-    from maxbrod.work.session import Session
+    from maxbrod.keywords import BackupKeywords
 
-    Plans = Mapping[PartitionId, PartitionBackup]
+Plans: TypeAlias = Mapping[PartitionId, PartitionBackup]
 
 _ROUNDS_MAX: Final = 3
 """A topic that is recreated, or truncated, while it is read is planned again in the same run, this often at most."""
@@ -82,28 +76,22 @@ class Backup(BackupBase):
     ) -> None:
         """`take_part`, if there may be several writers: what this one backs up in the next run."""
         super().__init__(config, session=session, on_progress=on_progress, stop=stop)
-        select_topics({}, self._request.topics, self._request.exclude, internal=True)  # refuses an invalid pattern
+        # Refuses an invalid pattern or compression.
+        select_topics({}, self.request.topics, self.request.exclude, internal=True)
+        Compression.parse(self.request.compression)
         self._state = BackupState()
         self._commits = Commits(
             self._state,
-            self._archive_url,
+            self.archive_url,
             look_again=self._look_again,
             on_progress=on_progress,
             take_part=take_part,
-        )
-        self._reader = WaveReader(
-            config=config,
-            kafka=self._kafka,
-            client=self._client,
-            workers=self._workers,
-            compression=Compression.parse(self._request.compression),
-            on_progress=on_progress,
         )
         self._narrowing = PartOfTopics()
         self._opened: Archive | None = None
         self._last: Archive | None = None
         """As it was opened last, also if it has to be read again."""
-        self._policy = policy_of(self._request)
+        self._policy = policy_of(self.request)
         self._observations = Observations()
         self._observed: Observed | None = None
         """By the first round of the run, if there was only one."""
@@ -119,46 +107,45 @@ class Backup(BackupBase):
         self._state.run = BackupRun()
         try:
             if self._commits.begin_part():
-                self._forget_everything()
+                self._opened = self._quiet = None
+                self._observations.clear()
+                self._state.known = ArchiveState()
             return self._run_rounds(demand_topics=demand_topics, waiting=waiting)
         except BaseException as error:
             archive = self._opened
             self._forget(error)
-            if isinstance(error, UnavailableError) and self.stop.is_set():
+            if isinstance(error, UnavailableError) and self.is_stopped():
                 # The run was waiting for something when the stop came, and gave up waiting.
                 self._state.run = self._state.run.without_uncommitted().with_notices([stopped()])
-                return self._state.run.report(self._archive_url, -1, self.recovery_point_ms)
+                return self._state.run.report(self.archive_url, -1, self.recovery_point_ms)
             if isinstance(error, RefusedError) and archive is not None and self._commits.is_overtaken(archive, error):
                 raise dropped(archive, error) from error
             raise
         finally:
+            self.put_off = self._state.run.deferred
             self.lags = self._state.run.lags() if self._quiet is None else self._quiet.lags
 
     def _run_rounds(self, *, demand_topics: bool, waiting: RollSchedule | None) -> BackupReport:
         """One round for all chosen topics, and further ones for topics that changed while they were read."""
-        self._on_progress(Progress(phase="planning"))
+        self.tell("planning")
         seen: list[tuple[ClusterState, ChosenTopics]] = []
-
-        def look() -> tuple[ClusterState, ChosenTopics]:
-            cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
-            return cluster, self._choose(cluster, demand=demand_topics)
 
         def look_first() -> None:
             """A cluster that does not answer, a missing topic, or executors that fail leave no archive behind."""
-            seen.append(look())
+            seen.append(self.look(demand=demand_topics))
             self._try_executors(seen[0][1])
 
         archive = self._archive(look_first)
         if self._commits.part is not None:
             own_catalog(archive).claim = self._commits.part.claim
         self._state.note(*clock_behind(self._state.known.newest_run, self._state.run.started_at_ms))
-        cluster, chosen = seen[0] if seen else look()
+        cluster, chosen = seen[0] if seen else self.look(demand=demand_topics)
         compacted = {topic.topic_id for topic in cluster.topics if topic.compacted}
         self._state.known = replace(self._state.known, compacted=self._state.known.compacted | compacted)
         again: frozenset[str] | None = None
         for _ in range(_ROUNDS_MAX):
             if again is not None:
-                chosen = self._choose(cluster, demand=False)
+                chosen = self.choose(demand=False, cluster=cluster)
             others: frozenset[PartitionId] = frozenset()
             if self._commits.part is not None:
                 chosen, others = self._narrowing.narrow(chosen, self._commits.part)
@@ -175,7 +162,7 @@ class Backup(BackupBase):
         else:
             self._state.note(*map(never_still, sorted(again or ())))
         if self._policy is not None and not self._state.run.interrupted:
-            advance_generations(self._state, self._commits, self._reader, archive, cluster, self._policy)
+            advance_generations(self, self._commits, archive, cluster, self._policy)
         return self._finish(archive, cluster)
 
     def _round(self, archive: Archive, chosen: ChosenTopics, waiting: RollSchedule | None) -> frozenset[str]:
@@ -184,26 +171,28 @@ class Backup(BackupBase):
         Returns the topics to plan again.
         """
         observed = observe(
-            self._client,
+            self.client,
             archive.catalog,
             chosen,
             held=self._state.known.held,
             compacted=self._state.known.compacted,
-            start=self._start,
-            patience_s=self._config.patience,
+            start=self.start,
+            patience_s=self.config.patience,
             earlier=self._observations,
         )
         self._state.note(*observed.notices)
         self._observed = observed if not self._state.run.planned else None
+        self.observed = self._observed or self.observed
         if self._quiet is not None and observed is self._quiet.observed:
             self._state.run = self._quiet.again(self._state.run)
             return frozenset()
         self._quiet = None
         appeared = self._state.known.appeared(observed.states, divided=bool(self._state.run.others))
         plans = plan_partitions(
-            observed.states, self._start, appeared=appeared, offsets_for_time=observed.offsets_for_time
+            observed.states, self.start, appeared=appeared, offsets_for_time=observed.offsets_for_time
         )
-        self._state.note(*_start_notes(plans))
+        # Some begin elsewhere than requested.
+        self._state.note(*(about(plan.state.where, "start", plan.note) for plan in plans.values() if plan.note))
         self._apply_truncations(archive, plans)
         self._state.known = self._state.known.with_partitions(plans)
         self._state.run = self._state.run.with_plans(observed, plans, self._state.known.ends)
@@ -212,39 +201,41 @@ class Backup(BackupBase):
         self._state.accept(prove_unread(due, self._state.known.held, run_id=self._state.run.run_id))
         waves = plan_tasks(
             [plan.range for plan in due if not plan.idle],
-            parallelism=self._workers.parallelism,
-            wave_bytes=self._request.commit_bytes,
+            parallelism=self.pool.parallelism,
+            wave_bytes=self.request.commit_bytes,
         )
-        return self._read_waves(archive, waves)
+        again: set[str] = set()
+
+        def accept(proved: Proved) -> frozenset[PartitionId]:
+            self._state.accept(proved)
+            again.update(proved.again)
+            return proved.stopped
+
+        planned = self._state.run.plans
+        read_waves(self, self._commits, archive, waves, planned, lambda: self._state.known.held, accept, halts=True)
+        return frozenset(again)
 
     # Planning
-
-    def _choose(self, cluster: ClusterState, *, demand: bool) -> ChosenTopics:
-        return choose_topics(
-            self._client, self._request, patience_s=self._config.patience, demand=demand, cluster=cluster
-        )
-
-    def _look_again(self) -> tuple[ClusterState, frozenset[str]]:
-        """The cluster as it is now, and the ids of all its topics."""
-        cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
-        chosen = choose_topics(self._client, self._request, patience_s=self._config.patience, demand=False)
-        return cluster, chosen.present
 
     def _try_executors(self, chosen: ChosenTopics) -> None:
         """Test the workers of a Spark cluster, which may fail, before the first run creates the archive."""
         if chosen.topics:
-            self._workers.try_cluster()
+            self.pool.try_cluster()
+
+    def _look_again(self) -> tuple[ClusterState, frozenset[str]]:
+        """Return the cluster as it is now, and the ids of all its topics."""
+        return self.capture(), self.choose(demand=False).present
 
     def _archive(self, before_creating: Callable[[], object]) -> Archive:
         if self._opened is None:
-            options = self._config.storage
+            options = self.config.storage
             if self._last is not None:
                 # Not created again: what has vanished may come back, and what was archived is not archived now.
                 own_catalog(self._last).demand_presence()
             opened = open_for_writing(
-                self._archive_url,
+                self.archive_url,
                 options,
-                single_writer=self._request.single_writer,
+                single_writer=self.request.single_writer,
                 before_creating=before_creating,
             )
             self._state.known = read_archive_state(opened, before=self._state.known)
@@ -256,19 +247,14 @@ class Backup(BackupBase):
 
     def _forget(self, error: BaseException) -> None:
         """`_known` may be ahead of the catalog by uncommitted rows, or behind a commit whose answer was lost."""
-        self._opened = self._quiet = None
+        self._opened = self._quiet = self._captured = None
         self._observations.clear()
         if isinstance(error, UnavailableError) and error.operation == ON_SPARK:
             # Its JVM may have died.
-            self._workers.close()
-
-    def _forget_everything(self) -> None:
-        self._opened = self._quiet = None
-        self._observations.clear()
-        self._state.known = ArchiveState()
+            self.pool.close()
 
     def _choose_names(self, names: Mapping[str, bool]) -> tuple[str, ...]:
-        return select_topics(names, self._request.topics, self._request.exclude, internal=self._request.internal).chosen
+        return select_topics(names, self.request.topics, self.request.exclude, internal=self.request.internal).chosen
 
     def _apply_truncations(self, archive: Archive, plans: Plans) -> None:
         """Replace rows of logs that were cut. This must come before reading: new rows begin where the old ones end."""
@@ -311,7 +297,7 @@ class Backup(BackupBase):
         Records beyond the last stable offset without an open transaction were only written since.
         """
         waiting = {plan.state.where: plan.state for plan in plans if plan.state.end < plan.state.high_watermark}
-        found = open_transactions(self._client, sorted(waiting)) if waiting else {}
+        found = open_transactions(self.client, sorted(waiting)) if waiting else {}
         open_by_partition = {where: found[where] for where in sorted(waiting) if found.get(where)}
         since = {
             waiting[where].id: oldest(transaction.started_at_ms for transaction in transactions)
@@ -328,29 +314,6 @@ class Backup(BackupBase):
 
     # Reading and proving
 
-    def _read_waves(self, archive: Archive, waves: Sequence[Wave]) -> frozenset[str]:
-        """Read, prove and commit wave by wave; the last one is not committed. Returns the topics to plan again."""
-        meter = Meter(self._on_progress, waves)
-        unreadable: frozenset[PartitionId] = frozenset()
-        again: frozenset[str] = frozenset()
-        for number, planned in enumerate(waves):
-            if number:
-                self._commits.commit(archive)
-            if self.stop.is_set():
-                self._state.run = replace(self._state.run, interrupted=True)
-                break
-            wave = still_to_read(planned, self._state.known.held, unreadable)
-            if not wave:
-                meter.wave_done()
-                continue
-            proved = self._reader.read(
-                self._state.run.run_id, wave, self._state.run.plans, self._state.known.held, meter
-            )
-            self._state.accept(proved)
-            unreadable = unreadable.union(proved.stopped)
-            again = again.union(proved.again)
-        return again
-
     def _mend(self) -> None:
         """Read offsets again that were damaged or unexplained in earlier runs: another replica may lead today."""
         retries = plan_mending(self._state.known.mendable, self._state.run.plans)
@@ -359,13 +322,9 @@ class Backup(BackupBase):
                 self._state.run, suspect=self._state.run.suspect.union(retry.partition for retry in retries)
             )
             return
-        waves = plan_tasks([retry.range for retry in retries], parallelism=self._workers.parallelism)
+        waves = plan_tasks([retry.range for retry in retries], parallelism=self.pool.parallelism)
         total = sum(task.bytes_estimate for wave in waves for task in wave)
-        outcomes = [
-            outcome
-            for wave in waves
-            for outcome in self._reader.run_tasks(self._state.run.run_id, wave, bytes_total=total)
-        ]
+        outcomes = [outcome for wave in waves for outcome in run_tasks(self, self._state.run.run_id, wave, total)]
         self._state.accept(prove_mended(outcomes, retries, self._state.run.plans, run_id=self._state.run.run_id))
 
     def _finish(self, archive: Archive, cluster: ClusterState) -> BackupReport:
@@ -377,7 +336,9 @@ class Backup(BackupBase):
             # Nothing will be written, which would fail if the archive were gone: "complete" is about what it holds.
             own_catalog(archive).demand_presence()
         if quiet is not None and not worst_exit_code(self._state.run.notices) and not news:
-            return self._finish_quietly(archive, quiet)
+            points = quiet.recovery_points(self._state.run)
+            self._move_on(points, self._state.run.started_at_ms)
+            return quiet.report(self._state.run, archive.catalog.version)
         self._quiet = None
         before = self._commits.points_before()
         reaches = self._state.run.reaches()
@@ -385,28 +346,25 @@ class Backup(BackupBase):
             try:
                 before = self._commits.record_on_newest(archive, cluster)
             except MaxbrodError as error:
-                if news and not self._reports(error):
+                # A report that says already that the archive cannot be written says more than the error.
+                failed = worst_exit_code(self._state.run.notices) == EXIT_FAILED
+                if news and not (failed and isinstance(error, StorageFullError | UnavailableError)):
                     raise
                 self._forget(error)
                 self._state.run = self._state.run.without_uncommitted()
             reaches = self._state.run.reaches()
         points = self._state.run.recovery_points(before, reaches)
-        self._state.known = replace(
-            self._state.known, recovery_points=points, confirmed_at_ms=self._state.run.started_at_ms
-        )
-        self.recovery_point_ms = self._state.run.recovery_point(points)
-        report = self._state.run.report(self._archive_url, archive.catalog.version, self.recovery_point_ms)
+        self._move_on(points, self._state.run.recovery_point(points))
+        report = self._state.run.report(self.archive_url, archive.catalog.version, self.recovery_point_ms)
         if self._observed is not None and self._policy is None and not self._state.known.mendable:
             self._quiet = quiet_run(self._observed, self._state.run, report, reaches, points)
         return report
 
-    def _finish_quietly(self, archive: Archive, quiet: QuietRun) -> BackupReport:
-        points = quiet.recovery_points(self._state.run)
+    def _move_on(self, points: Mapping[PartitionId, int | None], point: int | None) -> None:
+        self.recovery_point_ms = point
         self._state.known = replace(
             self._state.known, recovery_points=points, confirmed_at_ms=self._state.run.started_at_ms
         )
-        self.recovery_point_ms = self._state.run.started_at_ms
-        return quiet.report(self._state.run, archive.catalog.version)
 
     def _has_news(self, archive: Archive, cluster: ClusterState) -> bool:
         """A run in which nothing changed writes nothing to the archive."""
@@ -422,16 +380,43 @@ class Backup(BackupBase):
         if known is None:
             return True
         # One of several writers records changes of the cluster alone.
-        changed = replace(cluster, taken_at_ms=known.cluster.taken_at_ms) != known.cluster
+        changed = cluster is not known.cluster
+        changed = changed and replace(cluster, taken_at_ms=known.cluster.taken_at_ms) != known.cluster
         changed = changed or run.partial != self._state.known.partial
         return (changed and (part is None or part.leads)) or self._commits.are_points_outdated(archive)
 
-    def _reports(self, error: MaxbrodError) -> bool:
-        """True if the report says already that the archive cannot be written: that says more than the error."""
-        failed = worst_exit_code(self._state.run.notices) == EXIT_FAILED
-        return failed and isinstance(error, StorageFullError | UnavailableError)
 
+def backup(
+    *,
+    bootstrap: str | None = None,
+    archive: str | Path | None = None,
+    config: Config | Path | str | None = None,
+    kafka: KafkaConfig | Mapping[str, str] | None = None,
+    storage: StorageConfig | None = None,
+    session: Session | None = None,
+    on_progress: OnProgress = silent,
+    stop: threading.Event | None = None,
+    **options: Unpack[BackupKeywords],
+) -> BackupReport:
+    """Bring an archive up to date, with one run.
 
-def _start_notes(plans: Plans) -> list[Notice]:
-    """The plans that begin elsewhere than requested."""
-    return [about(plan.state.where, "start", plan.note) for plan in plans.values() if plan.note]
+    Args:
+        bootstrap: `host:port`, several separated by commas.
+        archive: a folder or a URL.
+        config: a configuration, or the path of a configuration file. All other arguments override it.
+        kafka: how to reach the cluster, or client properties of Kafka's own tools.
+        storage: how to reach the archive, beyond its URL.
+        session: a Spark session to use. It stays open.
+        on_progress: called with each step.
+        stop: when set, the run ends at its next commit.
+        options: the options of `maxbrod backup`, such as `topics` or `compression`; docs/reference has them all.
+
+    Returns:
+        The report. Check `.complete`: partitions that could not be read are reported there, not raised.
+
+    Raises:
+        MaxbrodError: nothing could be done; `maxbrod.errors` has the kinds.
+    """
+    whole = config_with(config, "backup", options, archive=archive, bootstrap=bootstrap, kafka=kafka, storage=storage)
+    with Backup(whole, session=session, on_progress=on_progress, stop=stop) as work:
+        return work.run()

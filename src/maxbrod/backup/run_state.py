@@ -7,24 +7,22 @@ committed.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from maxbrod.archive.recovery import Reach, behind, move_on, oldest
+from maxbrod.archive.snapshots import Reach, behind, move_on, oldest
 from maxbrod.backup.archive_state import ArchiveState
 from maxbrod.backup.generations import KnownGenerations
-from maxbrod.backup.notices import STORAGE, is_partial
-from maxbrod.backup.report import BackupReport, TopicReport, add_up
+from maxbrod.backup.plan.ranges import PartitionBackup
+from maxbrod.backup.report import STORAGE, BackupReport, TopicReport, add_up, is_partial
 from maxbrod.catalog.rows import Gap, Row, Segment, new_run_id
 from maxbrod.model import PartitionId, now_ms
+from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from maxbrod.backup.observation import Observed
-    from maxbrod.backup.plan.states import PartitionBackup
     from maxbrod.backup.proof import Proved
-    from maxbrod.notices import Notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +63,7 @@ class BackupRun:
 
     # Observed and planned
     planned: bool = False
-    """Whether the run knows what the cluster has."""
+    """True if the run knows what the cluster has."""
     plans: Mapping[PartitionId, PartitionBackup] = field(default_factory=dict)
     unanswered: Mapping[PartitionId, str] = field(default_factory=dict)
     """Chosen partitions whose leader did not report offsets, with the topic's name."""
@@ -87,12 +85,12 @@ class BackupRun:
 
     # Committed
     ends: Mapping[PartitionId, int] = field(default_factory=dict)
-    """How far the catalog reaches for each planned partition."""
+    """The end of each planned partition in the catalog."""
     archived: ArchivedTally = field(default_factory=ArchivedTally)
     explained: tuple[Gap, ...] = ()
     """The gaps among the committed rows: the run's snapshot lists them."""
     committed: bool = False
-    """Whether anything is."""
+    """True if anything is committed."""
 
     def with_notices(self, notices: Iterable[Notice]) -> BackupRun:
         return replace(self, notices=(*self.notices, *notices))
@@ -101,7 +99,7 @@ class BackupRun:
         self, observed: Observed, plans: Mapping[PartitionId, PartitionBackup], ends: Mapping[PartitionId, int]
     ) -> BackupRun:
         """`ends` is how far the catalog reaches."""
-        unanswered = {each: topic for each, topic in self.unanswered.items() if each not in plans}
+        unanswered = {place: topic for place, topic in self.unanswered.items() if place not in plans}
         return replace(
             self,
             planned=True,
@@ -133,7 +131,7 @@ class BackupRun:
         partitions = self.to_supersede(everything=everything)
         return [
             *self.replaced,
-            *(row for each in self.superseded if each in partitions for row in self.superseded[each]),
+            *(row for partition in self.superseded if partition in partitions for row in self.superseded[partition]),
         ]
 
     def after_commit(self, ends: Mapping[PartitionId, int], *, everything: bool) -> BackupRun:
@@ -143,7 +141,7 @@ class BackupRun:
             self,
             rows=(),
             replaced=(),
-            superseded={each: rows for each, rows in self.superseded.items() if each not in retired},
+            superseded={place: rows for place, rows in self.superseded.items() if place not in retired},
             ends={**self.ends, **{partition: ends[partition] for partition in self.plans}},
             archived=self.archived.plus(self.rows),
             explained=(*self.explained, *(row for row in self.rows if isinstance(row, Gap))),
@@ -178,7 +176,7 @@ class BackupRun:
             )
             for partition, plan in self.plans.items()
         }
-        return {**answered, **{each: Reach(end=None, archived=0) for each in self.unanswered}}
+        return {**answered, **{place: Reach(end=None, archived=0) for place in self.unanswered}}
 
     def recovery_points(
         self, before: Mapping[PartitionId, int | None], reaches: Mapping[PartitionId, Reach] | None = None
@@ -196,21 +194,25 @@ class BackupRun:
         return {**dict.fromkeys(self.others), **kept, **mine}
 
     def recovery_point(self, points: Mapping[PartitionId, int | None], *, with_others: bool = False) -> int | None:
-        """The recovery point of the run's partitions; if there are none, nothing has been missed.
+        """The recovery point of the run's partitions; None if there are none, as nothing is archived then.
 
-        None if topics may be hidden. `with_others`: of all chosen partitions, also of those that other writers back up.
+        None also if topics may be hidden. `with_others`: of all chosen partitions, also of those of other writers.
         """
         if self.partial:
             return None
         chosen = {*self.plans, *self.unanswered, *(self.others if with_others else ())}
-        return oldest(points.get(each) for each in chosen) if chosen else self.started_at_ms
+        return oldest(points.get(each) for each in chosen) if chosen else None
 
     def behind(
         self, before: Mapping[PartitionId, int | None], reaches: Mapping[PartitionId, Reach] | None = None
     ) -> dict[PartitionId, int | None]:
         """Partitions that are archived less far than planned. Those that the run did not choose stay as they were."""
         reaches = self.reaches() if reaches is None else reaches
-        kept = {each: end for each, end in before.items() if each not in reaches and self._may_be_there(each)}
+        kept = {
+            partition: end
+            for partition, end in before.items()
+            if partition not in reaches and self._may_be_there(partition)
+        }
         return {**kept, **behind(reaches)}
 
     def _may_be_there(self, partition: PartitionId) -> bool:
@@ -233,7 +235,7 @@ class BackupRun:
 
     def report(self, archive: str, version: int, recovery_point_ms: int | None) -> BackupReport:
         lags, archived = self._lags_by_id(), self.archived
-        partitions = Counter(each.topic_id for each in {*self.plans, *self.unanswered})
+        partitions = Counter(partition.topic_id for partition in {*self.plans, *self.unanswered})
         topics = tuple(
             TopicReport(
                 topic=topic,
@@ -264,14 +266,14 @@ class BackupRun:
 
     def _names(self) -> dict[str, str]:
         """The name of each topic id of the run."""
-        planned = {each.topic_id: plan.state.topic for each, plan in self.plans.items()}
-        return {**planned, **{each.topic_id: topic for each, topic in self.unanswered.items()}}
+        planned = {partition.topic_id: plan.state.topic for partition, plan in self.plans.items()}
+        return {**planned, **{partition.topic_id: topic for partition, topic in self.unanswered.items()}}
 
     def _lags_by_id(self) -> dict[str, int | None]:
         lags: dict[str, int] = dict.fromkeys(self._names(), 0)
         for partition, plan in self.plans.items():
             lags[partition.topic_id] += max(plan.state.high_watermark - self.ends.get(partition, plan.first), 0)
-        return {**lags, **dict.fromkeys(each.topic_id for each in self.unanswered)}
+        return {**lags, **dict.fromkeys(place.topic_id for place in self.unanswered)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +333,7 @@ def quiet_run(
         run=run,
         lags=run.lags(),
         _report=report,
-        _other_points={each: point for each, point in points.items() if each not in run.plans},
+        _other_points={partition: point for partition, point in points.items() if partition not in run.plans},
     )
 
 
@@ -343,11 +345,11 @@ class BackupState:
 
     def __init__(self) -> None:
         self.known = ArchiveState()
-        """What the archive knows, for any number of runs."""
+        """The state of the archive, for any number of runs."""
         self.generations = KnownGenerations()
         """Also for any number of runs."""
         self.run = BackupRun()
-        """What this run has done."""
+        """The work that this run has done."""
 
     def note(self, *notices: Notice) -> None:
         self.run = self.run.with_notices(notices)

@@ -6,37 +6,34 @@ the driver commits only the outcomes of the attempt that wins. Clients are opene
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from maxbrod.backup.plan.items import Damage, Failure, FailureKind, Outcome, RangeItem
-from maxbrod.batch.timestamp_scan import look_into
+from maxbrod.backup.plan.ranges import Damage, Failure, FailureKind, Outcome, RangeItem
+from maxbrod.board import stop_of_task
+from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import (
     AccessDeniedError,
     CorruptDataError,
     LogTruncatedError,
     MaxbrodError,
     TopicGoneError,
+    UnavailableError,
     UnsupportedFormatError,
     UsageError,
     naming,
 )
-from maxbrod.kafka.fetch.ranges import FETCH_BYTES, read_range
-from maxbrod.kafka.fetch.small_ranges import SmallRange, read_small_ranges
+from maxbrod.kafka.fetch.ranges import FETCH_BYTES, SmallRange, read_range, read_small_ranges
+from maxbrod.kafka.fetch.request import Chunk
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Pace
-from maxbrod.layouts.kafka.format import SEGMENTS
-from maxbrod.layouts.kafka.writer import ArchiveWriter
+from maxbrod.kafka.wire.kept import client_for
+from maxbrod.layouts.kafka.described_batches import look_into
+from maxbrod.layouts.kafka.format import SEGMENTS, Compression, SegmentLimits
+from maxbrod.layouts.kafka.writer import ArchiveWriter, PartitionWriter
 from maxbrod.model import topic_id_of
 from maxbrod.storage.stores import open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from maxbrod.config import KafkaConfig, StorageConfig
-    from maxbrod.kafka.fetch.request import Chunk
-    from maxbrod.layouts.kafka.format import Compression, SegmentLimits
-    from maxbrod.layouts.kafka.writer import PartitionWriter
 
 _FAILURE_KINDS: Final[tuple[tuple[type[MaxbrodError], FailureKind], ...]] = (
     (TopicGoneError, FailureKind.DELETED),
@@ -63,7 +60,7 @@ class TaskSettings:
     compression: Compression
     limits: SegmentLimits
     exact_timestamps: bool = False
-    """Whether every record is examined for the lowest timestamp; otherwise only those that cost almost nothing."""
+    """True if every record is examined for the lowest timestamp; otherwise only those that cost almost nothing."""
     fetch_bytes: int = FETCH_BYTES
     patience_s: float = PATIENCE_S
     rate_bytes_per_s: float | None = None
@@ -105,7 +102,7 @@ def run_backup_task(settings: TaskSettings, items: Sequence[RangeItem]) -> tuple
             look=look_into(sum(item.bytes_estimate for item in items)),
         )
         pace = Pace(settings.rate_bytes_per_s)
-        with KafkaClient(settings.kafka) as client, writer as archive:
+        with client_for(settings.kafka) as client, writer as archive:
             readings = [
                 _archive(client, archive, item, settings, chunk, pace)
                 for group in _groups(items)
@@ -144,7 +141,7 @@ def _gathered(client: KafkaClient, group: Sequence[RangeItem]) -> Iterator[tuple
         ): item
         for item in group
     }
-    whole = {small[each]: chunk for each, chunk in read_small_ranges(client, list(small))} if len(group) > 1 else {}
+    whole = {small[wanted]: chunk for wanted, chunk in read_small_ranges(client, list(small))} if len(group) > 1 else {}
     for item in group:
         yield item, whole.pop(item, None)
 
@@ -205,10 +202,17 @@ def _read_on(client: KafkaClient, reading: _Reading, settings: TaskSettings, pac
             return
         # Errors from here on come from the storage, and end the task.
         _append(reading, chunk, pace)
+        if reading.failure is not None:
+            return
 
 
 def _append(reading: _Reading, chunk: Chunk, pace: Pace) -> None:
-    pace.wait(len(chunk.data))
+    try:
+        pace.wait(len(chunk.data))
+    except UnavailableError as error:
+        # On request: the chunk is left for the next run.
+        reading.failure = Failure(kind=FailureKind.STOPPED, message=error.message, hint=error.hint)
+        return
     if len(chunk.headers):
         reading.part.append(chunk.data, chunk.headers, chunk.aborted)
     elif chunk.start < chunk.log_start_offset:
@@ -224,6 +228,10 @@ def _fetch_bytes(item: RangeItem) -> int:
 
 
 def _failure(error: MaxbrodError) -> Failure:
+    stop = stop_of_task()
+    if stop is not None and stop.is_set() and isinstance(error, UnavailableError):
+        # Nothing is waited for any more: whatever did not answer at once is read by the next run.
+        return Failure(kind=FailureKind.STOPPED, message="stopped on request", hint="run it again")
     kind = next(
         (kind for error_class, kind in _FAILURE_KINDS if isinstance(error, error_class)), FailureKind.UNAVAILABLE
     )

@@ -17,29 +17,28 @@ compares ends and topic ids there, and refuses to continue.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
-from maxbrod.backup.notices import about
-from maxbrod.backup.plan.items import Outcome, outcomes_by_partition
+from maxbrod.backup.plan.ranges import Outcome, outcomes_by_partition
+from maxbrod.backup.report import about
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Row, Segment, decode_rows, slice_of
+from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.offsets import EpochEnd, epoch_ends
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.layouts.kafka.format import PartitionName
 from maxbrod.layouts.kafka.slices import cut_slice
-from maxbrod.layouts.kafka.writer import PartitionName
 from maxbrod.model import PartitionId, TopicPartition, now_ms
+from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from maxbrod.archive.archive import AnyCatalog, Archive
-    from maxbrod.backup.plan.states import PartitionBackup, PartitionState
+    from maxbrod.backup.plan.ranges import PartitionBackup, PartitionState
     from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.errors import MaxbrodError
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.notices import Notice
 
 _EVERYTHING: Final = 2**63 - 1
 _OBJECTS_NAMED: Final = 5
@@ -59,18 +58,19 @@ def find_truncations(
     """The offset at which each truncated log was cut. Partitions whose leader does not answer are added to `failed`."""
     held = {state.where: (state, state.held) for state in states if state.held is not None}
     epochs = {
-        where: -1 if each.last_leader_epoch is None else each.last_leader_epoch for where, (_, each) in held.items()
+        where: -1 if archived.last_leader_epoch is None else archived.last_leader_epoch
+        for where, (_, archived) in held.items()
     }
     # Messages of the oldest formats carry no epoch, and neither do gaps: there is nothing to compare.
     known = {where: epoch for where, epoch in epochs.items() if epoch >= 0}
     answers = epoch_ends(client, known, deadline=Deadline.after(patience_s), failed=failed)
     found = {
         where: truncated_at(
-            each.end_offset,
+            archived.end_offset,
             common_end=_common_end(catalog, state.id, epochs[where], answers.get(where)),
             high_watermark=state.high_watermark,
         )
-        for where, (state, each) in held.items()
+        for where, (state, archived) in held.items()
     }
     return {where: offset for where, offset in found.items() if offset is not None}
 
@@ -100,19 +100,16 @@ def diverges_at(held_epochs: Iterable[tuple[int, int]], *, asked_epoch: int, ans
 
 
 def _common_end(catalog: AnyCatalog, partition: PartitionId, asked_epoch: int, answer: EpochEnd | None) -> int | None:
-    """Rows are read only if the broker does not know the epoch."""
     if answer is None:
         return None
-    held_epochs = _epochs(catalog, partition) if answer.leader_epoch < asked_epoch else ()
+    held_epochs: list[tuple[int, int]] = []
+    # Rows are read only if the broker does not know the epoch.
+    if answer.leader_epoch < asked_epoch:
+        columns = ["base_offset", "last_leader_epoch"]
+        rows = catalog.rows(topic_id=partition.topic_id, partition=partition.partition, columns=columns)
+        pairs = zip(*(rows[name].to_pylist() for name in columns), strict=True)
+        held_epochs = [(base, epoch) for base, epoch in pairs if epoch is not None]
     return diverges_at(held_epochs, asked_epoch=asked_epoch, answer=(answer.leader_epoch, answer.end_offset))
-
-
-def _epochs(catalog: AnyCatalog, partition: PartitionId) -> list[tuple[int, int]]:
-    rows = catalog.rows(
-        topic_id=partition.topic_id, partition=partition.partition, columns=["base_offset", "last_leader_epoch"]
-    )
-    pairs = zip(rows["base_offset"].to_pylist(), rows["last_leader_epoch"].to_pylist(), strict=True)
-    return [(base, epoch) for base, epoch in pairs if epoch is not None]
 
 
 # The archive: rows beyond the cut are replaced.
@@ -202,8 +199,8 @@ def find_mixed(
     """
     seams = {
         partition: deque(found)
-        for partition, each in outcomes_by_partition(outcomes).items()
-        if (found := _seams(held.get(partition), each))
+        for partition, reports in outcomes_by_partition(outcomes).items()
+        if (found := _seams(held.get(partition), reports))
     }
     places = {outcome.item.id: outcome.item.where for outcome in outcomes}
     mixed: dict[PartitionId, str] = {}
@@ -223,14 +220,14 @@ def find_mixed(
 
 
 def _seams(held: ArchivedRange | None, outcomes: Sequence[Outcome]) -> list[tuple[int, int]]:
-    """Where the epoch rises between two separate reads: the older epoch, and the offset up to which it was read."""
+    """The rises of the epoch between two separate reads: the older epoch, and the offset up to which it was read."""
     epoch = -1 if held is None or held.last_leader_epoch is None else held.last_leader_epoch
     end = 0 if held is None else held.end_offset
     found = []
-    for outcome in sorted(outcomes, key=lambda each: each.item.start):
-        for number, each in enumerate(outcome.slices):
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.item.start):
+        for number, part in enumerate(outcome.slices):
             # Within a range the broker has compared the epochs itself.
-            if number == 0 and 0 <= epoch < each.first_leader_epoch:
+            if number == 0 and 0 <= epoch < part.first_leader_epoch:
                 found.append((epoch, end))
-            epoch, end = each.last_leader_epoch, each.end_offset
+            epoch, end = part.last_leader_epoch, part.end_offset
     return found

@@ -6,22 +6,21 @@ know later is in the archive, so that runs may be minutes or days apart, and eac
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from maxbrod.archive.foreign_target import InstanceTarget
+from maxbrod.archive.foreign_target import InstanceTarget, TargetRequest
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.backup.generations import NOTICE, tombstones_ms
-from maxbrod.backup.notices import HIDDEN
-from maxbrod.backup.observation import choose_topics
 from maxbrod.backup.plan.generations import parse_length
 from maxbrod.backup.plan.turns import (
     BACKING_UP,
     LENGTH_MS,
     STAGES,
-    Action,
     Clear,
     Mailbox,
     Role,
@@ -35,33 +34,27 @@ from maxbrod.backup.plan.turns import (
     first_turn,
     parse_interval,
 )
-from maxbrod.backup.report import BackupReport
+from maxbrod.backup.report import HIDDEN, BackupReport
 from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.batch.transactions import from_fetch
 from maxbrod.catalog.rows import new_run_id
 from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError, UsageError
-from maxbrod.kafka.admin.topics import NewTopic, create_topics
+from maxbrod.kafka.admin import NewTopic, create_topics
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import Feed, stamped
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import new_producer_id
-from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.wire.client import KafkaClient, retry
+from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
+from maxbrod.kafka.wire.client import KafkaClient, Topic, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.avro.instances import TOPIC, Event, check_name, decode_coordination, encode_coordination
-from maxbrod.layouts.visible_records import decode_committed
+from maxbrod.layouts.reader import decode_committed
 from maxbrod.model import TimestampType, TopicPartition, now_ms
 from maxbrod.notices import Notice
-from maxbrod.work.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from maxbrod.archive.foreign_target import TargetRequest
-    from maxbrod.backup.plan.roll_limits import RollSchedule
-    from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
-    from maxbrod.kafka.wire.metadata import Topic
+    from maxbrod.backup.plan.ranges import RollSchedule
 
 
 _BEHIND_MS: Final = 30_000
@@ -88,11 +81,11 @@ class TurnsBackup(ForeignBackup):
     def run(self, *, demand_topics: bool = True, waiting: RollSchedule | None = None) -> BackupReport:
         del waiting
         started_at_ms = now_ms()
-        self._on_progress(Progress(phase="planning"))
+        self.tell("planning")
         if self._claimed:
             # A process that was replaced stops also if it has nothing to write, which would be refused.
             self.target.look_at_other()
-        cluster = capture(self._client, deadline=Deadline.after(self._config.patience))
+        cluster = self.capture()
         topic, notices = self._topic(cluster, demand=demand_topics)
         if topic is None:
             none = Notice(kind="missing", message="there is no topic to back up yet")
@@ -113,9 +106,9 @@ class TurnsBackup(ForeignBackup):
         return replace(report, notices=(*report.notices, *self._notices(topic, before)))
 
     def _open_target(self, request: TargetRequest) -> InstanceTarget:
-        options = self._request
+        options = self.request
         role = Role(options.generation_role or "")
-        own, other = (each.instance(options.generation_name) for each in (role, role.other))
+        own, other = (side.instance(options.generation_name) for side in (role, role.other))
         check_name(own)
         length_s = parse_length(options.generation_every, options.layout_options)
         self._policy = TurnsPolicy(
@@ -128,16 +121,14 @@ class TurnsBackup(ForeignBackup):
         )
         self._claimed = False
         self._turn = Turn(phase=TurnsPhase.WAITING)
-        self._coordination = CoordinationTopic(self._client, Mailbox(), patience_s=self._config.patience)
+        self._coordination = CoordinationTopic(self.client, Mailbox(), patience_s=self.config.patience)
         if options.start != "earliest":
             raise UsageError("--generation-role reads a topic from its start: --start does not apply")
-        return InstanceTarget(self._archive_url, self._config.storage, request, instance=own, other=other)
+        return InstanceTarget(self.archive_url, self.config.storage, request, instance=own, other=other)
 
     def _topic(self, cluster: ClusterState, *, demand: bool) -> tuple[TopicState | None, Sequence[Notice]]:
         """The one topic, and what may be hidden; None: it does not exist yet."""
-        chosen = choose_topics(
-            self._client, self._request, patience_s=self._config.patience, demand=demand, cluster=cluster
-        )
+        chosen = self.choose(demand=demand, cluster=cluster)
         found = [topic for topic in cluster.topics if topic.name in chosen.topics]
         if len(found) > 1:
             raise UsageError(
@@ -180,7 +171,11 @@ class TurnsBackup(ForeignBackup):
             if decision.is_nothing(self._turn):
                 return
             self._store(decision.turn)
-            self._do(decision.actions)
+            sends = [action for action in decision.actions if isinstance(action, Send)]
+            if sends:
+                self._coordination.send(sends)
+            if any(isinstance(action, Clear) for action in decision.actions):
+                self.target.clear()
             self._store(decision.then)
         raise AssertionError(f"the instance comes to no end: {self._turn}")
 
@@ -201,13 +196,6 @@ class TurnsBackup(ForeignBackup):
             other_is_whole=told and self.target.other_is_whole(),
         )
 
-    def _do(self, actions: Sequence[Action]) -> None:
-        sends = [action for action in actions if isinstance(action, Send)]
-        if sends:
-            self._coordination.send(sends)
-        if any(isinstance(action, Clear) for action in actions):
-            self.target.clear()
-
     def _store(self, turn: Turn) -> None:
         if turn == self._turn and self.target.document.turn:
             return
@@ -217,7 +205,7 @@ class TurnsBackup(ForeignBackup):
             stage=STAGES[turn.phase],
             generation=turn.generation,
             activated_at_ms=turn.since_ms if active else 0,
-            log_ends={str(each): end for each, end in turn.log_ends.items()},
+            log_ends={str(partition): end for partition, end in turn.log_ends.items()},
         )
         self._turn = turn
 
@@ -278,41 +266,34 @@ class CoordinationTopic:
 
     def __init__(self, client: KafkaClient, mail: Mailbox, *, patience_s: float) -> None:
         self.mail = mail
-        self._client = client
+        self.client = client
         self._patience_s = patience_s
         self._read_to: dict[TopicPartition, int] = {}
 
     def look(self) -> None:
         """Read what was written since the last time. The topic is created if it is missing."""
         places = [TopicPartition(topic=TOPIC, partition=partition) for partition in sorted(self._topic().partitions)]
-        ends = list_offsets(self._client, dict.fromkeys(places, LATEST), read_committed=True, deadline=self._deadline())
-        starts = list_offsets(self._client, dict.fromkeys(places, EARLIEST), deadline=self._deadline())
+        ends = list_offsets(self.client, dict.fromkeys(places, LATEST), read_committed=True, deadline=self._deadline())
+        starts = list_offsets(self.client, dict.fromkeys(places, EARLIEST), deadline=self._deadline())
         for where in places:
             end, read_to = ends[where].offset, self._read_to.get(where, 0)
             # A log that has become shorter was created again.
             first = max(read_to if read_to <= end else 0, starts[where].offset)
             for key, value in self._records(where, first, end):
-                self._read(key, value)
+                # What is not one of the messages that two instances exchange is ignored, as the original does.
+                with suppress(UnicodeDecodeError, CorruptDataError, UnsupportedFormatError):
+                    self.mail.read(key.decode(), None if value is None else decode_coordination(value))
             self._read_to[where] = end
 
-    def _read(self, key: bytes | None, value: bytes | None) -> None:
-        if key is None:
-            return
-        try:
-            self.mail.read(key.decode(), None if value is None else decode_coordination(value))
-        except (UnicodeDecodeError, CorruptDataError, UnsupportedFormatError):
-            # Not one of the messages that two instances exchange: the original ignores what it does not look for.
-            return
-
-    def _records(self, where: TopicPartition, first: int, end: int) -> Iterator[tuple[bytes | None, bytes | None]]:
-        for chunk in read_range(self._client, where, first, end, patience_s=self._patience_s):
+    def _records(self, where: TopicPartition, first: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
+        for chunk in read_range(self.client, where, first, end, patience_s=self._patience_s):
             aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted) if len(chunk.headers) else ()
             for batch in decode_committed(chunk.data, chunk.headers, aborted, columns=["offset", "key", "value"]):
                 offsets, keys, values = (batch.column(name).to_pylist() for name in ("offset", "key", "value"))
                 yield from (
                     (key, value)
                     for offset, key, value in zip(offsets, keys, values, strict=True)
-                    if first <= offset < end
+                    if first <= offset < end and key is not None
                 )
 
     def send(self, messages: Sequence[Send]) -> None:
@@ -326,23 +307,23 @@ class CoordinationTopic:
         values = [None if message.message is None else encode_coordination(message.message) for message in messages]
         # As the original's producer places them: messages of one key stay in order.
         places = partition_for(pa.array(keys, pa.binary()), len(topic.partitions), null_partition=0)
-        identity = new_producer_id(self._client, deadline=self._deadline())
+        identity = new_producer_id(self.client, deadline=self._deadline())
         feeds = []
         for partition in sorted(set(places.tolist())):
-            rows = [at for at, each in enumerate(places.tolist()) if each == partition]
+            rows = [at for at, place in enumerate(places.tolist()) if place == partition]
             data = encode(_records_of([keys[at] for at in rows], [values[at] for at in rows]))
             batches = stamped(data, walk(data), identity, first_sequence=0)
             where = TopicPartition(topic=TOPIC, partition=partition)
             feeds.append(Feed(where=where, topic_id=topic.topic_id, first_offset=None, appends=batches))
-        for _ in produce_all(self._client, feeds, patience_s=self._patience_s):
+        for _ in produce_all(self.client, feeds, patience_s=self._patience_s):
             pass
 
     def _topic(self) -> Topic:
-        found = self._client.metadata([TOPIC], deadline=self._deadline()).topics.get(TOPIC)
+        found = self.client.metadata([TOPIC], deadline=self._deadline()).topics.get(TOPIC)
         if found is not None:
             return found
         new = NewTopic(name=TOPIC, partitions=1, configs=_COMPACTED)
-        outcome = create_topics(self._client, [new], deadline=self._deadline())[TOPIC]
+        outcome = create_topics(self.client, [new], deadline=self._deadline())[TOPIC]
         if not outcome.done:
             raise RefusedError(
                 f"the topic could not be created: {outcome.reason}",
@@ -352,7 +333,7 @@ class CoordinationTopic:
             )
 
         def once(limit: Deadline) -> Topic:
-            created = self._client.metadata([TOPIC], deadline=limit).topics.get(TOPIC)
+            created = self.client.metadata([TOPIC], deadline=limit).topics.get(TOPIC)
             if created is None or any(partition.leader is None for partition in created.partitions.values()):
                 raise UnavailableError("the topic has no leader yet", object_name=TOPIC)
             return created
@@ -370,5 +351,5 @@ def _records_of(keys: Sequence[bytes], values: Sequence[bytes | None]) -> pa.Rec
     columns: dict[str, list[Any]] = {name: [value] * count for name, value in numbers.items()}
     columns |= {"offset": list(range(count)), "key": list(keys), "value": list(values), "headers": [[]] * count}
     return pa.RecordBatch.from_arrays(
-        [pa.array(columns[each.name], each.type) for each in RECORD_SCHEMA], schema=RECORD_SCHEMA
+        [pa.array(columns[field.name], field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA
     )

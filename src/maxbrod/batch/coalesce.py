@@ -13,27 +13,20 @@ codec. The compiled loop is loaded with the first group that has several batches
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from maxbrod.batch.compression import Arena, compress, decompress, unpack
-from maxbrod.batch.crc import crc32c
-from maxbrod.batch.headers import (
-    CRC_START,
-    HEADER_BYTES,
-    HEADER_DTYPE,
-    LOG_OVERHEAD_BYTES,
-    BatchHeaders,
-    header_rows,
-)
+from maxbrod.batch.headers import HEADER_BYTES, BatchHeaders, header_rows, headers_at
+from maxbrod.batch.patch import seal
 from maxbrod.errors import CorruptDataError
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 _GROWTH_BYTES: Final = 17
@@ -119,7 +112,6 @@ def _side_by_side(first: Batches, second: Batches, data: NDArray[np.uint8]) -> B
             size=size,
             fields={name: np.concatenate([header[name] for header in headers]) for name in headers[0].fields},
             end=data.size,
-            tail=0,
         ),
         source_offset=np.concatenate([first.source_offset, second.source_offset]),
         hole=np.concatenate([first.hole, second.hole]),
@@ -205,18 +197,14 @@ def join_groups(batches: Batches, edges: NDArray[np.int64], *, batch_bytes_max: 
     growth = np.where(headers.codec == Codec.NONE, _GROWTH_BYTES * headers["count"].astype(np.int64), headers.size)
     data = np.empty(int(headers.size.sum() + growth.sum()), np.uint8)
     kept, position, at = list[int](), list[int](), 0
-    for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+    for first, end in pairwise(edges.tolist()):
         group = headers.take(slice(first, end))
         room = data[at : at + int(group.size.sum() + growth[first:end].sum())]
-        size = _join(batches.data, group, room, batch_bytes_max) if end - first > 1 else 0
-        if size:
-            kept.append(first)
-            position.append(at)
-            at += size
-            continue
-        for row in range(first, end):
-            start, size = int(headers.position[row]), int(headers.size[row])
-            data[at : at + size] = batches.data[start : start + size]
+        joined = _join(batches.data, group, room, batch_bytes_max) if end - first > 1 else 0
+        for row in range(first, first + 1 if joined else end):
+            start, size = int(headers.position[row]), joined or int(headers.size[row])
+            if not joined:
+                data[at : at + size] = batches.data[start : start + size]
             kept.append(row)
             position.append(at)
             at += size
@@ -224,7 +212,7 @@ def join_groups(batches: Batches, edges: NDArray[np.int64], *, batch_bytes_max: 
     places = np.array(position, np.int64)
     return Batches(
         data=data[:at],
-        headers=_read(data[:at], places, np.diff(np.append(places, at))),
+        headers=headers_at(data[:at], places, at),
         source_offset=batches.source_offset[rows],
         hole=batches.hole[rows],
     )
@@ -261,18 +249,11 @@ def _join(data: NDArray[np.uint8], headers: BatchHeaders, out: NDArray[np.uint8]
             out[HEADER_BYTES:end] = body
     if end > min(out.size, batch_bytes_max):
         return 0
-    _seal(out[:end], headers, total)
-    return int(end)
-
-
-def _seal(batch: NDArray[np.uint8], headers: BatchHeaders, count: int) -> None:
     row = header_rows({name: column[:1] for name, column in headers.fields.items()})
-    row["batch_length"] = batch.size - LOG_OVERHEAD_BYTES
     row["max_timestamp"] = headers["max_timestamp"].max()
-    row["count"], row["last_offset_delta"] = count, count - 1
-    batch[:HEADER_BYTES] = row.view(np.uint8)
-    row["crc"] = crc32c(batch[CRC_START:])
-    batch[:HEADER_BYTES] = row.view(np.uint8)
+    row["count"], row["last_offset_delta"] = total, total - 1
+    seal(out[:end], np.array([0, end]), row)
+    return int(end)
 
 
 def _bytes_of(batches: Batches) -> NDArray[np.uint8]:
@@ -281,11 +262,3 @@ def _bytes_of(batches: Batches) -> NDArray[np.uint8]:
     if not start.size or (start[1:] == end[:-1]).all():
         return batches.data[start[0] : end[-1]] if start.size else batches.data[:0]
     return np.concatenate([batches.data[first:last] for first, last in zip(start.tolist(), end.tolist(), strict=True)])
-
-
-def _read(data: NDArray[np.uint8], position: NDArray[np.int64], size: NDArray[np.int64]) -> BatchHeaders:
-    rows = data[position[:, None] + np.arange(HEADER_BYTES)].view(HEADER_DTYPE).reshape(-1)
-    fields: dict[str, NDArray[Any]] = {
-        name: rows[name].astype(HEADER_DTYPE[name].newbyteorder("=")) for name in HEADER_DTYPE.names or ()
-    }
-    return BatchHeaders(position=position, size=size, fields=fields, end=data.size, tail=0)

@@ -6,6 +6,7 @@ because Kafka stores whatever bytes a client sent.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -15,8 +16,6 @@ from maxbrod.errors import UsageError
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
 
@@ -192,8 +191,13 @@ def _column(records: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name == "headers":
         nothing = pa.nulls(0, pa.binary())
         return headers_array(np.zeros(records.num_rows + 1, np.int32), nothing, nothing)
+    return default_column(field, records.num_rows)
+
+
+def default_column(field: pa.Field, rows: int) -> pa.Array:
+    """Return Kafka's default for a field of RECORD_SCHEMA that tools which back up as consumers never see."""
     dtype = "?" if pa.types.is_boolean(field.type) else f"i{field.type.bit_width // 8}"
-    return number_array(np.full(records.num_rows, _DEFAULTS[field.name], dtype))
+    return number_array(np.full(rows, _DEFAULTS[field.name], dtype))
 
 
 def _null_headers(headers: pa.Array) -> bool:

@@ -7,6 +7,7 @@ snappy in the framing of the xerial library. Other clients write bare snappy, wh
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,7 @@ from maxbrod.errors import BatchLimitError, CorruptDataError
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterator
+    from collections.abc import Buffer
 
     from numpy.typing import NDArray
 

@@ -78,17 +78,13 @@ class Cut:
         and batches with log-append time are in neither.
         """
         outside, across = np.zeros((2, len(headers)), np.bool_)
-        rows = np.flatnonzero(self._undecided(headers))
-        if rows.size:
-            outside[rows], across[rows] = self._by_lowest_time(buffer, headers.take(rows))
-        return outside, across
-
-    def _undecided(self, headers: BatchHeaders) -> NDArray[np.bool_]:
         undecided = np.full(len(headers), self.since_ms is not None)
         if self.until_ms is not None:
             undecided |= headers["max_timestamp"] >= self.until_ms
-        result: NDArray[np.bool_] = undecided & (headers["magic"] == NEWEST_MAGIC) & ~headers.log_append
-        return result
+        rows = np.flatnonzero(undecided & (headers["magic"] == NEWEST_MAGIC) & ~headers.log_append)
+        if rows.size:
+            outside[rows], across[rows] = self._by_lowest_time(buffer, headers.take(rows))
+        return outside, across
 
     def _by_lowest_time(self, buffer: NDArray[np.uint8], headers: BatchHeaders) -> tuple[NDArray[Any], NDArray[Any]]:
         from maxbrod.batch.decode import lowest_timestamps  # noqa: PLC0415 - loads numba, and is rarely needed

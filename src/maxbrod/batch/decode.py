@@ -8,6 +8,7 @@ mapping fresh memory for all decompressed bytes at once would take longer than l
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,8 +29,6 @@ from maxbrod.errors import CorruptDataError, naming
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
 
@@ -76,7 +75,9 @@ def decode(
         headers = walk(data, check_crc=check_crc, whole=True, object_name=object_name)
     with naming(object_name):
         parts = [
-            (legacy.decode if old else _decode)(data, headers.take(rows), columns, decompressed_bytes_max)
+            legacy.decode(data, headers.take(rows), columns, decompressed_bytes_max)
+            if old
+            else _decode(data, headers.take(rows), columns, decompressed_bytes_max)[0]
             for old, rows in headers.generations()
         ]
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
@@ -97,18 +98,12 @@ def decode_in_parts(
             if old:
                 yield legacy.decode(data, taken, columns, bytes_max)
             while not old and len(taken):
-                found, count = _decode_some(data, taken, columns, bytes_max, enough=_PART_BYTES)
+                found, count = _decode(data, taken, columns, bytes_max, enough=_PART_BYTES)
                 yield found
                 taken = taken.take(slice(count, len(taken)))
 
 
 def _decode(
-    data: NDArray[np.uint8], headers: BatchHeaders, columns: list[str] | None, bytes_max: int
-) -> pa.RecordBatch:
-    return _decode_some(data, headers, columns, bytes_max)[0]
-
-
-def _decode_some(
     data: NDArray[np.uint8],
     headers: BatchHeaders,
     columns: list[str] | None,
@@ -118,29 +113,20 @@ def _decode_some(
 ) -> tuple[pa.RecordBatch, int]:
     """The records of the first batches, and how many batches: all, or as many as unpack to `enough` bytes."""
     schema = project(columns)
-    arena = _borrow_scratch()
+    # The arena that this thread used last, if any: its memory is mapped already.
+    arena: Arena = getattr(_scratch, "arena", None) or Arena(_SCRATCH_BYTES)
+    _scratch.arena = None
     done = size = 0
     gathered = _Gathered(data, headers, schema.names)
     for portion, unpacked in portions(data, headers, arena, bytes_max=bytes_max):
         gathered.add(portion, unpacked)
         done, size = done + len(portion), size + arena.size
         if enough is not None and size > enough and done < len(headers):
-            gathered.end_at(done)
+            gathered.headers = headers.take(slice(done))
             break
-    _return_scratch(arena)
-    return pa.RecordBatch.from_arrays([gathered.column(name) for name in schema.names], schema=schema), done
-
-
-def _borrow_scratch() -> Arena:
-    """The arena that this thread used last, if any: its memory is mapped already."""
-    arena: Arena = getattr(_scratch, "arena", None) or Arena(_SCRATCH_BYTES)
-    _scratch.arena = None
-    return arena
-
-
-def _return_scratch(arena: Arena) -> None:
     if arena.data.size <= ENOUGH_BYTES:
         _scratch.arena = arena
+    return pa.RecordBatch.from_arrays([gathered.column(name) for name in schema.names], schema=schema), done
 
 
 class _Gathered:
@@ -148,7 +134,8 @@ class _Gathered:
 
     def __init__(self, data: NDArray[np.uint8], headers: BatchHeaders, names: list[str]) -> None:
         self._data = data
-        self._headers = headers
+        self.headers = headers
+        """Those of all batches that are added."""
         self._names = names
         packed = int(headers.size.sum())
         # A compressed record usually has at least one byte. If there are more records, `Found` grows.
@@ -156,10 +143,6 @@ class _Gathered:
         self._bytes = {name: GrowingBytes(_ROOM * packed) for name in ("key", "value") if name in names}
         self._header_keys, self._header_values = GrowingBytes(0), GrowingBytes(0)
         self._header_ends: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]] = []
-
-    def end_at(self, count: int) -> None:
-        """Only the first batches were added."""
-        self._headers = self._headers.take(slice(count))
 
     def add(self, headers: BatchHeaders, unpacked: Unpacked) -> None:
         found = self._found
@@ -196,7 +179,7 @@ class _Gathered:
         self._header_ends.append((key_ends, value_ends, valid))
 
     def column(self, name: str) -> pa.Array:
-        found, headers = self._found, self._headers
+        found, headers = self._found, self.headers
         match name:
             case "offset":
                 return number_array(found["offset"])

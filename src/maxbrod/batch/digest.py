@@ -12,12 +12,10 @@ probability of about one in 2**120.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final
 
 PRIME: Final = (1 << 61) - 1
 BASES: Final = (0x1B36_0EA1_57C6_9D4F % PRIME, 0x0D4A_93C5_2F8B_E617 % PRIME)

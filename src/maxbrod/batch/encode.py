@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from maxbrod.batch import kernels
 from maxbrod.batch.columns import BinaryColumn, binary_column, conform, headers_columns, number_column
@@ -25,7 +26,6 @@ from maxbrod.batch.patch import join, pairs, seal
 from maxbrod.model import Codec, TimestampType
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from numpy.typing import NDArray
 
 BATCH_BYTES_MAX: Final = 1_000_000
@@ -61,28 +61,22 @@ def encode(
         name: kernels.sealed(number_column(records.column(name)))
         for name in (*_SAME_IN_A_BATCH, "offset", "timestamp_ms", "sequence")
     }
-    parts = _Parts(records)
-    forced = _forced(columns, starts)
+    key, value = (_sealed(binary_column(records.column(name))) for name in ("key", "value"))
+    ends, header_key, header_value = headers_columns(records.column("headers"))
+    headers = (kernels.sealed(ends), _sealed(header_key), _sealed(header_value))
+    parts = (columns["offset"], columns["timestamp_ms"], key, value, *headers)
     begins = np.empty(records.num_rows, np.bool_)
     lengths = np.empty(records.num_rows, np.int64)
-    total = kernels.measure(
-        columns["offset"],
-        columns["timestamp_ms"],
-        *parts.shape(),
-        forced,
-        batch_bytes_max - HEADER_BYTES,
-        begins,
-        lengths,
-    )
+    total = kernels.measure(*parts, _forced(columns, starts), batch_bytes_max - HEADER_BYTES, begins, lengths)
     rows = np.append(np.flatnonzero(begins), records.num_rows)
-    headers = _header_rows(columns, rows, codec)
+    batch_headers = _header_rows(columns, rows, codec)
     gap = HEADER_BYTES if codec is Codec.NONE else 0
     raw = np.empty(int(total) + gap * (len(rows) - 1), np.uint8)
     positions = np.empty(len(rows), np.int64)
-    kernels.write(columns["offset"], columns["timestamp_ms"], *parts.contents(), lengths, rows, gap, raw, positions)
+    kernels.write(*parts, lengths, rows, gap, raw, positions)
     if codec is Codec.NONE:
-        return seal(raw, positions, headers)
-    return join(headers, [compress(codec, raw[start:end], level) for start, end in pairs(positions)])
+        return seal(raw, positions, batch_headers)
+    return join(batch_headers, [compress(codec, raw[start:end], level) for start, end in pairs(positions)])
 
 
 def _forced(columns: dict[str, NDArray[Any]], starts: NDArray[np.int64] | None) -> NDArray[np.bool_]:
@@ -123,34 +117,6 @@ def _header_rows(columns: dict[str, NDArray[Any]], rows: NDArray[np.int64], code
     for name in ("leader_epoch", "producer_id", "producer_epoch"):
         headers[name] = columns[name][first]
     return headers
-
-
-class _Parts:
-    """The variable-length columns of a record batch as the buffers that the kernels take."""
-
-    __slots__ = ("ends", "header_key", "header_value", "key", "value")
-
-    def __init__(self, records: pa.RecordBatch) -> None:
-        self.key = _sealed(binary_column(records.column("key")))
-        self.value = _sealed(binary_column(records.column("value")))
-        ends, header_key, header_value = headers_columns(records.column("headers"))
-        self.ends = kernels.sealed(ends)
-        self.header_key = _sealed(header_key)
-        self.header_value = _sealed(header_value)
-
-    def shape(self) -> tuple[NDArray[Any], ...]:
-        key, value, header_key, header_value = self.key, self.value, self.header_key, self.header_value
-        return (
-            *(key.ends, key.valid, value.ends, value.valid),
-            *(self.ends, header_key.ends, header_value.ends, header_value.valid),
-        )
-
-    def contents(self) -> tuple[NDArray[Any], ...]:
-        key, value, header_key, header_value = self.key, self.value, self.header_key, self.header_value
-        return (
-            *(key.ends, key.data, key.valid, value.ends, value.data, value.valid),
-            *(self.ends, header_key.ends, header_key.data, header_value.ends, header_value.data, header_value.valid),
-        )
 
 
 def _sealed(column: BinaryColumn) -> BinaryColumn:

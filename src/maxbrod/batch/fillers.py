@@ -6,7 +6,7 @@ block for each length of the delta's varint.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -28,27 +28,24 @@ def filler(count: int, *, timestamp_ms: int) -> NDArray[np.uint8]:
     """One batch of `count` empty records with this timestamp and offsets from 0."""
     if not 1 <= count <= FILLER_RECORDS_MAX:
         raise ValueError(f"a filler has 1 to {FILLER_RECORDS_MAX} records, not {count}")
-    header = np.zeros(1, HEADER_DTYPE)
-    header["magic"] = NEWEST_MAGIC
+    header = _header(base_timestamp=timestamp_ms, max_timestamp=timestamp_ms)
     header["attributes"] = int(Codec.ZSTD)
-    header["last_offset_delta"] = count - 1
-    header["count"] = count
-    for name in ("base_timestamp", "max_timestamp"):
-        header[name] = timestamp_ms
-    for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
-        header[name] = -1
+    header["last_offset_delta"], header["count"] = count - 1, count
     return join(header, [compress(Codec.ZSTD, _records(count))])
 
 
 def emptied(offset: int, *, leader_epoch: int) -> NDArray[np.uint8]:
     """A batch of one offset without a record, as compaction leaves it. It preserves the leader epoch at that offset."""
+    return join(_header(base_offset=offset, leader_epoch=leader_epoch), [b""])
+
+
+def _header(**fields: int) -> NDArray[Any]:
     header = np.zeros(1, HEADER_DTYPE)
     header["magic"] = NEWEST_MAGIC
-    header["base_offset"] = offset
-    header["leader_epoch"] = leader_epoch
-    for name in ("base_timestamp", "max_timestamp", "producer_id", "producer_epoch", "base_sequence"):
-        header[name] = -1
-    return join(header, [b""])
+    none = ("leader_epoch", "base_timestamp", "max_timestamp", "producer_id", "producer_epoch", "base_sequence")
+    for name, value in {**dict.fromkeys(none, -1), **fields}.items():
+        header[name] = value
+    return header
 
 
 def _records(count: int) -> NDArray[np.uint8]:

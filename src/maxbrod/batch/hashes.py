@@ -5,9 +5,11 @@ Also the partition of a record by its key, as Kafka's Java client chooses it: mu
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from maxbrod.batch import hash_kernels
 from maxbrod.batch.columns import BinaryColumn, binary_column, headers_columns, number_column
@@ -16,9 +18,6 @@ from maxbrod.batch.kernels import sealed
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    import pyarrow as pa
     from numpy.typing import NDArray
 
 

@@ -8,6 +8,7 @@ are columns. `legacy`, which is compiled, walks messages of magic 0 and 1.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +20,6 @@ from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedForm
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 HEADER_BYTES: Final = 61
@@ -76,7 +75,7 @@ class BatchHeaders:
     fields: Mapping[str, NDArray[Any]]
     end: int
     """The first byte after the last whole batch."""
-    tail: int
+    tail: int = 0
     """The number of bytes of a cut batch after `end`."""
 
     def __len__(self) -> int:
@@ -104,6 +103,10 @@ class BatchHeaders:
                 position=int(self.position[row]),
                 hint="a Kafka version newer than this release of maxbrod supports wrote the batch",
             ) from None
+
+    def refuse_unknown_codecs(self) -> None:
+        for row in np.flatnonzero(self.codec > max(Codec)).tolist():
+            self.codec_at(row)
 
     def generations(self) -> list[tuple[bool, slice]]:
         """Runs of rows of one format generation: whether they are of magic 0 or 1, and the rows."""
@@ -189,6 +192,16 @@ def walk(
     return headers
 
 
+def walk_sound(
+    data: NDArray[np.uint8], *, check_crc: bool = True, batch_bytes_max: int = (1 << 31) - 1
+) -> tuple[BatchHeaders, CorruptDataError | UnsupportedFormatError | None]:
+    """The headers of the batches before the first one that is not sound, and the error that says why, if any."""
+    try:
+        return walk(data, check_crc=check_crc, batch_bytes_max=batch_bytes_max), None
+    except (CorruptDataError, UnsupportedFormatError) as error:
+        return walk(data[: error.position or 0], check_crc=False), error
+
+
 def _walk(data: NDArray[np.uint8], batch_bytes_max: int, *, check_crc: bool) -> BatchHeaders:
     runs: list[BatchHeaders] = []
     position = 0
@@ -245,20 +258,23 @@ def _check_start(data: NDArray[np.uint8], position: int, batch_bytes_max: int) -
 
 def _read(data: NDArray[np.uint8], positions: list[int], end: int, *, check_crc: bool) -> BatchHeaders:
     """Read the headers of batches that follow each other, up to `end`."""
-    position = np.array(positions, np.int64)
-    size = np.diff(position, append=end)
-    gathered = data[position[:, None] + np.arange(HEADER_BYTES)].view(HEADER_DTYPE).reshape(-1)
-    fields = _columns(gathered)
-    headers = BatchHeaders(position=position, size=size, fields=fields, end=end, tail=data.size - end)
+    headers = headers_at(data, np.array(positions, np.int64), end)
     sound = len(headers)
     if check_crc:
-        computed = _computed_crc(data, positions, (position + size).tolist())
+        computed = _computed_crc(data, positions, (headers.position + headers.size).tolist())
         sound = int(np.argmax(np.append(computed != headers["crc"], True)))
     # In byte order, so that everything before the position of an error is valid.
     _check_fields(headers if sound == len(headers) else headers.take(slice(sound)))
     if check_crc:
         refuse_wrong_crc(headers, computed)
     return headers
+
+
+def headers_at(data: NDArray[np.uint8], position: NDArray[np.int64], end: int) -> BatchHeaders:
+    """The headers of batches that follow each other, up to `end`. Nothing is checked."""
+    fields = _columns(data[position[:, None] + np.arange(HEADER_BYTES)].view(HEADER_DTYPE).reshape(-1))
+    size = np.diff(position, append=end)
+    return BatchHeaders(position=position, size=size, fields=fields, end=end, tail=data.size - end)
 
 
 def _columns(rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -270,9 +286,8 @@ def read_headers(rows: bytes, position: NDArray[np.int64], size: NDArray[np.int6
 
     CorruptDataError and UnsupportedFormatError as in `walk`. Checksums are not checked.
     """
-    fields = _columns(np.frombuffer(rows, HEADER_DTYPE))
     end = int(position[-1] + size[-1]) if len(position) else 0
-    headers = BatchHeaders(position=position, size=size, fields=fields, end=end, tail=0)
+    headers = BatchHeaders(position=position, size=size, fields=_columns(np.frombuffer(rows, HEADER_DTYPE)), end=end)
     _check_fields(headers)
     return headers
 
@@ -331,11 +346,10 @@ def _joined(runs: list[BatchHeaders]) -> BatchHeaders:
     runs = [run for run in runs if len(run)] or runs[-1:]
     if len(runs) == 1:
         return runs[0]
-    fields = {name: np.concatenate([run.fields[name] for run in runs]) for name in runs[0].fields}
     return BatchHeaders(
         position=np.concatenate([run.position for run in runs]),
         size=np.concatenate([run.size for run in runs]),
-        fields=fields,
+        fields={name: np.concatenate([run[name] for run in runs]) for name in runs[0].fields},
         end=runs[-1].end,
         tail=runs[-1].tail,
     )

@@ -292,45 +292,33 @@ def gather_headers(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _length(ends, valid, row):
-    return np.int64(ends[row + 1]) - np.int64(ends[row]) if valid[row] else np.int64(-1)
+def _length(column, row):
+    return np.int64(column.ends[row + 1]) - np.int64(column.ends[row]) if column.valid[row] else np.int64(-1)
 
 
 @njit(cache=True, nogil=True)
 def measure(
-    offset,
-    timestamp,
-    key_ends,
-    key_valid,
-    value_ends,
-    value_valid,
-    header_ends,
-    header_key_ends,
-    header_value_ends,
-    header_value_valid,
-    forced,
-    records_bytes_max,
-    begins,
-    length,
+    offset, timestamp, key, value, header_ends, header_key, header_value, forced, records_bytes_max, begins, length
 ):
     """Divide the records into batches: `begins` marks the first record of each batch, `length` is each record's size.
 
-    Returns the total size of all records, including their length fields.
+    Keys, values and headers are `BinaryColumn`s. Returns the total size of all records, including their length fields.
     """
     total = np.int64(0)
     in_batch = np.int64(0)
     first_offset = np.int64(0)
     first_timestamp = np.int64(0)
     for row in range(len(offset)):
-        key = _length(key_ends, key_valid, row)
-        value = _length(value_ends, value_valid, row)
+        key_bytes = _length(key, row)
+        value_bytes = _length(value, row)
         headers = np.int64(header_ends[row + 1]) - np.int64(header_ends[row])
-        fixed = 1 + varint_bytes(key) + max(key, np.int64(0)) + varint_bytes(value) + max(value, np.int64(0))
+        fixed = 1 + varint_bytes(key_bytes) + max(key_bytes, np.int64(0))
+        fixed += varint_bytes(value_bytes) + max(value_bytes, np.int64(0))
         fixed += varint_bytes(headers)
         for header in range(header_ends[row], header_ends[row + 1]):
-            size = np.int64(header_key_ends[header + 1]) - np.int64(header_key_ends[header])
+            size = _length(header_key, header)
             fixed += varint_bytes(size) + size
-            size = _length(header_value_ends, header_value_valid, header)
+            size = _length(header_value, header)
             fixed += varint_bytes(size) + max(size, np.int64(0))
         begin = row == 0 or forced[row] or offset[row] <= offset[row - 1] or offset[row] - first_offset > INT32_MAX
         if not begin:
@@ -349,27 +337,7 @@ def measure(
 
 
 @njit(cache=True, nogil=True)
-def write(
-    offset,
-    timestamp,
-    key_ends,
-    key_data,
-    key_valid,
-    value_ends,
-    value_data,
-    value_valid,
-    header_ends,
-    header_key_ends,
-    header_key_data,
-    header_value_ends,
-    header_value_data,
-    header_value_valid,
-    length,
-    starts,
-    gap,
-    out,
-    out_starts,
-):
+def write(offset, timestamp, key, value, header_ends, header_key, header_value, length, starts, gap, out, out_starts):
     """Write the records of every batch after `gap` bytes for its header. `out_starts` receives the batch starts."""
     at = np.int64(0)
     for batch in range(len(starts) - 1):
@@ -382,26 +350,26 @@ def write(
             out[at] = 0
             at = write_varint(out, at + 1, timestamp[row] - first_timestamp)
             at = write_varint(out, at, offset[row] - first_offset)
-            size = _length(key_ends, key_valid, row)
+            size = _length(key, row)
             at = write_varint(out, at, size)
             if size > 0:
-                copy_bytes(out, at, key_data, np.int64(key_ends[row]), size)
+                copy_bytes(out, at, key.data, np.int64(key.ends[row]), size)
                 at += size
-            size = _length(value_ends, value_valid, row)
+            size = _length(value, row)
             at = write_varint(out, at, size)
             if size > 0:
-                copy_bytes(out, at, value_data, np.int64(value_ends[row]), size)
+                copy_bytes(out, at, value.data, np.int64(value.ends[row]), size)
                 at += size
             at = write_varint(out, at, np.int64(header_ends[row + 1]) - np.int64(header_ends[row]))
             for header in range(header_ends[row], header_ends[row + 1]):
-                size = np.int64(header_key_ends[header + 1]) - np.int64(header_key_ends[header])
+                size = _length(header_key, header)
                 at = write_varint(out, at, size)
-                copy_bytes(out, at, header_key_data, np.int64(header_key_ends[header]), size)
+                copy_bytes(out, at, header_key.data, np.int64(header_key.ends[header]), size)
                 at += size
-                size = _length(header_value_ends, header_value_valid, header)
+                size = _length(header_value, header)
                 at = write_varint(out, at, size)
                 if size > 0:
-                    copy_bytes(out, at, header_value_data, np.int64(header_value_ends[header]), size)
+                    copy_bytes(out, at, header_value.data, np.int64(header_value.ends[header]), size)
                     at += size
     out_starts[len(starts) - 1] = at
 

@@ -17,8 +17,10 @@ from maxbrod.batch import kernels, legacy_kernels
 from maxbrod.batch.columns import binary_array, conform, number_array, project
 from maxbrod.batch.compression import ENOUGH_BYTES, Arena, append, fix_lz4_header
 from maxbrod.batch.headers import (
+    ATTRIBUTE_CODEC,
     ATTRIBUTE_LOG_APPEND,
     HEADER_DTYPE,
+    LOG_OVERHEAD_BYTES,
     BatchHeaders,
     refuse_wrong_crc,
 )
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 _SMALLEST_ENTRY: Final = 26
 _WALK_ROWS: Final = 1 << 16
-_VALUE_LENGTH_BYTES: Final = 4
 
 
 def walk(data: NDArray[np.uint8], position: int, batch_bytes_max: int, *, check_crc: bool) -> BatchHeaders:
@@ -53,7 +54,10 @@ def walk(data: NDArray[np.uint8], position: int, batch_bytes_max: int, *, check_
     )
     if check_crc:
         refuse_wrong_crc(headers, columns["computed"])
-    _check_offsets(headers["base_offset"], headers)
+    wrong = np.flatnonzero(headers["base_offset"] < 0)
+    if wrong.size:
+        offset, position = (int(column[wrong[0]]) for column in (headers["base_offset"], headers.position))
+        raise CorruptDataError("a message has a negative offset", offset=offset, position=position)
     return headers
 
 
@@ -77,26 +81,15 @@ def _walk_chunk(data: NDArray[np.uint8], position: int, batch_bytes_max: int) ->
 def _fields(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     rows = len(columns["position"])
     names = HEADER_DTYPE.names or ()
-    fields = {name: np.full(rows, -1, HEADER_DTYPE[name].newbyteorder("=")) for name in names if name != "crc"}
-    fields["crc"] = columns["crc"]
-    fields["base_offset"] = columns["base_offset"]
-    fields["batch_length"] = (columns["size"] - 12).astype(np.int32)
-    fields["magic"] = columns["magic"]
-    fields["attributes"] = columns["attributes"]
-    fields["last_offset_delta"] = np.zeros(rows, np.int32)
-    fields["base_timestamp"] = columns["timestamp"]
-    fields["max_timestamp"] = columns["timestamp"]
-    fields["count"] = np.where(columns["attributes"] & 0x07, -1, 1).astype(np.int32)
-    return fields
-
-
-def _check_offsets(offset: NDArray[np.int64], headers: BatchHeaders) -> None:
-    wrong = np.flatnonzero(offset < 0)
-    if wrong.size:
-        row = int(wrong[0])
-        raise CorruptDataError(
-            "a message has a negative offset", offset=int(offset[row]), position=int(headers.position[row])
-        )
+    return {
+        **{name: np.full(rows, -1, HEADER_DTYPE[name].newbyteorder("=")) for name in names if name != "crc"},
+        **{name: columns[name] for name in ("crc", "base_offset", "magic", "attributes")},
+        "batch_length": (columns["size"] - LOG_OVERHEAD_BYTES).astype(np.int32),
+        "last_offset_delta": np.zeros(rows, np.int32),
+        "base_timestamp": columns["timestamp"],
+        "max_timestamp": columns["timestamp"],
+        "count": np.where(columns["attributes"] & ATTRIBUTE_CODEC, -1, 1).astype(np.int32),
+    }
 
 
 @dataclass(slots=True)
@@ -209,7 +202,7 @@ def _value(entry: NDArray[np.uint8], magic: int, offset: int, position: int) -> 
     key_length = int.from_bytes(entry[at : at + 4].tobytes(), "big", signed=True)
     at += 4 + max(key_length, 0)
     length = int.from_bytes(entry[at : at + 4].tobytes(), "big", signed=True)
-    at += _VALUE_LENGTH_BYTES
+    at += 4
     if key_length < -1 or length < 0 or at + length != entry.size:
         raise CorruptDataError("the lengths of a compressed message disagree", offset=offset, position=position)
     return entry[at:]

@@ -6,6 +6,7 @@ still detectably damaged: patching never hides corruption.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +25,6 @@ from maxbrod.batch.headers import (
 from maxbrod.errors import UnsupportedFormatError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 _LENGTH_MAX: Final = (1 << 31) - 1

@@ -6,6 +6,7 @@ last header of a name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -13,12 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.batch.columns import binary_array, headers_array, headers_columns, number_array, number_column
+from maxbrod.batch.columns import headers_array, headers_columns, number_array, number_column, text_array
 from maxbrod.model import TimestampType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 TOPIC: Final = "maxbrod.source.topic"
@@ -58,8 +57,7 @@ class Provenance:
 def with_provenance(records: pa.RecordBatch, provenance: Provenance) -> pa.RecordBatch:
     """Add the headers to `records`, which need the columns `offset`, `timestamp_ms` and `headers`."""
     place = records.schema.get_field_index("headers")
-    stamped = _stamped(records, records.column(place), provenance)
-    return records.set_column(place, records.schema.field(place), stamped)
+    return records.set_column(place, records.schema.field(place), _stamped(records, provenance))
 
 
 def without_provenance(records: pa.RecordBatch) -> pa.RecordBatch:
@@ -136,17 +134,18 @@ def _last(rows: NDArray[np.int64], chosen: NDArray[np.bool_], count: int) -> NDA
     return found
 
 
-def _stamped(records: pa.RecordBatch, headers: pa.Array, provenance: Provenance) -> pa.Array:
+def _stamped(records: pa.RecordBatch, provenance: Provenance) -> pa.Array:
     """Gather keys and values by number: the existing ones, then the constants, then offsets and times."""
-    rows = records.num_rows
+    headers, rows = records.column("headers"), records.num_rows
     ends, _, _ = headers_columns(headers)
     entries = headers.values
     constants = provenance.constants
-    keys = pa.concat_arrays([entries.field(0), _texts([*(key for key, _ in constants), OFFSET, TIMESTAMP])])
+    names = [*(key for key, _ in constants), OFFSET, TIMESTAMP]
+    keys = pa.concat_arrays([entries.field(0), text_array(names).cast(pa.binary())])
     values = pa.concat_arrays(
         [
             entries.field(1),
-            _texts([value for _, value in constants]),
+            text_array(value for _, value in constants).cast(pa.binary()),
             *(records.column(name).cast(pa.string()).cast(pa.binary()) for name in ("offset", "timestamp_ms")),
         ]
     )
@@ -170,12 +169,6 @@ def _interleaved(ends: NDArray[np.int32], added: Sequence[NDArray[np.int64]]) ->
     row = np.arange(rows, dtype=np.int64).repeat(counts)
     found[np.arange(last - first, dtype=np.int64) + width * row] = np.arange(first, last)
     row_end = ends[1:].astype(np.int64) - first + width * np.arange(1, rows + 1)
-    for number, each in enumerate(added):
-        found[row_end - width + number] = each
+    for number, values in enumerate(added):
+        found[row_end - width + number] = values
     return found
-
-
-def _texts(words: list[str]) -> pa.Array:
-    encoded = [word.encode() for word in words]
-    ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
-    return binary_array(ends, np.frombuffer(b"".join(encoded), np.uint8), None)

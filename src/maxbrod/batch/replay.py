@@ -10,6 +10,7 @@ Producer id, epoch and sequence stay as archived: the sender of the batches patc
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,8 +33,6 @@ from maxbrod.errors import CorruptDataError, naming
 from maxbrod.model import AbortedTransaction, Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from numpy.typing import NDArray
 
     from maxbrod.batch.cuts import Cut
@@ -85,18 +84,6 @@ class Replayed:
     oversized: tuple[Oversized, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _How:
-    exact: bool
-    codec: Codec
-    batch_bytes_max: int
-    provenance: Provenance | None
-
-    def codecs(self, headers: BatchHeaders) -> NDArray[np.int16]:
-        """The target codec of each batch."""
-        return np.where(headers.codec == Codec.NONE, np.int16(self.codec), headers.codec)
-
-
 def replay(
     buffer: Any,  # noqa: ANN401 - anything with a buffer
     headers: BatchHeaders,
@@ -124,9 +111,8 @@ def replay(
     with naming(object_name):
         refuse_disorder(headers)
         chosen = headers.take(committed_batches(headers, aborted) & cut.touches(headers))
-        _refuse_unknown_codec(chosen)
-        how = _How(exact=exact, codec=codec or Codec.NONE, batch_bytes_max=batch_bytes_max, provenance=provenance)
-        parts = _parts(data, chosen, cut, how)
+        chosen.refuse_unknown_codecs()
+        parts = _parts(data, chosen, cut, codec or Codec.NONE, batch_bytes_max, exact=exact, provenance=provenance)
         ranges = _merged_ranges(parts, position)
     if copied or len(parts) > 1:
         out, new, source_offset = _merged(parts)
@@ -134,11 +120,12 @@ def replay(
     else:
         out, new, source_offset = parts[0].data, parts[0].headers, parts[0].source_offset
     large = new.size > batch_bytes_max
+    before = np.append(np.int64(position), source_offset + new["count"])[:-1]
     return Replayed(
         data=out,
         headers=new,
         source_offset=source_offset,
-        hole=_holes(source_offset, new["count"], position) if exact else np.zeros(len(new), np.int64),
+        hole=source_offset - before if exact else np.zeros(len(new), np.int64),
         ranges=ranges,
         position=int(ranges.first_offset[-1]) + int(ranges.count[-1]) if len(ranges.count) else position,
         oversized=tuple(
@@ -148,33 +135,41 @@ def replay(
     )
 
 
-def _parts(data: NDArray[np.uint8], headers: BatchHeaders, cut: Cut, how: _How) -> list[SourcedBatches]:
+def _parts(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    cut: Cut,
+    codec: Codec,
+    batch_bytes_max: int,
+    *,
+    exact: bool,
+    provenance: Provenance | None,
+) -> list[SourcedBatches]:
+    codecs = np.where(headers.codec == Codec.NONE, np.int16(codec), headers.codec)
     outside, across = cut.outside_and_across(data, headers)
     unfit = (headers["magic"] != NEWEST_MAGIC) | headers.log_append
     unfit |= headers["count"] != headers["last_offset_delta"].astype(np.int64) + 1
-    changed = ~outside & (unfit | across | ~cut.whole(headers) | (how.provenance is not None))
-    packed = ~outside & ~changed & (how.codecs(headers) != headers.codec)
+    changed = ~outside & (unfit | across | ~cut.whole(headers) | (provenance is not None))
+    packed = ~outside & ~changed & (codecs != headers.codec)
     parts = [_dense(data, headers.take(~outside & ~changed & ~packed))]
     if packed.any():
         rows = np.flatnonzero(packed)
-        part = _pack(data, headers.take(rows), how.codec)
+        part = _pack(data, headers.take(rows), codec)
         # A batch that has become too large is rewritten too, which splits it.
-        fits = (part.headers.size <= how.batch_bytes_max) | (part.headers["count"] == 1)
+        fits = (part.headers.size <= batch_bytes_max) | (part.headers["count"] == 1)
         changed[rows[~fits]] = True
         parts.append(_dense(part.data, part.headers.take(fits)))
     if changed.any():
         from maxbrod.batch.rewrite import rewrite  # noqa: PLC0415 - loads numba, which most archives do not need
 
-        chosen = headers.take(changed)
-        codecs = how.codecs(chosen)
         parts += rewrite(
             data,
-            chosen,
-            codecs,
+            headers.take(changed),
+            codecs[changed],
             cut=cut,
-            exact=how.exact,
-            batch_bytes_max=how.batch_bytes_max,
-            provenance=how.provenance,
+            exact=exact,
+            batch_bytes_max=batch_bytes_max,
+            provenance=provenance,
         )
     return parts
 
@@ -215,7 +210,6 @@ def _merged(parts: Sequence[SourcedBatches]) -> tuple[NDArray[np.uint8], BatchHe
         size=size,
         fields={name: np.concatenate([part.headers[name] for part in parts])[order] for name in names},
         end=data.size,
-        tail=0,
     )
     return data, headers, source_offset[order]
 
@@ -242,11 +236,6 @@ def _merged_ranges(parts: Sequence[SourcedBatches], position: int) -> SourceRang
     return SourceRanges(first_offset=first[rows], count=total)
 
 
-def _holes(source_offset: NDArray[np.int64], count: NDArray[Any], position: int) -> NDArray[np.int64]:
-    ends: NDArray[np.int64] = source_offset + count
-    return source_offset - np.append(np.int64(position), ends)[:-1]
-
-
 def refuse_disorder(headers: BatchHeaders) -> None:
     wrong = np.flatnonzero(headers["base_offset"][1:] <= headers.last_offset[:-1])
     if wrong.size:
@@ -257,8 +246,3 @@ def refuse_disorder(headers: BatchHeaders) -> None:
             position=int(headers.position[row]),
             hint="the archive holds these offsets twice, or its batches are out of order; check it",
         )
-
-
-def _refuse_unknown_codec(headers: BatchHeaders) -> None:
-    for row in np.flatnonzero(headers.codec > max(Codec)).tolist():
-        headers.codec_at(row)

@@ -9,10 +9,12 @@ encodes records of several partitions. Only the records and the codec of a batch
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.decode import decode
@@ -25,9 +27,6 @@ from maxbrod.errors import naming
 from maxbrod.model import AbortedTransaction, Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.batch.cuts import Cut
@@ -59,7 +58,10 @@ def rewrite(
     parts: list[SourcedBatches] = []
     for rows in _jobs(headers, codecs):
         job = headers.take(rows)
-        records, batch = _decoded(data, job)
+        old = bool((job["magic"] != NEWEST_MAGIC).any())
+        records = decode(data, job, columns=RECORD_COLUMNS)
+        # The batch that each record must stay in. Old messages have no such batch.
+        batch = np.zeros(records.num_rows, np.int64) if old else np.repeat(np.arange(len(job)), job["count"])
         offset = number_column(records.column("offset"))
         keep = cut.keeps(offset, number_column(records.column("timestamp_ms")))
         if provenance is not None and provenance.left_out:
@@ -71,9 +73,13 @@ def rewrite(
             starts = np.flatnonzero(np.diff(batch)) + 1
             starts = np.union1d(starts, holes) if exact else starts
             codec = Codec(int(codecs[rows[0]]))
-            bound = batch_bytes_max if codec is Codec.NONE else _bound(job)
+            # Before compression. An archived batch stays whole if its compressed size allows.
+            bound = batch_bytes_max if codec is Codec.NONE else BATCH_BYTES_MAX if old else _UNBOUNDED
             encoded, new = encode_dense(records, codec, starts, bound, batch_bytes_max)
-            parts.append(_part(encoded, new, offset, np.append(0, holes)))
+            runs = np.append(0, holes)
+            ranges = SourceRanges(first_offset=offset[runs], count=np.diff(np.append(runs, len(offset))))
+            first = _first_rows(new)
+            parts.append(SourcedBatches(data=encoded, headers=new, source_offset=offset[first], ranges=ranges))
     return parts
 
 
@@ -91,19 +97,6 @@ def _jobs(headers: BatchHeaders, codecs: NDArray[np.int16]) -> Iterator[NDArray[
     order = np.argsort(group, kind="stable")
     edges = np.flatnonzero(np.diff(group[order])) + 1
     yield from np.split(order, edges)
-
-
-def _decoded(data: NDArray[np.uint8], headers: BatchHeaders) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """The records, and for each the batch that it must stay in. Old messages have no such batch."""
-    records = decode(data, headers, columns=RECORD_COLUMNS)
-    if (headers["magic"] != NEWEST_MAGIC).any():
-        return records, np.zeros(records.num_rows, np.int64)
-    return records, np.repeat(np.arange(len(headers)), headers["count"])
-
-
-def _bound(headers: BatchHeaders) -> int:
-    """The size limit of a batch before compression. An archived batch stays whole if its compressed size allows."""
-    return BATCH_BYTES_MAX if (headers["magic"] != NEWEST_MAGIC).any() else _UNBOUNDED
 
 
 def encode_dense(
@@ -124,17 +117,10 @@ def encode_dense(
         starts = np.union1d(starts, np.concatenate(new))
 
 
-def _part(
-    encoded: NDArray[np.uint8], headers: BatchHeaders, offset: NDArray[np.int64], runs: NDArray[np.int64]
-) -> SourcedBatches:
+def _first_rows(headers: BatchHeaders) -> NDArray[np.int64]:
+    """The row of the first record of each batch."""
     count = headers["count"].astype(np.int64)
-    first = np.cumsum(count) - count
-    return SourcedBatches(
-        data=encoded,
-        headers=headers,
-        source_offset=offset[first],
-        ranges=SourceRanges(first_offset=offset[runs], count=np.diff(np.append(runs, len(offset)))),
-    )
+    return np.cumsum(count) - count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +159,15 @@ def kept_records(
         chosen = headers.take(committed_batches(headers, aborted) & cut.touches(headers))
         chunk = (np.cumsum(chosen.size) - chosen.size) // PORTION_BYTES
         for rows in np.split(np.arange(len(chosen)), np.flatnonzero(np.diff(chunk)) + 1):
+            if not len(rows):
+                continue
             job = chosen.take(rows)
-            records = _cut(decode(data, job, columns=RECORD_COLUMNS), cut) if len(rows) else None
-            if records is not None:
-                yield DecodedRecords(records=records, codec=_codec(job, codec))
+            records = decode(data, job, columns=RECORD_COLUMNS)
+            keep = cut.keeps(*(number_column(records.column(name)) for name in ("offset", "timestamp_ms")))
+            if keep.any():
+                codecs = np.where(job.codec == Codec.NONE, np.int16(codec), job.codec)
+                most = Codec(int(np.bincount(codecs, weights=job.size).argmax()))
+                yield DecodedRecords(records=records if keep.all() else records.filter(number_array(keep)), codec=most)
 
 
 def encode_shared(
@@ -189,17 +180,4 @@ def encode_shared(
     starts = np.flatnonzero(target[1:] != target[:-1]) + 1
     bound = min(BATCH_BYTES_MAX, batch_bytes_max)
     data, headers = encode_dense(records, codec, starts, bound, batch_bytes_max)
-    count = headers["count"].astype(np.int64)
-    return Shared(data=data, headers=headers, row=np.cumsum(count) - count)
-
-
-def _cut(records: pa.RecordBatch, cut: Cut) -> pa.RecordBatch | None:
-    keep = cut.keeps(number_column(records.column("offset")), number_column(records.column("timestamp_ms")))
-    if not keep.any():
-        return None
-    return records if keep.all() else records.filter(number_array(keep))
-
-
-def _codec(headers: BatchHeaders, unpacked: Codec) -> Codec:
-    codecs = np.where(headers.codec == Codec.NONE, np.int16(unpacked), headers.codec)
-    return Codec(int(np.bincount(codecs, weights=headers.size).argmax()))
+    return Shared(data=data, headers=headers, row=_first_rows(headers))

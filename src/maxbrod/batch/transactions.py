@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +22,6 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import AbortedTransaction, Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
 MARKER_ABORT: Final = 0
@@ -73,18 +72,15 @@ def from_markers(buffer: Any, headers: BatchHeaders) -> Transactions:  # noqa: A
     started: dict[int, int] = {}
     ended: dict[int, int] = {}
     aborted: list[AbortedTransaction] = []
-    markers = _marker_types(as_bytes_array(buffer), headers)
     first = int(headers["base_offset"][0]) if len(headers) else 0
-    # An emptied batch is decided and holds nothing: the log cleaner stops before open transactions.
-    for row in np.flatnonzero(headers.transactional & (headers["count"] > 0)).tolist():
-        producer_id, offset = int(headers["producer_id"][row]), int(headers["base_offset"][row])
-        if markers[row] == _NO_MARKER:
+    for producer_id, offset, aborts in transaction_events(buffer, headers):
+        if aborts is None:
             started.setdefault(producer_id, offset)
             continue
         # A marker may end a transaction without records here: none were sent, or compaction removed them.
         began = started.pop(producer_id, ended.get(producer_id, first))
         ended[producer_id] = offset + 1
-        if markers[row] == MARKER_ABORT:
+        if aborts:
             aborted.append(AbortedTransaction(producer_id=producer_id, first_offset=began, last_offset=offset))
     return Transactions(aborted=tuple(aborted), undecided=tuple(sorted(started.items())))
 
@@ -115,6 +111,7 @@ def transaction_events(buffer: Any, headers: BatchHeaders) -> list[tuple[int, in
 
     True: a marker that aborts. False: one that commits. None: records.
     """
+    # An emptied batch is decided and holds nothing: the log cleaner stops before open transactions.
     rows = np.flatnonzero(headers.transactional & (headers["count"] > 0))
     if not rows.size:
         return []

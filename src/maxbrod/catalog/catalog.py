@@ -7,52 +7,89 @@ writer has committed since, `commit` is refused, because plans made from the old
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Self
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
+from maxbrod.catalog.codec import Table, decode_log, encode_checkpoint, first_entry, shortened, with_added
 from maxbrod.catalog.commits import (
     StreamBatch,
     commit_with_retries,
     fenced,
     last_batch,
+    missing_object,
     overtaken,
     plan_rewrite,
     write_commit,
 )
 from maxbrod.catalog.files import DataFiles
-from maxbrod.catalog.ledger import begin_ledger, put_document
-from maxbrod.catalog.log import has_entry, read_log
+from maxbrod.catalog.generations import GenerationChanges
+from maxbrod.catalog.ledger import LEDGER, begin_ledger, put_document
+from maxbrod.catalog.log import (
+    BRING_BACK,
+    LOG_FOLDER,
+    Log,
+    delete_expired,
+    demand_checksums,
+    entry_name,
+    has_entry,
+    log_path,
+    put_checkpoint,
+    read_log,
+)
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.replaced import retire
 from maxbrod.catalog.rows import Row, Run, decode_rows, encode_rows
-from maxbrod.catalog.schema import FORMAT_PROPERTY
-from maxbrod.catalog.table import create_table, is_leftover, keep_short, load_table, no_archive
+from maxbrod.catalog.schema import FORMAT_PROPERTY, SCHEMA, TABLE_PROPERTIES, check_format, has_checksums
 from maxbrod.catalog.validity import check_rows
-from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UnavailableError
+from maxbrod.config import StorageConfig
+from maxbrod.errors import (
+    CorruptDataError,
+    MaxbrodError,
+    NoArchiveError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    RefusedError,
+    UnavailableError,
+)
 from maxbrod.model import now_ms
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage, probe_conditional_puts
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+_PROBES: Final = "probes/"
+_FIRST_DOCUMENT: Final = f"{LEDGER}/{0:020}-"
+_OBJECTS: Final = ("catalog", "snapshots", "packs", "segments")
+"""Folders that only an archive has, the one with the fewest objects first."""
 
-    from maxbrod.catalog.codec import Table
-    from maxbrod.catalog.generations import GenerationChanges
-    from maxbrod.config import StorageConfig
-    from maxbrod.storage.interface import Storage
-
-
+_CHECKPOINT_EVERY: Final = int(TABLE_PROPERTIES["delta.checkpointInterval"])
+_CLEANUP_EVERY: Final = 2 * _CHECKPOINT_EVERY
+_CLEANUP_PAUSE_MS: Final = 600 * 1000
+"""Commits, and in one process also the time, between two cleanups of the log. Each lists it, and it has the entries of
+an hour: at ten commits a second 36,000."""
+_FOLLOWED_MAX: Final = 2 * _CHECKPOINT_EVERY
+"""Entries that one who follows has in memory, before a checkpoint takes their place."""
 _SWEEP_EVERY: Final = 64
 _SWEEP_PAUSE_MS: Final = 3600 * 1000
 """Commits, and in one process also the time, between two sweeps. Each lists the folder, which at a commit a second has
 the files of 86,400 commits: so a commit pays for listing a few dozen."""
 LATE_MS: Final = 30 * 60 * 1000
 """Objects younger than this are there: half of the shortest grace time, since clocks differ."""
-_REQUESTS: Final = 16
+_GARBAGE: Final = "'maxbrod gc' took it for garbage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A later version of a catalog, or the same one."""
+
+    catalog: Catalog
+    rows: pa.Table
+    """The rows of all files that were added since: new ones, and others that were folded with them."""
+    count: int
+    """The number of new rows."""
 
 
 class Catalog(Queries):
@@ -65,7 +102,7 @@ class Catalog(Queries):
         self._table = table
         self.claim: int | None = None
         """The fence that this writer was given, if it is one of several that divide the work."""
-        self._swept_at_ms = 0
+        self._swept_at_ms = self._cleaned_at_ms = 0
         # What the next commit adds was written after this.
         self._since_ms, self._since_s = now_ms(), time.monotonic()
         self._written: dict[str, pa.Table] = {}
@@ -76,9 +113,19 @@ class Catalog(Queries):
 
     @classmethod
     def create(cls, storage: Storage) -> Self:
-        """The catalog of a new archive. RefusedError: there is one already."""
-        table = create_table(storage.at_hand())
-        begin_ledger(storage.at_hand())
+        """The catalog of a new archive, without rows. RefusedError: there is one already."""
+        entry, kept = first_entry(), storage.at_hand()
+        is_new = read_log(kept) is None
+        try:
+            if is_new:
+                kept.put(log_path(entry_name(0)), entry)
+        except ObjectExistsError:
+            is_new = False
+        if not is_new:
+            message = "there is already an archive"
+            raise RefusedError(message, operation="create the catalog", object_name=kept.url, hint="open it instead")
+        table = _decode(kept, Log(0, {entry_name(0): entry}))
+        begin_ledger(kept)
         return cls(storage, table)
 
     @classmethod
@@ -116,6 +163,39 @@ class Catalog(Queries):
     def refresh(self) -> None:
         """Read the newest version. Plans made before must be made again."""
         self._table = Catalog.open(self._storage)._table  # noqa: SLF001 - one of the same class
+
+    def follow(self) -> Followed | None:
+        """The newest version by the entries since this one, which costs a request for each entry and for each file.
+
+        None: it must be opened again, because commits have done more than add rows, or have been cleaned up.
+        """
+        table = self._table
+        while True:
+            name = entry_name(table.log.version + 1)
+            try:
+                entry = bytes(self._storage.get(log_path(name)))
+            except ObjectNotFoundError:
+                break
+            newer = with_added(table, name, entry)
+            if newer is None:
+                return None
+            table = newer
+        if table is self._table:
+            # See `is_newest`.
+            there = has_entry(self._storage, self.version)
+            return Followed(catalog=self, rows=SCHEMA.empty_table(), count=0) if there else None
+        if len(table.log.files) > _FOLLOWED_MAX:
+            table = replace(table, log=shortened(table.log))
+        known = {file.path for file in self._table.files}
+        catalog = Catalog(self._storage, table)
+        files = catalog._files()
+        rows = files.read(SCHEMA.names, files=[file for file in table.files if file.path not in known])
+        count = sum(file.rows for file in table.files) - sum(file.rows for file in self._table.files)
+        return Followed(catalog=catalog, rows=rows, count=count)
+
+    def has_next(self) -> bool:
+        """True if the commit after this version is there. One request, which cannot tell if all has been cleaned up."""
+        return has_entry(self._storage, self.version + 1)
 
     def is_newest(self) -> bool:
         """True if no writer has committed since this catalog was read. Costs one request if none has.
@@ -186,7 +266,8 @@ class Catalog(Queries):
         A reader that plans from an older version may still read them. Reaches back one day, as Delta's files do.
         """
         files = self._files()
-        removed = files.replaced_since(since_ms)
+        # As far back as Delta's log reaches.
+        removed = self._table.log.removed_since(since_ms, replaced=True)
         return {str(path) for file in removed for path in files.read_if_there(file, "path") if path is not None}
 
     def commit(
@@ -216,7 +297,10 @@ class Catalog(Queries):
         took effect. After an error this catalog keeps its version, so a commit that did take effect counts as one of
         another writer.
         """
-        added, gone, kept = _as_table(_stamped(rows, self.version + 1)), _as_table(replaced), _as_table(retired)
+        if not isinstance(rows, pa.Table):
+            # Runs get the version that commits them: clocks may step back, so only the version orders them.
+            rows = [replace(row, commit=self.version + 1) if isinstance(row, Run) else row for row in rows]
+        added, gone, kept = map(_as_table, (rows, replaced, retired))
         if kept.num_rows:
             added, gone = pa.concat_tables([added, retire(kept, self.revisions())]), pa.concat_tables([gone, kept])
         if generations is not None:
@@ -250,7 +334,15 @@ class Catalog(Queries):
         asked_at_s = self._since_s
         if max(now_ms() - asked_at_ms, (time.monotonic() - asked_at_s) * 1000) > LATE_MS:
             asked_at_ms, asked_at_s = now_ms(), time.monotonic()
-            demand_objects(self._storage, added, gone)
+            missing = missing_object(self._storage, added, gone)
+            if missing is not None:
+                raise RefusedError(
+                    f"an object of this run was deleted before the run could commit it: {_GARBAGE}",
+                    operation="commit to the catalog",
+                    object_name=missing,
+                    hint="nothing of this commit is visible; run the command again, and give gc a --grace longer than "
+                    "a run",
+                )
 
         def may_follow(newer: Table) -> bool:
             return (self.claim is None or self.claim >= newer.fence) and still_valid is not None and still_valid()
@@ -268,15 +360,23 @@ class Catalog(Queries):
         self._written = {
             file.path: rows for file in self._table.files if (rows := self._written.get(file.path)) is not None
         }
-        if max(now_ms() - asked_at_ms, (time.monotonic() - asked_at_s) * 1000) > LATE_MS:
-            demand_committed(self._storage, added, gone)
+        late = max(now_ms() - asked_at_ms, (time.monotonic() - asked_at_s) * 1000) > LATE_MS
+        if late and (missing := missing_object(self._storage, added, gone)) is not None:
+            raise CorruptDataError(
+                f"an object of this run was deleted while the run committed it: {_GARBAGE}",
+                operation="commit to the catalog",
+                object_name=missing,
+                hint="'maxbrod repair' makes gaps of such objects and reads them again from the source",
+            )
         self._since_ms, self._since_s = now_ms(), time.monotonic()
         self._keep_small()
         return self.version
 
     def _keep_small(self) -> None:
         """Keep the log short and sweep unused files. The commit is done, so nothing here may fail it."""
-        self._table = keep_short(self._storage, self._table)
+        cleans = now_ms() - self._cleaned_at_ms >= _CLEANUP_PAUSE_MS and self.version % _CLEANUP_EVERY == 0
+        self._cleaned_at_ms = now_ms() if cleans else self._cleaned_at_ms
+        self._table = keep_short(self._storage, self._table, cleans=cleans)
         if self.version % _SWEEP_EVERY == 0 and now_ms() - self._swept_at_ms >= _SWEEP_PAUSE_MS:
             self._swept_at_ms = now_ms()
             # Not Delta's own vacuum: it commits, and other writers planning on this version would be refused.
@@ -288,56 +388,8 @@ class Catalog(Queries):
         return DataFiles(self._storage, self._table, self._written)
 
 
-def _stamped(rows: Iterable[Row] | pa.Table, version: int) -> Iterable[Row] | pa.Table:
-    """Runs get the version that commits them: clocks may step back, so only the version orders them."""
-    if isinstance(rows, pa.Table):
-        return rows
-    return [replace(row, commit=version) if isinstance(row, Run) else row for row in rows]
-
-
 def _as_table(rows: Iterable[Row] | pa.Table) -> pa.Table:
     return rows if isinstance(rows, pa.Table) else encode_rows(rows)
-
-
-def demand_objects(storage: Storage, added: pa.Table, gone: pa.Table) -> None:
-    """RefusedError: an object that a new row names does not exist. Objects of replaced rows were named all along."""
-    missing = _missing(storage, added, gone)
-    if missing is not None:
-        raise RefusedError(
-            "an object of this run was deleted before the run could commit it: 'maxbrod gc' took it for garbage",
-            operation="commit to the catalog",
-            object_name=storage.name_of(missing),
-            hint="nothing of this commit is visible; run the command again, and give gc a --grace longer than a run",
-        )
-
-
-def demand_committed(storage: Storage, added: pa.Table, gone: pa.Table) -> None:
-    """CorruptDataError: an object is missing that the commit has just named."""
-    missing = _missing(storage, added, gone)
-    if missing is not None:
-        raise CorruptDataError(
-            "an object of this run was deleted while the run committed it: 'maxbrod gc' took it for garbage",
-            operation="commit to the catalog",
-            object_name=storage.name_of(missing),
-            hint="'maxbrod repair' makes gaps of such objects and reads them again from the source",
-        )
-
-
-def _missing(storage: Storage, added: pa.Table, gone: pa.Table) -> str | None:
-    named = pc.unique(added["path"]).to_pylist()
-    known = set(pc.unique(gone["path"]).to_pylist())
-    paths = [path for path in named if path is not None and path not in known]
-    with ThreadPoolExecutor(_REQUESTS) as pool:
-        there = pool.map(lambda path: _is_there(storage, path), paths)
-        return next((path for path, found in zip(paths, there, strict=True) if not found), None)
-
-
-def _is_there(storage: Storage, path: str) -> bool:
-    try:
-        storage.head(path)
-    except ObjectNotFoundError:
-        return False
-    return True
 
 
 def open_writable(
@@ -366,15 +418,12 @@ def open_writable(
         )
     if catalog is None:
         before_creating()
-    return storage, catalog or _created(storage)
-
-
-def _created(storage: Storage) -> Catalog:
-    try:
-        return Catalog.create(storage)
-    except RefusedError:
-        # Another writer has created it first.
-        return Catalog.open(storage)
+        try:
+            catalog = Catalog.create(storage)
+        except RefusedError:
+            # Another writer has created it first.
+            catalog = Catalog.open(storage)
+    return storage, catalog
 
 
 def _refuse_foreign_objects(storage: Storage) -> None:
@@ -390,3 +439,57 @@ def _refuse_foreign_objects(storage: Storage) -> None:
                 object_name=storage.name_of(info.path),
                 hint="name an empty place",
             )
+
+
+def load_table(storage: Storage) -> Table | None:
+    """The newest version, refused if this release does not support its format; None if there is none."""
+    log = read_log(storage)
+    return None if log is None else _decode(storage, log)
+
+
+def _decode(storage: Storage, log: Log) -> Table:
+    table = decode_log(log, name=storage.name_of(LOG_FOLDER))
+    check_format(table.properties, table.schema, name=storage.url)
+    # Not before: an entry of the future is refused as such.
+    demand_checksums(log, name=storage.name_of(LOG_FOLDER), always=has_checksums(table.properties))
+    return table
+
+
+def keep_short(storage: Storage, table: Table, *, cleans: bool) -> Table:
+    """Write a checkpoint if one is due, and if it `cleans` delete what it replaces; the same table.
+
+    Never raises: the commit is done.
+    """
+    if table.log.version % _CHECKPOINT_EVERY:
+        return table
+    with suppress(MaxbrodError, DeltaError, pa.ArrowException):
+        table = replace(table, log=put_checkpoint(storage, table.log, *encode_checkpoint(table.log)))
+        # Entries are deleted only after a checkpoint that replaces them.
+        if cleans:
+            delete_expired(storage)
+    return table
+
+
+def no_archive(storage: Storage) -> MaxbrodError:
+    """The error for a missing catalog: nothing was ever backed up here, or the catalog was lost."""
+    found = next((info for folder in _OBJECTS for info in storage.list(folder) if not is_leftover(info.path)), None)
+    if found is None:
+        return NoArchiveError(
+            "there is no archive",
+            operation="open the catalog",
+            object_name=storage.url,
+            hint="check the URL; a first backup creates the archive",
+        )
+    return CorruptDataError(
+        f"the catalog of the archive is missing, but its objects exist, such as {found.path}",
+        operation="open the catalog",
+        object_name=storage.name_of(LOG_FOLDER),
+        hint=BRING_BACK,
+    )
+
+
+def is_leftover(path: str) -> bool:
+    """True if a first opening that was killed left this: a probe, an empty ledger, or a log entry without its name."""
+    return path.startswith((_PROBES, _FIRST_DOCUMENT)) or (
+        path.startswith(f"{LOG_FOLDER}/") and not path.endswith((".json", ".parquet"))
+    )

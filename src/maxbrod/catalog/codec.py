@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,10 +38,6 @@ from maxbrod.catalog.log import (
 from maxbrod.catalog.schema import SCHEMA, TABLE_PROPERTIES
 from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError
 from maxbrod.model import now_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 APPLICATION_ID: Final = "maxbrod"
 """The same for every writer of every archive, so that any two writers conflict."""
@@ -81,22 +78,9 @@ class Table:
     """The version of `LEDGER_ID`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeTable:
-    """One version of a table that needs no other: its entry, its checkpoint, and the pointer to it."""
-
-    version: int
-    entry: bytes
-    checkpoint: bytes
-    pointer: bytes
-
-
 def first_entry() -> bytes:
     """The log entry of an empty catalog."""
-    with _folder(None) as folder:
-        DeltaTable.create(
-            str(folder), SCHEMA, mode="error", configuration=dict(TABLE_PROPERTIES), raise_if_key_not_exists=False
-        )
+    with _new_table() as folder:
         lines = (folder / _LOG / entry_name(0)).read_text().splitlines()
     actions = [strict_json.parse(line) for line in lines]
     for action in actions:
@@ -119,7 +103,6 @@ def decode_log(log: Log, *, name: str) -> Table:
 
 
 def transaction_version(log: Log, application: str) -> int | None:
-    """The version of an application's last transaction."""
     with _folder(log) as folder:
         version: int | None = DeltaTable(str(folder)).transaction_version(application)
         return version
@@ -147,24 +130,36 @@ def encode_commit(
     }
     actions: list[dict[str, Any]] = [
         {"commitInfo": about},
-        *({"txn": {"appId": name, "version": each, "lastUpdated": now}} for name, each in versions.items()),
+        *({"txn": {"appId": name, "version": version, "lastUpdated": now}} for name, version in versions.items()),
         *({"add": _add(action)} for action in added),
         *({"remove": _remove(action)} for action in removed),
     ]
     entry = _with_checksum("\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode())
-    gone = {action.path for action in removed}
+    return entry, _after(table, entry, actions)
+
+
+def _after(table: Table, entry: bytes, actions: Sequence[Mapping[str, Any]]) -> Table:
+    gone = {action["remove"]["path"] for action in actions if "remove" in action}
     new = (
-        DataFile(path=action.path, rows=strict_json.parse(action.stats)["numRecords"], bytes=action.size)
-        for action in added
+        DataFile(path=file["path"], rows=strict_json.parse(file["stats"])["numRecords"], bytes=file["size"])
+        for action in actions
+        if (file := action.get("add")) is not None
     )
-    return entry, replace(
+    versions = {txn["appId"]: txn["version"] for action in actions if (txn := action.get("txn")) is not None}
+    return replace(
         table,
         log=table.log.with_entry(entry),
         files=(*(file for file in table.files if file.path not in gone), *new),
-        transaction=versions[APPLICATION_ID],
+        transaction=versions.get(APPLICATION_ID, table.transaction),
         fence=versions.get(FENCE_ID, table.fence),
         ledger=versions.get(LEDGER_ID, table.ledger),
     )
+
+
+def shortened(log: Log) -> Log:
+    """The same version of the log, with a checkpoint instead of its entries, as it would be after `put_checkpoint`."""
+    last = entry_name(log.version)
+    return Log(log.version, {checkpoint_name(log.version): encode_checkpoint(log)[0], last: log.files[last]})
 
 
 def with_added(table: Table, name: str, entry: bytes) -> Table | None:
@@ -175,24 +170,10 @@ def with_added(table: Table, name: str, entry: bytes) -> Table | None:
         described = any({"metaData", "protocol"} & action.keys() for action in actions)
         if described or unchecked({name: entry}, always=True) or any(file.get("dataChange", True) for file in removed):
             return None
-        gone = {file["path"] for file in removed}
-        new = [
-            DataFile(path=each["path"], rows=strict_json.parse(each["stats"])["numRecords"], bytes=each["size"])
-            for action in actions
-            if (each := action.get("add")) is not None
-        ]
-        versions = {each["appId"]: each["version"] for action in actions if (each := action.get("txn")) is not None}
+        return _after(table, entry, actions)
     except (ValueError, KeyError, TypeError):
         # Damaged, or of another engine: whoever loads the table decides.
         return None
-    return replace(
-        table,
-        log=table.log.with_entry(entry),
-        files=(*(file for file in table.files if file.path not in gone), *new),
-        transaction=versions.get(APPLICATION_ID, table.transaction),
-        ledger=versions.get(LEDGER_ID, table.ledger),
-        fence=versions.get(FENCE_ID, table.fence),
-    )
 
 
 def _add(action: AddAction) -> dict[str, Any]:
@@ -233,19 +214,16 @@ def _with_checksum(entry: bytes) -> bytes:
 
 def encode_whole(
     version: int, adds: list[AddAction], *, metadata: Mapping[str, str], transactions: Mapping[str, int]
-) -> WholeTable:
-    """A table with these files and no history, as the entry and the checkpoint of one version."""
-    with _folder(None) as folder:
-        DeltaTable.create(
-            str(folder), SCHEMA, mode="error", configuration=dict(TABLE_PROPERTIES), raise_if_key_not_exists=False
-        )
+) -> tuple[bytes, bytes, bytes]:
+    """A version of a table that has these files and needs no other: its entry, its checkpoint, the pointer to it."""
+    with _new_table() as folder:
         delta = DeltaTable(str(folder))
         now = now_ms()
         versions = {APPLICATION_ID: 1, **transactions}
         properties = CommitProperties(
             custom_metadata=dict(metadata),
             max_commit_retries=0,
-            app_transactions=[Transaction(application, each, now) for application, each in versions.items()],
+            app_transactions=[Transaction(application, version, now) for application, version in versions.items()],
         )
         delta.create_write_transaction(
             list(adds), "append", SCHEMA, commit_properties=properties, post_commithook_properties=_NO_UPKEEP
@@ -256,12 +234,8 @@ def encode_whole(
         checkpoint = (folder / _LOG / checkpoint_name(1)).read_bytes()
         pointer = strict_json.parse((folder / _LOG / "_last_checkpoint").read_bytes())
     described = [line for line in first.splitlines() if line.strip() and not line.startswith(b'{"commitInfo"')]
-    return WholeTable(
-        version=version,
-        entry=_with_checksum(b"\n".join([*second.splitlines(), *described])),
-        checkpoint=checkpoint,
-        pointer=json.dumps({**pointer, "version": version}).encode(),
-    )
+    entry = _with_checksum(b"\n".join([*second.splitlines(), *described]))
+    return entry, checkpoint, json.dumps({**pointer, "version": version}).encode()
 
 
 def encode_checkpoint(log: Log) -> tuple[bytes, bytes]:
@@ -309,6 +283,15 @@ def _suspect(log: Log, name: str) -> str:
             except (DeltaError, ValueError, pa.ArrowException):
                 return f"{name}/{names[count - 1]}"
     return name
+
+
+@contextmanager
+def _new_table() -> Iterator[Path]:
+    with _folder(None) as folder:
+        DeltaTable.create(
+            str(folder), SCHEMA, mode="error", configuration=dict(TABLE_PROPERTIES), raise_if_key_not_exists=False
+        )
+        yield folder
 
 
 @contextmanager

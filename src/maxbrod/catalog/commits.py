@@ -10,9 +10,12 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,9 +38,6 @@ from maxbrod.errors import (
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from collections.abc import Set as AbstractSet
-
     from maxbrod.catalog.catalog import Catalog
     from maxbrod.storage.interface import Storage
 
@@ -58,13 +58,13 @@ TIER_ROWS: Final = (KEPT_ROWS, 1 << 13, 1 << 16)
 
 _ATTEMPTS: Final = 20
 """The number of attempts without progress: refused for another reason, or nobody has committed since."""
+_REQUESTS: Final = 16
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
+class Rewrite(NamedTuple):
     """The writes of a commit: rows in new files, and the files that they replace."""
 
     rows: pa.Table
@@ -199,7 +199,13 @@ def write_commit(
         # A run records the version that commits it, so that it is written again for each version that is tried.
         own = pc.fill_null(pc.starts_with(rows["details"], _run_of(table.log.version + 1)), False)
         rows, runs = rows.filter(pc.invert(own)), rows.filter(own)
-    adds, removes = files.write(rows, written_at=now), _removals(rewrite, now)
+    adds = files.write(rows, written_at=now)
+    # `dataChange` is false if the commit adds the rows again: see `Log.removed_since`.
+    removes = [
+        RemoveAction(file.path, data_change, now, size=file.bytes, partition_values={})
+        for removed, data_change in ((rewrite.touched, True), (rewrite.folded, False))
+        for file in removed
+    ]
     first, committed = table.log.version + 1, None
     in_ledger: tuple[str, int] | None = None
     before: int | None = None
@@ -236,15 +242,6 @@ def write_commit(
         table = newer
     _demand_predecessor(storage, table, version)
     return committed
-
-
-def _removals(rewrite: Rewrite, now: int) -> list[RemoveAction]:
-    """The removals of a commit. `dataChange` is false if the commit adds the rows again: see `Log.removed_since`."""
-    return [
-        RemoveAction(file.path, data_change, now, size=file.bytes, partition_values={})
-        for files_of_kind, data_change in ((rewrite.touched, True), (rewrite.folded, False))
-        for file in files_of_kind
-    ]
 
 
 def _demand_predecessor(storage: Storage, table: Table, version: int) -> None:
@@ -346,3 +343,20 @@ def commit_with_retries(catalog: Catalog, commit: Callable[[int], Result]) -> Re
             catalog.refresh()
             fruitless += catalog.version == version
             attempt += 1
+
+
+def missing_object(storage: Storage, added: pa.Table, gone: pa.Table) -> str | None:
+    """An object that a new row names and that does not exist. Objects of replaced rows were named all along."""
+    known = set(pc.unique(gone["path"]).to_pylist())
+    paths = [path for path in pc.unique(added["path"]).to_pylist() if path is not None and path not in known]
+
+    def is_there(path: str) -> bool:
+        try:
+            storage.head(path)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        there = pool.map(is_there, paths)
+        return next((storage.name_of(path) for path, found in zip(paths, there, strict=True) if not found), None)

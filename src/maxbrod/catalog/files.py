@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,8 +35,6 @@ from maxbrod.storage.object_file import ObjectFile
 from maxbrod.storage.urls import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from maxbrod.catalog.codec import DataFile, Table
     from maxbrod.storage.interface import ObjectInfo, Storage
 
@@ -128,7 +127,7 @@ class DataFiles:
                     for _ in self._batches([file], needed, condition):
                         pass
                 except (OSError, pa.ArrowException) as cause:
-                    raise damaged(self._name_of(file.path), cause) from None
+                    raise damaged(self._storage.name_of(f"{TABLE_FOLDER}/{file.path}"), cause) from None
             raise damaged(self._storage.name_of(TABLE_FOLDER), error) from None
 
     def _refuse_row(self, files: Sequence[DataFile], condition: ds.Expression | None) -> None:
@@ -142,8 +141,11 @@ class DataFiles:
     def _batches(
         self, files: Sequence[DataFile], columns: Sequence[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        with ThreadPoolExecutor(min(_READERS, len(files))) as pool:
-            fragments = list(pool.map(self._fragment, files))
+        if len(files) == 1:
+            fragments = [self._fragment(files[0])]
+        else:
+            with ThreadPoolExecutor(min(_READERS, len(files))) as pool:
+                fragments = list(pool.map(self._fragment, files))
         batches = self._dataset(fragments).to_batches(
             columns=list(columns), filter=condition, batch_readahead=_BATCHES_AHEAD, fragment_readahead=_FILES_AHEAD
         )
@@ -207,16 +209,15 @@ class DataFiles:
         """
         listed = list(self._storage.list(TABLE_FOLDER))
         before_ms = time_of(listed) - RETENTION_MS
-        named = {file.path for file in self.active} | set(self._log.removed_since(before_ms))
-        files = ((info.path.removeprefix(f"{TABLE_FOLDER}/"), info) for info in listed)
-        return [
-            name
-            for name, info in files
-            if name.endswith(".parquet")
-            and not info.path.startswith(LOG_FOLDER)
-            and name not in named
-            and info.modified_ms < before_ms
-        ]
+        unnamed = self._unnamed(listed, removed_since_ms=before_ms)
+        return [info.path.removeprefix(f"{TABLE_FOLDER}/") for info in unnamed if info.modified_ms < before_ms]
+
+    def _unnamed(self, listed: Iterable[ObjectInfo], *, removed_since_ms: int) -> list[ObjectInfo]:
+        """Data files that are neither active nor have been removed since then."""
+        names = (*(file.path for file in self.active), *self._log.removed_since(removed_since_ms))
+        named = {self._path_of(name) for name in names}
+        files = (info for info in listed if info.path.endswith(".parquet") and not info.path.startswith(LOG_FOLDER))
+        return [info for info in files if info.path not in named]
 
     def unnamed_since_last(self) -> list[ObjectInfo]:
         """Files that no entry names, as new as the newest entry or newer: of commits that never were, or are lost.
@@ -226,15 +227,7 @@ class DataFiles:
         listed = list(self._storage.list(TABLE_FOLDER))
         last = log_path(entry_name(self._log.version))
         since_ms = max((info.modified_ms for info in listed if info.path == last), default=0) - _MOMENTS_MS
-        named = {self._path_of(path) for path in (*(file.path for file in self.active), *self._log.removed_since(0))}
-        found = [
-            info
-            for info in listed
-            if info.path.endswith(".parquet")
-            and not info.path.startswith(LOG_FOLDER)
-            and info.path not in named
-            and info.modified_ms >= since_ms
-        ]
+        found = (info for info in self._unnamed(listed, removed_since_ms=0) if info.modified_ms >= since_ms)
         return sorted(found, key=lambda info: info.modified_ms)[-_UNNAMED_MAX:]
 
     def runs_in(self, info: ObjectInfo) -> pa.Table:
@@ -247,10 +240,6 @@ class DataFiles:
             return SCHEMA.empty_table()
         return rows if find_fault(rows) is None else SCHEMA.empty_table()
 
-    def replaced_since(self, since_ms: int) -> list[str]:
-        """Files with rows that commits have replaced since then, as far back as Delta's log reaches."""
-        return self._log.removed_since(since_ms, replaced=True)
-
     def read_if_there(self, path: str, column: str) -> list[object]:
         """One column of a file; empty if the file has been swept."""
         try:
@@ -258,15 +247,11 @@ class DataFiles:
         except ObjectNotFoundError:
             return []
         try:
-            values: list[object] = pq.read_table(pa.BufferReader(pa.py_buffer(data)), columns=[column])[
-                column
-            ].to_pylist()
+            rows = pq.read_table(pa.BufferReader(pa.py_buffer(data)), columns=[column])
         except (OSError, pa.ArrowException) as error:
-            raise damaged(self._name_of(path), error) from None
+            raise damaged(self._storage.name_of(f"{TABLE_FOLDER}/{path}"), error) from None
+        values: list[object] = rows[column].to_pylist()
         return values
-
-    def _name_of(self, path: str) -> str:
-        return self._storage.name_of(f"{TABLE_FOLDER}/{path}")
 
     def _path_of(self, path: str) -> str:
         """The path in the archive. A log may be damaged or hostile: a name that leads out of the archive is refused."""
@@ -284,15 +269,10 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         pending.append(batch)
         rows += batch.num_rows
         if rows >= _GROUP_ROWS:
-            yield _joined(pending)
+            yield pa.Table.from_batches(pending).combine_chunks()
             pending, rows = [], 0
     if pending:
-        yield _joined(pending)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
-    table = pa.Table.from_batches(batches)
-    return table if len(batches) == 1 else table.combine_chunks()
+        yield pa.Table.from_batches(pending).combine_chunks()
 
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:

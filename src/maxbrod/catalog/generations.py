@@ -10,21 +10,17 @@ A row of kind `generations` has all generations of one topic, with their states.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
-from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 
-from maxbrod.catalog.replaced import with_columns
+from maxbrod.catalog.replaced import not_understood, with_columns, with_own_kind
 from maxbrod.catalog.rows import Gap, Segment, encode_rows
 from maxbrod.catalog.schema import SCHEMA, Kind
-from maxbrod.errors import UnsupportedFormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 ENDED_KEPT: Final = 24
 """Generations that were retired or dropped and are still listed: two years of months."""
@@ -50,14 +46,14 @@ class Generation:
     targets: Mapping[int, int] = field(default_factory=dict)
     """By partition: offsets below are read afresh. Those of other partitions were all archived since it began."""
     caught_up_at: int | None = None
-    """When the last offset below the targets had been read."""
+    """The time at which the last offset below the targets had been read."""
     activated_at: int | None = None
     log_ends: Mapping[int, int] = field(default_factory=dict)
     """By partition: where the log ended when the generation became active; everything before was archived."""
     ended_at: int | None = None
-    """When it was retired or dropped."""
+    """The time at which it was retired or dropped."""
     why: str | None = None
-    """Why it was dropped."""
+    """The reason why it was dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +136,11 @@ def as_building(rows: Sequence[Segment | Gap], number: int) -> pa.Table:
 
 def as_active(building: pa.Table) -> pa.Table:
     """Rows of kind building with their own kind."""
-    kinds = [_building_details(text).kind for text in building["details"].to_pylist()]
-    return with_columns(building, kind=kinds, details=[None] * len(kinds))
+    complaint = "a row of a generation under construction lacks its kind or its generation"
+    return with_own_kind(building, "generation", complaint)
 
 
 def encode_generations(topics: Iterable[TopicGenerations], *, run_id: str, written_at: int) -> pa.Table:
-    """Rows of kind generations."""
     return pa.Table.from_pylist(
         [
             {
@@ -154,9 +149,7 @@ def encode_generations(topics: Iterable[TopicGenerations], *, run_id: str, writt
                 "topic_id": topic.topic_id,
                 "run_id": run_id,
                 "written_at": written_at,
-                "details": json.dumps(
-                    {"generations": [_encode(generation) for generation in topic.generations]}, sort_keys=True
-                ),
+                "details": json.dumps({"generations": list(map(_encode, topic.generations))}, sort_keys=True),
             }
             for topic in topics
         ],
@@ -164,23 +157,32 @@ def encode_generations(topics: Iterable[TopicGenerations], *, run_id: str, writt
     )
 
 
+def _encode(generation: Generation) -> dict[str, Any]:
+    """JSON has no integer keys."""
+    pairs = {name: sorted(map(list, getattr(generation, name).items())) for name in ("targets", "log_ends")}
+    return asdict(generation) | pairs
+
+
 def decode_generations(table: pa.Table) -> dict[str, TopicGenerations]:
     """By topic id. UnsupportedFormatError: the details are not those of generations."""
     found: dict[str, TopicGenerations] = {}
     for row in table.select(["topic", "topic_id", "details"]).to_pylist():
         try:
-            details = _Details.model_validate_json(row["details"] or "")
+            details = _Details.model_validate_json(row["details"] or "").generations
         except ValidationError as error:
-            raise _invalid(f"the generations of topic {row['topic']!a} are invalid", row["details"]) from error
-        generations = tuple(
-            sorted((generation.value() for generation in details.generations), key=lambda generation: generation.number)
+            complaint = f"the generations of topic {row['topic']!a} are invalid"
+            raise not_understood(complaint, row["details"]) from error
+        generations = (Generation(**dict(generation)) for generation in details)
+        found[row["topic_id"]] = TopicGenerations(
+            topic=row["topic"],
+            topic_id=row["topic_id"],
+            generations=tuple(sorted(generations, key=lambda generation: generation.number)),
         )
-        found[row["topic_id"]] = TopicGenerations(topic=row["topic"], topic_id=row["topic_id"], generations=generations)
     return found
 
 
 def _pairs(value: object) -> object:
-    """[partition, offset] pairs as a mapping; JSON has no integer keys."""
+    """[partition, offset] pairs as a mapping."""
     if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         return dict(value)
     raise ValueError("is not a list of pairs")
@@ -190,6 +192,8 @@ _Offsets = Annotated[dict[NonNegativeInt, NonNegativeInt], BeforeValidator(_pair
 
 
 class _GenerationDetails(BaseModel):
+    """The fields of a generation, all of which must be there."""
+
     model_config = ConfigDict(strict=True, extra="ignore")
 
     number: PositiveInt
@@ -202,43 +206,6 @@ class _GenerationDetails(BaseModel):
     ended_at: int | None
     why: str | None
 
-    def value(self) -> Generation:
-        return Generation(**{name: getattr(self, name) for name in type(self).model_fields})
-
 
 class _Details(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-
     generations: list[_GenerationDetails]
-
-
-class _BuildingDetails(BaseModel):
-    """The row that one under construction will be, and its generation."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    kind: Literal["data", "gap"]
-    generation: PositiveInt
-
-
-_BUILDING: Final = TypeAdapter(_BuildingDetails)
-
-
-def _encode(generation: Generation) -> dict[str, Any]:
-    pairs = {name: sorted(map(list, getattr(generation, name).items())) for name in ("targets", "log_ends")}
-    return {field.name: getattr(generation, field.name) for field in fields(Generation)} | pairs
-
-
-def _building_details(text: str | None) -> _BuildingDetails:
-    try:
-        return _BUILDING.validate_json(text or "")
-    except ValidationError as error:
-        raise _invalid("a row of a generation under construction lacks its kind or its generation", text) from error
-
-
-def _invalid(what: str, text: str | None) -> UnsupportedFormatError:
-    return UnsupportedFormatError(
-        f"{what}: {text!r}",
-        operation="read the catalog",
-        hint="the catalog was written by a newer release of maxbrod, or by another program",
-    )

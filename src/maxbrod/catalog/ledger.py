@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -26,7 +27,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from maxbrod.bounds import ROWS_PER_BYTE_MAX
-from maxbrod.catalog.commits import IDENTITY
+from maxbrod.catalog.codec import Table
+from maxbrod.catalog.commits import IDENTITY, widen
 from maxbrod.catalog.replaced import meets, merge
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.catalog.validity import find_fault
@@ -34,9 +36,6 @@ from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 from maxbrod.model import GapReason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from maxbrod.catalog.codec import Table
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 LEDGER: Final = "ledger"
@@ -96,7 +95,8 @@ def version_of(number: int) -> int:
 def put_document(storage: Storage, onto: Table, *, added: pa.Table, gone: pa.Table) -> tuple[str, int] | None:
     """Put the document of a commit onto a table, before it; its path and number. None: objects tell what it does."""
     added, gone = (rows.filter(pc.not_equal(rows["kind"], Kind.RUN)) for rows in (added, gone))
-    if not gone.num_rows and not _is_special(added):
+    special = pa.array([str(kind) for kind in (Kind.REPLACED, Kind.BUILDING, Kind.GENERATIONS)], pa.string())
+    if not gone.num_rows and not pc.any(pc.is_in(added["kind"], value_set=special)).as_py():
         return None
     return _put(storage, onto.log.version + 1, onto.ledger, added, gone)
 
@@ -110,25 +110,13 @@ def _put(storage: Storage, version: int, previous: int, added: pa.Table, gone: p
     nonce = secrets.randbits(_NONCE_BITS)
     path = f"{LEDGER}/{version:020}-{nonce:0{_NONCE_BITS // 4}x}.parquet"
     stream = pa.BufferOutputStream()
-    rows = pa.concat_tables([_marked(_identified(gone), removed=True), _marked(added.select(SCHEMA.names))])
+    identified = widen(gone.select(IDENTITY), SCHEMA)
+    rows = pa.concat_tables([_marked(identified, removed=True), _marked(added.select(SCHEMA.names))])
     rows = rows.replace_schema_metadata({_PREVIOUS: str(previous).encode()})
     pq.write_table(rows, stream, compression="zstd", write_page_checksum=True)
     with storage.create(path) as writer:
         writer.write(memoryview(stream.getvalue()))
     return path, version << _NONCE_BITS | nonce
-
-
-def _is_special(added: pa.Table) -> bool:
-    kinds = pa.array([str(kind) for kind in (Kind.REPLACED, Kind.BUILDING, Kind.GENERATIONS)], pa.string())
-    return bool(pc.any(pc.is_in(added["kind"], value_set=kinds)).as_py())
-
-
-def _identified(rows: pa.Table) -> pa.Table:
-    columns = {
-        column.name: rows[column.name] if column.name in IDENTITY else pa.nulls(rows.num_rows, column.type)
-        for column in SCHEMA
-    }
-    return pa.table(columns, schema=SCHEMA)
 
 
 def _marked(rows: pa.Table, *, removed: bool = False) -> pa.Table:

@@ -7,6 +7,7 @@ errors as every other object.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,6 @@ from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from maxbrod.storage.interface import ObjectInfo, Storage
 
 TABLE_FOLDER: Final = "catalog/segments"
@@ -45,7 +44,8 @@ _ACTIONS: Final = frozenset(
 
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
-_LAST_CHECKPOINT: Final = "_last_checkpoint"
+LAST_CHECKPOINT: Final = f"{LOG_FOLDER}/_last_checkpoint"
+"""The object that points to the newest checkpoint."""
 _LISTINGS: Final = 3
 """Listings before an entry counts as missing: another writer may add and clean up entries during a listing."""
 _READERS: Final = 8
@@ -66,7 +66,7 @@ class Log:
 
         A checkpoint drops files that were in use briefly, and others after a day.
         """
-        actions = (action["remove"] for name, data in self.files.items() for action in _removals(name, data))
+        actions = (file for name, data in self.files.items() for file in _files_in(name, data, "remove"))
         return [
             action["path"]
             for action in actions
@@ -79,15 +79,16 @@ class Log:
         The log need not remember them: their rows are in another file, and the sweep, which keeps every file for a day
         after it was written, keeps them for readers nearly as long as it keeps others.
         """
-        entries = [action for name, data in self.files.items() if _ENTRY.fullmatch(name) for action in _actions(data)]
-        added = {each["path"]: each.get("modificationTime", 0) for action in entries if (each := action.get("add"))}
-        for name, data in self.files.items():
-            if _ENTRY.fullmatch(name) is None:
-                added |= _additions(data)
-        removed = [action["remove"] for action in entries if action.get("remove")]
+        added = {
+            file["path"]: file.get("modificationTime", 0)
+            for name, data in self.files.items()
+            for file in _files_in(name, data, "add")
+        }
         return {
             file["path"]
-            for file in removed
+            for name, data in self.files.items()
+            if _ENTRY.fullmatch(name)
+            for file in _files_in(name, data, "remove")
             if not file.get("dataChange", True)
             and (file.get("deletionTimestamp") or 0) - added.get(file["path"], -_BRIEF_MS) < _BRIEF_MS
         }
@@ -146,27 +147,20 @@ def put_checkpoint(storage: Storage, log: Log, checkpoint: bytes, pointer: bytes
     name = checkpoint_name(log.version)
     # The checkpoint before the pointer: a crash in between leaves a complete log.
     storage.put(log_path(name), checkpoint)
-    storage.replace(log_path(_LAST_CHECKPOINT), pointer)
+    storage.replace(LAST_CHECKPOINT, pointer)
     # delta-rs reads the entry of the version that it commits onto, although the checkpoint contains it.
     return Log(log.version, {name: checkpoint, entry_name(log.version): log.files[entry_name(log.version)]})
 
 
 def delete_expired(storage: Storage) -> None:
     """Delete entries and checkpoints older than an hour that precede a checkpoint older than an hour."""
-    storage.delete(_expired(storage))
-
-
-def _expired(storage: Storage) -> list[str]:
     listed = list(storage.list(LOG_FOLDER))
     before_ms = time_of(listed) - LOG_RETENTION_MS
     old = [(_name_of(info), info) for info in listed if info.modified_ms < before_ms]
     checkpoints = [int(matched[1]) for name, _ in old if (matched := _CHECKPOINT.fullmatch(name)) and not matched[2]]
     first = max(checkpoints, default=0)
-    return [
-        info.path
-        for name, info in old
-        if (matched := _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)) and int(matched[1]) < first
-    ]
+    numbered = ((info.path, _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)) for name, info in old)
+    storage.delete([path for path, matched in numbered if matched is not None and int(matched[1]) < first])
 
 
 def time_of(listed: Iterable[ObjectInfo]) -> int:
@@ -298,21 +292,12 @@ def actions_of(name: str, data: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def last_checkpoint_path() -> str:
-    return log_path(_LAST_CHECKPOINT)
-
-
-def _removals(name: str, data: bytes) -> list[dict[str, Any]]:
+def _files_in(name: str, data: bytes, action: str) -> Iterator[dict[str, Any]]:
+    """The files that an entry or a checkpoint adds or removes."""
     if _ENTRY.fullmatch(name) is not None:
-        return [action for action in _actions(data) if action.get("remove")]
-    rows = pq.read_table(pa.BufferReader(data), columns=["remove"]).to_pylist()
-    return [row for row in rows if row.get("remove")]
-
-
-def _additions(checkpoint: bytes) -> dict[str, int]:
-    """The files that a checkpoint names, and when each was added."""
-    rows = pq.read_table(pa.BufferReader(checkpoint), columns=["add"])["add"].to_pylist()
-    return {row["path"]: row["modificationTime"] for row in rows if row}
+        return (found[action] for found in _actions(data) if found.get(action))
+    rows = pq.read_table(pa.BufferReader(data), columns=[action])[action].to_pylist()
+    return (row for row in rows if row)
 
 
 def _name_of(info: ObjectInfo) -> str:

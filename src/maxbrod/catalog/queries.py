@@ -1,28 +1,36 @@
-"""Queries on the catalog: conditions that are pushed down to its files, and answers made from few columns."""
+"""Queries on the catalog: conditions that are pushed down to its files, and answers made from few columns.
+
+A catalog may have millions of rows, and a command that looks at all of them must not hold all of them: there are
+portions of rows, sums of pieces, and sets of paths. A portion is a range of partitions in the order of rows, with all
+rows of each. Files are sorted in that order too, so reading a portion reads only the row groups that may contain it.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from maxbrod.catalog.generations import TopicGenerations, as_active, decode_generations
-from maxbrod.catalog.portions import PORTION_ROWS, PathSet, add_up, divide
 from maxbrod.catalog.replaced import REVISION_COLUMNS, Revisions, as_it_was, count_revisions, revive
 from maxbrod.catalog.rows import RUN_COMMIT, Gap, Run, decode_rows, may_have_since, may_have_until
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from numpy.typing import NDArray
 
-
+PORTION_ROWS: Final = 1 << 19
+"""About 200 MB with all columns. Smaller portions read more row groups twice, at the edges of portions."""
+_PARTIAL_ROWS: Final = 1 << 17
 _AS_OF_END: Final = "as_of_end"
 _NOT_PRESENT: Final = (Kind.RUN, Kind.REPLACED, Kind.BUILDING, Kind.GENERATIONS)
 
@@ -57,7 +65,7 @@ class Queries(ABC):
 
     def positions(self) -> dict[PartitionId, ArchivedRange]:
         """The archived range of every partition that has a row."""
-        return self._positions(_present())
+        return self._positions(is_present())
 
     def _positions(self, condition: ds.Expression) -> dict[PartitionId, ArchivedRange]:
         columns = ["topic", "topic_id", "partition", "base_offset", "end_offset", "last_leader_epoch"]
@@ -80,17 +88,13 @@ class Queries(ABC):
     def runs(self) -> list[Run]:
         """Every run, in the order of commits. Runs without a recorded commit come first, ordered by their clocks."""
         rows = decode_rows(self._files().read(SCHEMA.names, pc.field("kind") == Kind.RUN))
-        return sorted((row for row in rows if isinstance(row, Run)), key=_run_order)
+        runs = (row for row in rows if isinstance(row, Run))
+        return sorted(runs, key=lambda run: (-1 if run.commit is None else run.commit, run.finished_at, run.run_id))
 
     def last_snapshot_run(self) -> Run | None:
         """The last run that recorded a snapshot. There may be many runs, so no other is decoded."""
         condition = (pc.field("kind") == Kind.RUN) & pc.field("path").is_valid()
-        runs = self._files().read(SCHEMA.names, condition)
-        commits = pc.struct_field(pc.extract_regex(runs["details"], RUN_COMMIT), "commit")
-        numbered = runs.append_column("commit", pc.fill_null(commits.cast(pa.int64()), -1))
-        order = [(name, "descending") for name in ("commit", "written_at", "run_id")]
-        last = decode_rows(numbered.sort_by(order).slice(0, 1))
-        return next((row for row in last if isinstance(row, Run)), None)
+        return last_run(self._files().read(SCHEMA.names, condition))
 
     def gaps(self, reasons: Collection[GapReason]) -> list[Gap]:
         """Every gap that has one of these reasons, by topic id, partition and offset."""
@@ -129,7 +133,16 @@ class Queries(ABC):
         """
         ids = topic_ids if topic_id is None else [topic_id]
         places = _places(topic=topic, topic_ids=ids, partition=partition, run_id=run_id, as_of=as_of)
-        return self._select(places, _bounds(offsets, timestamps), columns, as_of, revisions)
+        bounds = []
+        if offsets is not None:
+            bounds.append((pc.field("end_offset") > offsets[0]) & (pc.field("base_offset") < offsets[1]))
+        if timestamps is not None:
+            first, last = timestamps
+            # A row without times (a gap, or batches without records) cannot be excluded. Neither can a row that begins
+            # after `last`, unless its lowest timestamp is exact: it may be that of a batch's first record, and others
+            # may be older.
+            bounds.append(may_have_since(first) & may_have_until(last) if first <= last else pc.scalar(False))
+        return self._select(places, bounds, columns, as_of, revisions)
 
     def portions(
         self,
@@ -158,7 +171,7 @@ class Queries(ABC):
         places = _places(topic_ids=topic_ids)
         needed = list(dict.fromkeys([*columns, "kind", *(name for name, _ in SORT_ORDER)]))
         for condition in self._divided(places, rows_max):
-            stored = _present() | (pc.field("kind") == Kind.REPLACED)
+            stored = is_present() | (pc.field("kind") == Kind.REPLACED)
             rows = self._files().read(needed, _all([stored, *places, *condition])).sort_by(SORT_ORDER)
             replaced = pc.equal(rows["kind"], str(Kind.REPLACED))
             dead = rows.filter(replaced).select(columns)
@@ -173,7 +186,7 @@ class Queries(ABC):
             pieces = self.portions(names, as_of=as_of, revisions=revisions)
         else:
             needed = names if as_of is None else (*names, "partition", "base_offset")
-            pieces = self._files().stream(needed, _all([_present(), *_places(as_of=as_of)]))
+            pieces = self._files().stream(needed, _all([is_present(), *_places(as_of=as_of)]))
             pieces = pieces if as_of is None else (_until(piece, as_of) for piece in pieces)
         found = add_up(pieces, ["topic_id"], [("topic", "max"), ("written_at", "min")])
         schema = pa.schema([SCHEMA.field(name) for name in names])
@@ -195,8 +208,14 @@ class Queries(ABC):
             return []
         ordered = counts.sort_by([("topic_id", "ascending"), ("partition", "ascending")])
         names = (ordered[name].to_pylist() for name in ("topic_id", "partition", "kind_count"))
-        sizes = (((topic_id, partition), count) for topic_id, partition, count in zip(*names, strict=True))
-        return [[portion.condition] for portion in divide(sizes, rows_max)]
+        conditions, first, last, size = [], None, None, 0
+        for topic_id, partition, count in zip(*names, strict=True):
+            if first is not None and last is not None and size + count > rows_max:
+                conditions.append([_between(first, last)])
+                first, size = None, 0
+            last = topic_id, partition
+            first, size = first or last, size + count
+        return conditions if first is None or last is None else [*conditions, [_between(first, last)]]
 
     def _select(
         self,
@@ -209,7 +228,7 @@ class Queries(ABC):
         files = self._files()
         names = list(SCHEMA.names if columns is None else columns)
         needed = list(dict.fromkeys([*names, *(name for name, _ in SORT_ORDER), "end_offset"]))
-        rows = files.read(needed, _all([_present(), *places, *bounds]))
+        rows = files.read(needed, _all([is_present(), *places, *bounds]))
         if revisions is not None:
             # Without `bounds`: a row within them may have replaced one outside them.
             replaced = _find_replaced(files, SCHEMA.names, *places)
@@ -269,6 +288,33 @@ class Queries(ABC):
         return (piece["path"].unique().to_pylist() for piece in self._files().stream(["path"]))
 
 
+def run_commits(runs: pa.Table) -> pa.ChunkedArray:
+    """The version that has committed each of these runs; -1: unknown."""
+    commits = pc.struct_field(pc.extract_regex(runs["details"], RUN_COMMIT), "commit")
+    return pc.fill_null(commits.cast(pa.int64()), -1)
+
+
+def last_run(runs: pa.Table) -> Run | None:
+    """The run that was committed last, of rows of kind run. No other is decoded."""
+    numbered = runs.append_column("commit", run_commits(runs))
+    order = [(name, "descending") for name in ("commit", "written_at", "run_id")]
+    last = decode_rows(numbered.sort_by(order).slice(0, 1))
+    return next((row for row in last if isinstance(row, Run)), None)
+
+
+def _between(first: tuple[str, int], last: tuple[str, int]) -> ds.Expression:
+    """The condition that a row is of these partitions or of one between them."""
+    topic_id, partition = pc.field("topic_id"), pc.field("partition")
+    # Python orders texts as Arrow does: both as their UTF-8 bytes. The first two compare with statistics; the others
+    # cut the topics at both ends.
+    return (
+        (topic_id >= first[0])
+        & (topic_id <= last[0])
+        & ((topic_id > first[0]) | (partition >= first[1]))
+        & ((topic_id < last[0]) | (partition <= last[1]))
+    )
+
+
 def _places(
     *,
     topic: str | None = None,
@@ -285,38 +331,17 @@ def _places(
     return [*places, *(pc.field("topic_id").isin(ids) for ids in chosen)]
 
 
-def _run_order(run: Run) -> tuple[int, int, str]:
-    return -1 if run.commit is None else run.commit, run.finished_at, run.run_id
-
-
 def _find_replaced(files: Readable, columns: Sequence[str], *conditions: ds.Expression) -> pa.Table:
     return files.read(columns, _all([pc.field("kind") == Kind.REPLACED, *conditions]))
 
 
-def _present() -> ds.Expression:
+def is_present() -> ds.Expression:
     """Data and gaps. A row of an unknown kind is included, so that its reader refuses it."""
     return ~pc.field("kind").isin(pa.array([str(kind) for kind in _NOT_PRESENT], pa.string()))
 
 
 def _all(conditions: Sequence[ds.Expression]) -> ds.Expression:
     return reduce(and_, conditions)
-
-
-def _bounds(offsets: tuple[int, int] | None, timestamps: tuple[int, int] | None) -> list[ds.Expression]:
-    bounds = []
-    if offsets is not None:
-        bounds.append((pc.field("end_offset") > offsets[0]) & (pc.field("base_offset") < offsets[1]))
-    if timestamps is not None:
-        bounds.append(_may_overlap_time(*timestamps))
-    return bounds
-
-
-def _may_overlap_time(first: int, last: int) -> ds.Expression:
-    # A row without times (a gap, or batches without records) cannot be excluded. Neither can a row that begins after
-    # `last`, unless its lowest timestamp is exact: it may be that of a batch's first record, and others may be older.
-    if first > last:
-        return pc.scalar(False)
-    return may_have_since(first) & may_have_until(last)
 
 
 def _until(rows: pa.Table, ends: Mapping[PartitionId, int]) -> pa.Table:
@@ -336,3 +361,57 @@ def _until(rows: pa.Table, ends: Mapping[PartitionId, int]) -> pa.Table:
     )
     joined = numbered.join(keys, ["topic_id", "partition"], join_type="inner", use_threads=False)
     return rows.take(joined.filter(pc.field("base_offset") < pc.field(_AS_OF_END))["row"])
+
+
+_AGAIN: Final = {"min": "min", "max": "max", "sum": "sum", "count": "sum"}
+"""The function that combines results of each function."""
+
+
+def add_up(pieces: Iterable[pa.Table], keys: Sequence[str], measures: Sequence[tuple[str, str]]) -> pa.Table | None:
+    """`group_by(keys).aggregate(measures)` over all pieces, holding only the groups; None without any piece."""
+    names = [f"{name}_{function}" for name, function in measures]
+    again = [(name, _AGAIN[function]) for name, (_, function) in zip(names, measures, strict=True)]
+    found: pa.Table | None = None
+    waiting: list[pa.Table] = []
+
+    def fold() -> pa.Table:
+        groups = pa.concat_tables(waiting).group_by(list(keys)).aggregate(again)
+        return groups.select([*keys, *(f"{name}_{function}" for name, function in again)]).rename_columns(
+            [*keys, *names]
+        )
+
+    for piece in pieces:
+        waiting.append(piece.group_by(list(keys)).aggregate(list(measures)).select([*keys, *names]))
+        if sum(table.num_rows for table in waiting) > _PARTIAL_ROWS + 2 * (0 if found is None else found.num_rows):
+            found = fold()
+            waiting = [found]
+    return fold() if waiting else None
+
+
+def hash_paths(paths: Iterable[str]) -> NDArray[np.int64]:
+    """64 bits for each name: Python's own keyed hash (SipHash), which differs from process to process.
+
+    Two of five million names have the same hash with a probability of less than one in a million.
+    """
+    return np.fromiter(map(hash, paths), np.int64)
+
+
+class PathSet:
+    """A set of names, in 8 bytes for each. It may contain a name that was not added, but never lacks one that was.
+
+    So whoever deletes what is not in it deletes nothing that is named.
+    """
+
+    def __init__(self) -> None:
+        self._new: list[NDArray[np.int64]] = []
+        self._sorted: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def add(self, paths: Iterable[str]) -> None:
+        self._new.append(np.unique(hash_paths(paths)))
+
+    def __contains__(self, path: object) -> bool:
+        if self._new:
+            self._sorted = np.unique(np.concatenate([self._sorted, *self._new]))
+            self._new = []
+        place = int(np.searchsorted(self._sorted, hash(path)))
+        return place < len(self._sorted) and int(self._sorted[place]) == hash(path)

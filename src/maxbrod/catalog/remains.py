@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -23,30 +24,28 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import RemoveAction
 
+from maxbrod.catalog.catalog import keep_short, load_table
 from maxbrod.catalog.codec import APPLICATION_ID, Table, encode_commit, encode_whole
 from maxbrod.catalog.commits import NONCE_KEY, overtaken, widen
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.ledger import SliceKey, slice_keys
 from maxbrod.catalog.log import (
+    LAST_CHECKPOINT,
     LOG_FOLDER,
     TABLE_FOLDER,
     Log,
     actions_of,
     checkpoint_name,
     entry_name,
-    last_checkpoint_path,
     log_path,
     unchecked,
 )
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, TABLE_PROPERTIES, Kind
-from maxbrod.catalog.table import keep_short, load_table
 from maxbrod.catalog.validity import check_rows, find_fault
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectExistsError
 from maxbrod.model import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from maxbrod.storage.interface import Storage
 
 
@@ -96,7 +95,9 @@ def read_remains(storage: Storage) -> CatalogRemains:
     _read_log_objects(log, found)
     if found.named:
         for name in tables.keys() - found.named:
-            by_commit = _is_known_by_commit(tables[name])
+            # Runs without a snapshot. All other rows hold whether they were committed or not.
+            is_run = pc.equal(tables[name]["kind"], Kind.RUN)
+            by_commit = pc.and_(is_run, pc.is_null(tables[name]["path"]))
             found.doubtful_runs.update(tables[name].filter(by_commit)["run_id"].to_pylist())
             tables[name] = tables[name].filter(pc.invert(by_commit))
     for name, table in tables.items():
@@ -107,11 +108,6 @@ def read_remains(storage: Storage) -> CatalogRemains:
     building = found.rows.filter(pc.equal(found.rows["kind"], Kind.BUILDING))
     found.retired |= slice_keys(building) - slice_keys(found.rows.filter(pc.equal(found.rows["kind"], Kind.DATA)))
     return found
-
-
-def _is_known_by_commit(table: pa.Table) -> pa.ChunkedArray:
-    """Runs without a snapshot. All other rows hold whether they were committed or not."""
-    return pc.and_(pc.equal(table["kind"], Kind.RUN), pc.is_null(table["path"]))
 
 
 def _read_log_objects(log: Mapping[str, bytes], found: CatalogRemains) -> None:
@@ -130,19 +126,14 @@ def _read_log_objects(log: Mapping[str, bytes], found: CatalogRemains) -> None:
         del entries[name]
     for name, actions in entries.items():
         try:
-            _add_transactions(found, actions)
+            for txn in (action.get("txn") for action in actions):
+                if isinstance(txn, dict) and isinstance(txn.get("version"), int):
+                    application = str(txn["appId"])
+                    found.transactions[application] = max(txn["version"], found.transactions.get(application, 0))
             files = (action.get(kind) for action in actions for kind in ("add", "remove"))
             found.named.update(str(file["path"]) for file in files if isinstance(file, dict))
         except (TypeError, AttributeError, KeyError):
             found.unreadable.append(log_path(name))
-
-
-def _add_transactions(found: CatalogRemains, actions: Iterable[dict[str, object]]) -> None:
-    for action in actions:
-        txn = action.get("txn")
-        if isinstance(txn, dict) and isinstance(txn.get("version"), int):
-            application = str(txn["appId"])
-            found.transactions[application] = max(txn["version"], found.transactions.get(application, 0))
 
 
 def stream_transactions(found: CatalogRemains) -> dict[str, int]:
@@ -186,12 +177,11 @@ def next_version(highest_in_log: int, highest_commit: int) -> int:
 
 def keep_aside(storage: Storage, name: str) -> int:
     """Copy the old catalog; the number of objects. Copies that exist already are of an earlier attempt."""
-    count = 0
-    for info in list(storage.list(CATALOG)):
+    objects = list(storage.list(CATALOG))
+    for info in objects:
         with suppress(ObjectExistsError):
             storage.put(f"{ASIDE}/{name}/{info.path.removeprefix(f'{CATALOG}/')}", storage.get(info.path))
-        count += 1
-    return count
+    return len(objects)
 
 
 def replace_catalog(
@@ -209,15 +199,16 @@ def replace_catalog(
             table, adds, removes, metadata={NONCE_KEY: uuid.uuid4().hex}, transactions=transactions
         )
         _put_entry(storage, version, entry)
-        keep_short(storage, committed)
+        keep_short(storage, committed, cleans=False)
         return
     empty = Table(log=Log(version - 1, {}), schema=SCHEMA, properties=dict(TABLE_PROPERTIES), files=())
     adds = DataFiles(storage, empty).write(rows, written_at=now)
-    whole = encode_whole(version, adds, metadata={NONCE_KEY: uuid.uuid4().hex}, transactions=transactions)
-    _put_entry(storage, version, whole.entry)
+    metadata = {NONCE_KEY: uuid.uuid4().hex}
+    entry, checkpoint, pointer = encode_whole(version, adds, metadata=metadata, transactions=transactions)
+    _put_entry(storage, version, entry)
     # The commit point: without it the entry lacks those before it.
-    storage.put(log_path(checkpoint_name(version)), whole.checkpoint)
-    storage.replace(last_checkpoint_path(), whole.pointer)
+    storage.put(log_path(checkpoint_name(version)), checkpoint)
+    storage.replace(LAST_CHECKPOINT, pointer)
 
 
 def _put_entry(storage: Storage, version: int, entry: bytes) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -22,8 +24,6 @@ from maxbrod.errors import UnsupportedFormatError
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
 Revisions: TypeAlias = "Mapping[PartitionId, int]"
@@ -31,20 +31,22 @@ Revisions: TypeAlias = "Mapping[PartitionId, int]"
 REVISION_COLUMNS: Final = ("topic_id", "partition", "details")
 Intervals: TypeAlias = "list[tuple[int, int]]"
 _PLACE: Final = ("topic_id", "partition", "base_offset", "end_offset")
+_NO_REVISION: Final = "a replaced row of the catalog lacks its former kind or its revision"
 
 
 class _Details(BaseModel):
-    """The kind of a replaced row, and the revision that replaced it."""
+    """The kind that a row has had or will have, and the revision that replaced it or the generation that it is of."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
     kind: Literal["data", "gap"]
-    revision: PositiveInt
+    revision: PositiveInt = 0
+    generation: PositiveInt = 0
 
 
 def retire(rows: pa.Table, revisions: Revisions) -> pa.Table:
     """Rows of kind data and gap as rows of kind replaced; `revisions` are the current ones, each row gets the next."""
-    return as_replaced(rows, [revisions.get(place, 0) + 1 for place in _places(rows)])
+    return as_replaced(rows, [revisions.get(place, 0) + 1 for place in places_of(rows)])
 
 
 def as_replaced(rows: pa.Table, numbers: Sequence[int]) -> pa.Table:
@@ -59,7 +61,7 @@ def as_replaced(rows: pa.Table, numbers: Sequence[int]) -> pa.Table:
 def count_revisions(replaced: pa.Table) -> dict[PartitionId, int]:
     """The revisions of each partition, from rows of kind replaced with `REVISION_COLUMNS`."""
     found: dict[PartitionId, int] = {}
-    for place, revision in zip(_places(replaced), revisions_of(replaced), strict=True):
+    for place, revision in zip(places_of(replaced), revisions_of(replaced), strict=True):
         found[place] = max(found.get(place, 0), revision)
     return found
 
@@ -72,8 +74,13 @@ def after_replacing(revisions: Revisions, rows: Iterable[Any]) -> dict[Partition
 
 def revive(replaced: pa.Table) -> pa.Table:
     """Rows of kind replaced with their former kind."""
-    kinds = [_details(text).kind for text in replaced["details"].to_pylist()]
-    return with_columns(replaced, kind=kinds, details=[None] * len(kinds))
+    return with_own_kind(replaced, "revision", _NO_REVISION)
+
+
+def with_own_kind(rows: pa.Table, number: str, complaint: str) -> pa.Table:
+    """Rows with the kind that their details tell. UnsupportedFormatError: they do not, or lack the number."""
+    kinds = [_details(text, number, complaint).kind for text in rows["details"].to_pylist()]
+    return with_columns(rows, kind=kinds, details=[None] * len(kinds))
 
 
 def with_columns(rows: pa.Table, **columns: Sequence[str | None]) -> pa.Table:
@@ -94,7 +101,7 @@ def as_it_was(
     added and replaced later. The same holds for the current rows.
     """
     numbers = np.array(revisions_of(replaced), np.int64)
-    places = _places(replaced)
+    places = places_of(replaced)
     known = np.array([revisions.get(place, 0) for place in places], np.int64)
     later = np.flatnonzero(numbers > known)
     if not later.size:
@@ -115,7 +122,7 @@ def _spans(
     found: dict[PartitionId, dict[int, list[tuple[int, int]]]] = {}
     for row in rows.tolist():
         found.setdefault(places[row], {}).setdefault(int(numbers[row]), []).append((base[row], end[row]))
-    return {place: {each: merge(spans) for each, spans in spans.items()} for place, spans in found.items()}
+    return {place: {revision: merge(spans) for revision, spans in spans.items()} for place, spans in found.items()}
 
 
 def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
@@ -150,28 +157,35 @@ def _without(live: pa.Table, spans: Mapping[PartitionId, Mapping[int, Intervals]
     }
     gone = np.zeros(live.num_rows, np.bool_)
     for row, place, base, end in zip(
-        rows.tolist(), _places(near), *(near[name].to_pylist() for name in ("base_offset", "end_offset")), strict=True
+        rows.tolist(), places_of(near), *(near[name].to_pylist() for name in ("base_offset", "end_offset")), strict=True
     ):
         gone[row] = meets(everything.get(place, []), base, end)
     return live.filter(pa.array(~gone))
 
 
-def _places(rows: pa.Table) -> list[PartitionId]:
+def places_of(rows: pa.Table) -> list[PartitionId]:
+    """The partition of each row."""
     pairs = zip(rows["topic_id"].to_pylist(), rows["partition"].to_pylist(), strict=True)
     return [PartitionId(topic_id=topic_id, partition=partition) for topic_id, partition in pairs]
 
 
 def revisions_of(replaced: pa.Table) -> list[int]:
     """The revision that replaced each of these rows of kind replaced."""
-    return [_details(text).revision for text in replaced["details"].to_pylist()]
+    return [_details(text, "revision", _NO_REVISION).revision for text in replaced["details"].to_pylist()]
 
 
-def _details(text: str | None) -> _Details:
-    try:
-        return _Details.model_validate_json(text or "")
-    except ValidationError:
-        raise UnsupportedFormatError(
-            f"a replaced row of the catalog lacks its former kind or its revision: {text!r}",
-            operation="read the catalog",
-            hint="the catalog was written by a newer release of maxbrod, or by another program",
-        ) from None
+def _details(text: str | None, number: str, complaint: str) -> _Details:
+    with suppress(ValidationError):
+        found = _Details.model_validate_json(text or "")
+        if getattr(found, number):
+            return found
+    raise not_understood(complaint, text)
+
+
+def not_understood(complaint: str, text: str | None) -> UnsupportedFormatError:
+    """The error for details of a row that this release does not understand."""
+    return UnsupportedFormatError(
+        f"{complaint}: {text!r}",
+        operation="read the catalog",
+        hint="the catalog was written by a newer release of maxbrod, or by another program",
+    )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -28,8 +29,6 @@ from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import AbortedTransaction, GapReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     import pyarrow.dataset as ds
 
 
@@ -59,7 +58,7 @@ class Segment:
     digest: str
     level: int = 0
     reason: GapReason | None = None
-    """Why there are fewer records than offsets; None if there are not."""
+    """The reason why there are fewer records than offsets; None if there are not."""
     details: str | None = None
     """The description of a segment of another layout; never set in our own catalogs."""
     min_timestamp_exact: bool = False

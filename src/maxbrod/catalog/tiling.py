@@ -6,6 +6,7 @@ starts below it overlaps. A million rows take about a second.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +18,6 @@ from maxbrod.catalog.schema import Kind
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 TILING_COLUMNS: Final = ("topic_id", "partition", "base_offset", "end_offset", "kind")

@@ -1,1 +1,1 @@
-"""Whether an archive is whole: the quick check and the deep one."""
+"""The quick and the deep check of an archive: is it whole?"""

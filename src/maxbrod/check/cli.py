@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
+from functools import partial
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
 import typer
 
@@ -15,30 +15,34 @@ from maxbrod.check.options import CheckOptions
 from maxbrod.check.problems import Problem, Verdict
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.metrics import report_figures
-from maxbrod.cli.output import ending, print_json, print_json_with, print_line
+from maxbrod.cli.output import agreed, ending, print_json_with, print_line
+from maxbrod.cli.verbs import at_work, end, load, looking
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.model import now_ms
-from maxbrod.options import PLACE, JsonOption, SparkOptions
+from maxbrod.options import PLACE, JsonOption, LookOptions, SparkOptions
 from maxbrod.text import counted, human_bytes, human_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from maxbrod.archive.archive import Archive
     from maxbrod.check.deep import DeepCheckReport
     from maxbrod.check.foreign import ForeignCheckReport
     from maxbrod.check.run import CheckReport
-    from maxbrod.config import Config, SparkConfig
 
 _PROBLEMS_SHOWN: Final = 100
 _RUNS_SHOWN: Final = 10
-_FIELDS: Final = tuple(each.name for each in fields(Problem))
-_EXPLAINED: Final = "every offset is archived or explained, up to where the archive ends"
-_NOT_READ: Final = "no object was read, which --deep does"
-_NOT_ASKED: Final = "no cluster was asked what it has beyond that"
+_FIELDS: Final = tuple(field.name for field in fields(Problem))
+_EXPLAINED: Final = "every offset up to the end of the archive is archived or explained"
+_NOT_READ: Final = "objects were not read (--deep reads them)"
+_NOT_ASKED: Final = "no cluster was asked for newer records"
 
 
-@command("check", CheckOptions, before=PLACE, after=(SparkOptions, JsonOption))
+@command(
+    "check",
+    CheckOptions,
+    before=PLACE,
+    after=(LookOptions, SparkOptions, JsonOption),
+    looks=lambda given: given.keys().isdisjoint({"deep", "sample", "repair"}),
+)
 def check(call: Call[CheckOptions]) -> None:
     """Check that an archive is whole, and with --deep that every byte is what was written.
 
@@ -58,39 +62,40 @@ def check(call: Call[CheckOptions]) -> None:
 
       maxbrod check -a s3://backups/kafka --repair
     """
-    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-    from maxbrod.check.run import check_archive  # noqa: PLC0415
-
-    options, config, as_json = call.options, call.config, call.as_json
+    options, config = call.options, call.config
+    open_archive = load("archive.archive:open_archive")
     part = None if options.sample is None else _part(options.sample)
     deep = options.deep or part is not None
+    with looking(call):
+        opened: Archive = open_archive(call.archive, config.storage, layout=config.layout)
     if options.repair:
-        _repair(open_archive(call.archive, config.storage, layout=config.layout), yes=options.yes, quiet=as_json)
-    opened = open_archive(call.archive, config.storage, layout=config.layout)
-    if opened.survey is not None:
-        _check_foreign(opened, config, options.topics, deep=deep, as_json=as_json)
-        return
+        _repair(opened, yes=options.yes, quiet=call.as_json)
+        opened = open_archive(call.archive, config.storage, layout=config.layout)
+    if not opened.is_native:
+        _check_foreign(call, opened, deep=deep)
     started_at = now_ms()
     with TemporaryFile("w+", encoding="utf-8") as problems:
-        quick = check_archive(
-            opened,
-            options.topics,
-            kept_max=0 if as_json else _PROBLEMS_SHOWN,
-            on_problem=_writer(problems) if as_json else None,
-        )
-        found = _check_deep(opened, config.spark, options, part=part or 1.0, quiet=as_json) if deep else None
+        with looking(call, "listing objects"):
+            quick: CheckReport = load("check.run:check_archive")(
+                opened,
+                options.topics,
+                kept_max=0 if call.as_json else _PROBLEMS_SHOWN,
+                # As lines: there may be millions, and an error later must be the only document.
+                on_problem=partial(_write, problems) if call.as_json else None,
+            )
+        found = _check_deep(call, opened, part=part or 1.0) if deep else None
         verdict = quick.verdict if found is None else found.verdict_with(quick.problem_counts)
         whole = not options.topics and verdict is not Verdict.STOPPED
         unrecorded = _record(opened, verdict, found, started_at) if whole else None
         report_figures(last_problems=_wrong(quick, found), last_deep=int(deep and part is None))
         if verdict is Verdict.DAMAGED:
             quick = replace(quick, recovery_point=None)
-        if as_json:
-            deep_part = found and {**asdict(found), "verdict": found.verdict}
-            document = {**asdict(quick), "deep": deep_part, "verdict": verdict, "exit_code": verdict.exit_code}
+        if call.as_json:
+            deep_part = found and found.as_dict()
+            document = {**quick.as_dict(), "deep": deep_part, "verdict": verdict, "exit_code": verdict.exit_code}
             problems.seek(0)
             print_json_with(document, "problems", (line.rstrip("\n") for line in problems))
-    if not as_json:
+    if not call.as_json:
         _print(quick, found)
         print_line(_words(verdict, quick, found))
         if unrecorded is not None:
@@ -99,9 +104,18 @@ def check(call: Call[CheckOptions]) -> None:
         raise typer.Exit(verdict.exit_code)
 
 
+def _check_deep(call: Call[CheckOptions], archive: Archive, *, part: float) -> DeepCheckReport:
+    options = call.options
+    with at_work(call, meanwhile="a check changes nothing") as work:
+        report: DeepCheckReport = load("check.deep:deep_check")(
+            work, archive, options.topics, sample=part, seed=options.seed, restart=options.restart
+        )
+    return report
+
+
 def _record(archive: Archive, verdict: Verdict, deep: DeepCheckReport | None, started_at: int) -> str | None:
     """Keep the outcome for `maxbrod status`. Returns why it could not be kept."""
-    from maxbrod.archive.proofs import Proof, ProofKind, record_proof  # noqa: PLC0415 - as above
+    from maxbrod.archive.archive import Proof, ProofKind, record_proof  # noqa: PLC0415 - as above
 
     details = {} if deep is None else {"share": deep.chosen / max(deep.slices, 1), "records": deep.records_checked}
     proof = Proof(
@@ -115,25 +129,22 @@ def _record(archive: Archive, verdict: Verdict, deep: DeepCheckReport | None, st
     return record_proof(archive.storage, proof)
 
 
-def _writer(file: TextIO) -> Callable[[Problem], None]:
-    """Writes each problem as a line. There may be millions, and an error later must be the only document."""
-    return lambda problem: print(json.dumps({name: getattr(problem, name) for name in _FIELDS}), file=file)
+def _write(file: TextIO, problem: Problem) -> None:
+    print(json.dumps({name: getattr(problem, name) for name in _FIELDS}), file=file)
 
 
 def _repair(opened: Archive, *, yes: bool, quiet: bool) -> None:
-    from maxbrod.check.foreign import repair_foreign  # noqa: PLC0415 - as above
-
-    if opened.survey is None:
+    if opened.is_native:
         _accept_missing(opened, yes=yes, quiet=quiet)
         return
-    for fault in repair_foreign(opened):
+    for fault in load("check.foreign:repair_foreign")(opened):
         print_line(f"{'lost' if fault.fatal else 'repaired'}: {fault.path}: {fault.message}")
 
 
 def _accept_missing(opened: Archive, *, yes: bool, quiet: bool) -> None:
     """Objects that are gone become gaps, if the user agrees: their records are lost."""
     from maxbrod.archive.archive import open_for_writing  # noqa: PLC0415 - as above
-    from maxbrod.check.missing import accept_missing, find_missing  # noqa: PLC0415
+    from maxbrod.check.objects import accept_missing, find_missing  # noqa: PLC0415
 
     missing = find_missing(opened)
     objects = missing.objects
@@ -148,9 +159,9 @@ def _accept_missing(opened: Archive, *, yes: bool, quiet: bool) -> None:
         f"{counted(missing.rows.num_rows, 'segment')} with {counted(missing.records, 'record')} and "
         f"{counted(missing.runs.num_rows, 'snapshot')}"
     )
-    if not yes and (quiet or not sys.stdin.isatty() or not typer.confirm(f"Give up {what}?", default=False)):
+    if not yes and (quiet or not sys.stdin.isatty() or not agreed(f"Give up {what}?")):
         raise RefusedError(
-            f"{what} are missing, and nobody has agreed to give them up",
+            f"{what} are missing, and --repair was not confirmed",
             object_name=opened.url,
             hint="restore the objects from a copy or from older object versions; or say --repair --yes: their offsets "
             "become gaps 'pruned', and everything else can be used as before",
@@ -160,35 +171,37 @@ def _accept_missing(opened: Archive, *, yes: bool, quiet: bool) -> None:
         print_line(f"{what} are gaps 'pruned' now; if the objects come back: 'maxbrod prune --undo {run_id} --apply'")
 
 
-def _check_foreign(archive: Archive, config: Config, patterns: Sequence[str], *, deep: bool, as_json: bool) -> None:
-    from maxbrod.check.foreign import check_foreign  # noqa: PLC0415 - as above
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-
-    if patterns:
+def _check_foreign(call: Call[CheckOptions], archive: Archive, *, deep: bool) -> NoReturn:
+    if call.options.topics:
         raise UsageError("an archive in another layout is checked as a whole", hint="name no topics")
-    with progress_bar(shown=deep and not as_json) as on_progress:
-        report = check_foreign(archive, config.spark if deep else None, on_progress=on_progress)
-    if as_json:
-        print_json(report.as_dict())
+    check_foreign = load("check.foreign:check_foreign")
+    if deep:
+        with at_work(call, meanwhile="a check changes nothing") as work:
+            report: ForeignCheckReport = check_foreign(archive, work)
     else:
-        for fault in report.faults[:_PROBLEMS_SHOWN]:
-            at = "" if fault.offset is None else f" at offset {fault.offset:,}"
-            print_line(f"{'damaged' if fault.fatal else 'made good'}: {fault.path}{at}: {fault.message}")
-        for gap in report.unexplained[:_PROBLEMS_SHOWN]:
-            reach = f"{gap.base_offset:,} to {gap.end_offset - 1:,}"
-            print_line(f"unexplained: {gap.where}: no segment has the offsets {reach}, and nothing says why")
-        for doubt in report.doubts[:_PROBLEMS_SHOWN]:
-            print_line(f"not known: {doubt}")
-        print_line(
-            f"layout {report.layout}: {counted(report.topics, 'topic')}, {counted(report.partitions, 'partition')}"
-            f"{_without_records(report.partitions_without_records)}, "
-            f"{counted(report.segments, 'segment')} with {counted(report.records, 'record')} and "
-            f"{human_bytes(report.bytes)}"
-        )
-        print_line(_foreign_words(report))
-    report_figures(last_problems=sum(each.fatal for each in report.faults), last_deep=int(deep))
-    if report.exit_code:
-        raise typer.Exit(report.exit_code)
+        with looking(call):
+            report = check_foreign(archive)
+    report_figures(last_problems=sum(fault.fatal for fault in report.faults), last_deep=int(deep))
+    end(call, report, _print_foreign)
+
+
+def _print_foreign(report: ForeignCheckReport, *, quiet: bool) -> None:
+    del quiet
+    for fault in report.faults[:_PROBLEMS_SHOWN]:
+        at = "" if fault.offset is None else f" at offset {fault.offset:,}"
+        print_line(f"{'damaged' if fault.fatal else 'made good'}: {fault.path}{at}: {fault.message}")
+    for gap in report.unexplained[:_PROBLEMS_SHOWN]:
+        reach = f"{gap.base_offset:,} to {gap.end_offset - 1:,}"
+        print_line(f"unexplained: {gap.where}: no segment has the offsets {reach}, and nothing says why")
+    for doubt in report.doubts[:_PROBLEMS_SHOWN]:
+        print_line(f"not known: {doubt}")
+    print_line(
+        f"layout {report.layout}: {counted(report.topics, 'topic')}, {counted(report.partitions, 'partition')}"
+        f"{_without_records(report.partitions_without_records)}, "
+        f"{counted(report.segments, 'segment')} with {counted(report.records, 'record')} and "
+        f"{human_bytes(report.bytes)}"
+    )
+    print_line(_foreign_words(report))
 
 
 def _without_records(partitions: int) -> str:
@@ -203,47 +216,15 @@ def _part(text: str) -> float:
         raise UsageError(f"{text!r} is no part of an archive", hint="say --sample 5% or --sample 0.05") from None
 
 
-def _check_deep(
-    archive: Archive, spark: SparkConfig, options: CheckOptions, *, part: float, quiet: bool
-) -> DeepCheckReport:
-    from maxbrod.check.deep import deep_check  # noqa: PLC0415 - Spark: only for --deep
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-
-    stop = threading.Event()
-    with stopping_by_signals(stop), progress_bar(shown=not quiet) as on_progress:
-        return deep_check(
-            archive,
-            spark,
-            options.topics,
-            sample=part,
-            seed=options.seed,
-            restart=options.restart,
-            on_progress=on_progress,
-            stop=stop,
-        )
-
-
 def _print(report: CheckReport, found: DeepCheckReport | None) -> None:
     problems = (*report.problems, *(found.problems if found else ()))
     for problem in problems[:_PROBLEMS_SHOWN]:
-        _print_problem(problem)
+        print_line(str(problem))
+        if problem.hint:
+            print_line(f"  {problem.hint}")
     total = sum(report.problem_counts.values()) + (len(found.problems) if found else 0)
     if total > _PROBLEMS_SHOWN:
         print_line(f"and {total - _PROBLEMS_SHOWN:,} more: see --json")
-    _print_runs(report)
-    without = _without_records(report.partitions_without_rows)
-    print_line(
-        f"{counted(report.topics, 'topic')}, {counted(report.partitions, 'partition')}{without}, "
-        f"{counted(report.objects, 'object')} with "
-        f"{human_bytes(report.bytes)}, {counted(report.snapshots, 'snapshot')} ({report.snapshots_read:,} read)"
-    )
-    if found:
-        _print_read(found)
-    print_line(f"recovery point: {human_time(report.recovery_point) or 'none'}")
-
-
-def _print_runs(report: CheckReport) -> None:
     for run in report.unfinished_runs[-_RUNS_SHOWN:]:
         if run.exit_code is None:
             print_line(f"run {run.run_id} has not ended: it was killed, or is under way; what it committed counts")
@@ -251,15 +232,20 @@ def _print_runs(report: CheckReport) -> None:
         print_line(f"run {run.run_id} ended {ending(run.exit_code)}")
         for finding in run.findings:
             print_line(f"  {finding}")
-
-
-def _print_read(report: DeepCheckReport) -> None:
-    drawn = "" if report.seed is None else f" of {report.slices:,}, drawn by --seed {report.seed}"
-    before = f", {report.skipped:,} were read before" if report.skipped else ""
+    without = _without_records(report.partitions_without_rows)
     print_line(
-        f"read {counted(report.checked, 'slice')}{drawn} with {counted(report.records_checked, 'record')} and "
-        f"{human_bytes(report.bytes_checked)}{before}"
+        f"{counted(report.topics, 'topic')}, {counted(report.partitions, 'partition')}{without}, "
+        f"{counted(report.objects, 'object')} with "
+        f"{human_bytes(report.bytes)}, {counted(report.snapshots, 'snapshot')} ({report.snapshots_read:,} read)"
     )
+    if found:
+        drawn = "" if found.seed is None else f" of {found.slices:,}, drawn by --seed {found.seed}"
+        before = f", {found.skipped:,} were read before" if found.skipped else ""
+        print_line(
+            f"read {counted(found.checked, 'slice')}{drawn} with {counted(found.records_checked, 'record')} and "
+            f"{human_bytes(found.bytes_checked)}{before}"
+        )
+    print_line(f"recovery point: {human_time(report.recovery_point) or 'none'}")
 
 
 def _words(verdict: Verdict, quick: CheckReport, found: DeepCheckReport | None) -> str:
@@ -278,7 +264,9 @@ def _words(verdict: Verdict, quick: CheckReport, found: DeepCheckReport | None) 
 
 def _wrong(quick: CheckReport, found: DeepCheckReport | None) -> int:
     """The number of problems. A limit of the check itself is said, and is none."""
-    return sum(quick.problem_counts.values()) + sum(bool(each.exit_code) for each in (found.problems if found else ()))
+    return sum(quick.problem_counts.values()) + sum(
+        bool(problem.exit_code) for problem in (found.problems if found else ())
+    )
 
 
 def _foreign_words(report: ForeignCheckReport) -> str:
@@ -292,12 +280,8 @@ def _foreign_words(report: ForeignCheckReport) -> str:
             return f"{report.verdict}: {fatal:,} fault{'s'[: fatal != 1]}, see above{gaps}{made_good}"
         case Verdict.INCOMPLETE:
             return f"{report.verdict}: {gaps.removeprefix('; ')}{made_good}"
+        case Verdict.STOPPED:
+            return f"{report.verdict} on request, with nothing found so far: not every segment was read{made_good}"
         case Verdict.SOUND:
             return f"{report.verdict}: every record was read{known}; {_NOT_ASKED}{made_good}"
     return f"{report.verdict}: objects and metadata agree{known}; {_NOT_READ}, {_NOT_ASKED}{made_good}"
-
-
-def _print_problem(problem: Problem) -> None:
-    print_line(str(problem))
-    if problem.hint:
-        print_line(f"  {problem.hint}")

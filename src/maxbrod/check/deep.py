@@ -10,34 +10,33 @@ import hashlib
 import os
 import random
 import uuid
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 import pyarrow as pa
 
 from maxbrod.archive.selection import select_names
-from maxbrod.cache import cache_dir
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
-from maxbrod.errors import UsageError
+from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.kafka.slices import verify_slice
-from maxbrod.private_files import make_private, opened
+from maxbrod.private_files import cache_dir, make_private, opened
 from maxbrod.storage.stores import open_storage
-from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.preflight import needs_storage
-from maxbrod.work.progress import Meter, OnProgress, silent
 from maxbrod.work.reach import Place
+from maxbrod.work.report import Report
+from maxbrod.work.windows import cut_waves
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
     from maxbrod.archive.archive import Archive
-    from maxbrod.config import SparkConfig
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.work.session import Session
+    from maxbrod.work.work import Work
 
+Item = TypeVar("Item")
+Part = TypeVar("Part")
+Found = TypeVar("Found")
 
 WAVE_BYTES: Final = 8 << 30
 _TASK_BYTES: Final = 256 << 20
@@ -45,7 +44,7 @@ _SLICE_COST_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeepCheckReport:
+class DeepCheckReport(Report):
     """`skipped` slices were sound in an interrupted check; `chosen` are fewer than all slices in a sample."""
 
     archive: str
@@ -59,6 +58,7 @@ class DeepCheckReport:
     seed: int | None
     problems: tuple[Problem, ...]
     interrupted: bool = False
+    published: ClassVar = ("verdict",)
 
     @property
     def verdict(self) -> Verdict:
@@ -75,16 +75,13 @@ class DeepCheckReport:
 
 
 def deep_check(
+    work: Work,
     archive: Archive,
-    spark: SparkConfig,
     patterns: Sequence[str] = (),
     *,
     sample: float = 1.0,
     seed: int | None = None,
     restart: bool = False,
-    session: Session | None = None,
-    on_progress: OnProgress = silent,
-    stop: threading.Event | None = None,
     wave_bytes: int = WAVE_BYTES,
 ) -> DeepCheckReport:
     """Read the slices of all topics, or of those that match. `sample` is the fraction to read, drawn by `seed`.
@@ -102,19 +99,18 @@ def deep_check(
         seed = None
         chosen, sound = rows, memory.forget() if restart else memory.read()
     waiting = [row for row in chosen if slice_name(row) not in sound]
-    check = _DeepCheck(archive, Meter(on_progress, "checking", sum(row.raw_bytes for row in waiting)))
-    if waiting:
-        needs = needs_storage(archive.url, archive.options)
-        with Workers(spark, needs=needs, session=session, on_progress=on_progress, stop=stop) as workers:
-            executor = workers.for_bytes(sum(row.raw_bytes for row in waiting))
-            for wave in _waves(waiting, wave_bytes):
-                if stop is not None and stop.is_set():
-                    check.interrupted = True
-                    break
-                damaged = check.run(executor, wave, _tasks(wave, executor.parallelism))
-                if sample == 1:
-                    memory.add(row for number, row in enumerate(wave) if number not in damaged)
-    if sample == 1 and not check.interrupted:
+    checked: list[Segment] = []
+    problems: list[Problem] = []
+    for wave, found in in_waves(
+        work, archive, waiting, verify_slices, _tasks, bytes_of=lambda row: row.raw_bytes, wave_bytes=wave_bytes
+    ):
+        checked += wave
+        problems += [_problem(archive, wave[fault.number], fault) for fault in found]
+        if sample == 1:
+            damaged = {fault.number for fault in found if not fault.limit}
+            memory.add(row for number, row in enumerate(wave) if number not in damaged)
+    interrupted = len(checked) < len(waiting)
+    if sample == 1 and not interrupted:
         memory.forget()
     return DeepCheckReport(
         archive=archive.url,
@@ -122,19 +118,53 @@ def deep_check(
         slices=len(rows),
         chosen=len(chosen),
         skipped=len(chosen) - len(waiting),
-        checked=len(check.checked),
-        bytes_checked=sum(row.bytes for row in check.checked),
-        records_checked=sum(row.records for row in check.checked),
+        checked=len(checked),
+        bytes_checked=sum(row.bytes for row in checked),
+        records_checked=sum(row.records for row in checked),
         seed=seed,
-        problems=tuple(check.problems),
-        interrupted=check.interrupted,
+        problems=tuple(problems),
+        interrupted=interrupted,
     )
+
+
+def in_waves(
+    work: Work,
+    archive: Archive,
+    items: Sequence[Item],
+    task: Callable[[Place, Sequence[Part]], Iterable[Found]],
+    tasks_of: Callable[[Sequence[Item], int], list[list[Part]]],
+    *,
+    bytes_of: Callable[[Item], int],
+    wave_bytes: int = WAVE_BYTES,
+) -> Iterator[tuple[list[Item], list[Found]]]:
+    """Read items of an archive, and yield each wave with what its tasks have found. It ends early at a stop.
+
+    `tasks_of` divides a wave into tasks, for so many cores.
+    """
+    if not items:
+        return
+    total = sum(map(bytes_of, items))
+    executor = work.workers(needs_storage(archive.url, archive.options)).for_bytes(total)
+    meter, place = work.meter("checking", total), Place(url=archive.url, storage=archive.options)
+    for wave in cut_waves(items, bytes_of=lambda item: bytes_of(item) + _SLICE_COST_BYTES, bytes_max=wave_bytes):
+        if work.is_stopped():
+            return
+        tasks = tasks_of(wave, executor.parallelism)
+        meter.begin(len(tasks), sum(map(bytes_of, wave)))
+        name = f"check-{uuid.uuid4().hex[:12]}"
+        try:
+            found = executor.run(task, place, tasks, name=name, meter=meter, stop=work.stop)
+        except UnavailableError:
+            if work.is_stopped():
+                return
+            raise
+        yield wave, found
 
 
 def _segments(archive: Archive, patterns: Sequence[str]) -> list[Segment]:
     # Replaced rows too: they are still read as of older runs. Rows of a new generation will be read.
     others = pa.concat_tables([archive.catalog.replaced(), archive.catalog.building()])
-    names = {each["topic_id"]: each["topic"] for each in archive.catalog.topics().to_pylist()}
+    names = {row["topic_id"]: row["topic"] for row in archive.catalog.topics().to_pylist()}
     names |= dict(zip(others["topic_id"].to_pylist(), others["topic"].to_pylist(), strict=True))
     chosen = select_names(set(names.values()), patterns)
     ids = {topic_id for topic_id, topic in names.items() if topic in chosen} if patterns else None
@@ -150,54 +180,21 @@ def _draw(rows: Sequence[Segment], sample: float, seed: int) -> list[Segment]:
     return [rows[number] for number in sorted(drawn)]
 
 
-def _waves(rows: Sequence[Segment], wave_bytes: int) -> Iterator[list[Segment]]:
-    wave: list[Segment] = []
-    size = 0
-    for row in rows:
-        if wave and size + row.raw_bytes > wave_bytes:
-            yield wave
-            wave, size = [], 0
-        wave.append(row)
-        size += row.raw_bytes + _SLICE_COST_BYTES
-    if wave:
-        yield wave
-
-
-@dataclass(slots=True)
-class _DeepCheck:
-    """A running check."""
-
-    archive: Archive
-    meter: Meter
-    checked: list[Segment] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    interrupted: bool = False
-
-    def run(self, executor: Executor, wave: Sequence[Segment], tasks: Sequence[list[tuple[int, Slice]]]) -> set[int]:
-        """Read the slices of a wave; returns the numbers of the damaged ones."""
-        self.meter.begin(len(tasks), sum(row.raw_bytes for row in wave))
-        place = Place(url=self.archive.url, storage=self.archive.options)
-        name = f"check-{uuid.uuid4().hex[:12]}"
-        found = executor.run(verify_slices, place, tasks, name=name, on_done=self.meter.tasks_done)
-        self.problems += [self._problem(wave[each.number], each) for each in found]
-        self.checked += wave
-        return {each.number for each in found if not each.limit}
-
-    def _problem(self, row: Segment, found: SliceProblem) -> Problem:
-        return Problem(
-            kind=ProblemKind.LIMIT if found.limit else ProblemKind.DAMAGED,
-            message=f"{found.message}, at offset {found.offset}",
-            topic=row.topic,
-            topic_id=row.topic_id,
-            partition=row.partition,
-            first_offset=row.base_offset,
-            end_offset=row.end_offset,
-            object_name=self.archive.storage.name_of(row.path),
-            hint="its bytes are as they were written, and a restore takes them as they are"
-            if found.limit
-            else "check again; if the damage remains, restore the object from a copy or an older object version, or "
-            "use 'maxbrod repair --deep'",
-        )
+def _problem(archive: Archive, row: Segment, found: DeepProblem) -> Problem:
+    return Problem(
+        kind=ProblemKind.LIMIT if found.limit else ProblemKind.DAMAGED,
+        message=f"{found.message}, at offset {found.offset}",
+        topic=row.topic,
+        topic_id=row.topic_id,
+        partition=row.partition,
+        first_offset=row.base_offset,
+        end_offset=row.end_offset,
+        object_name=archive.storage.name_of(row.path),
+        hint="its bytes are as they were written, and a restore takes them as they are"
+        if found.limit
+        else "check again; if the damage remains, restore the object from a copy or an older object version, or "
+        "use 'maxbrod repair --deep'",
+    )
 
 
 def _tasks(wave: Sequence[Segment], parallelism: int) -> list[list[tuple[int, Slice]]]:
@@ -206,7 +203,7 @@ def _tasks(wave: Sequence[Segment], parallelism: int) -> list[list[tuple[int, Sl
     share = min(_TASK_BYTES, max(1, -(-size // (3 * parallelism))))
     tasks: list[list[tuple[int, Slice]]] = []
     room = 0
-    for number, row in sorted(enumerate(wave), key=lambda each: (each[1].path, each[1].position)):
+    for number, row in sorted(enumerate(wave), key=lambda pair: (pair[1].path, pair[1].position)):
         if room <= 0:
             tasks.append([])
             room = share
@@ -255,7 +252,7 @@ class SoundSlices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceProblem:
+class DeepProblem:
     """A damaged slice, or one over a limit. `number` is its index in the list that was given."""
 
     number: int
@@ -265,11 +262,11 @@ class SliceProblem:
     """It is sound, but larger than what is looked into."""
 
 
-def verify_slices(place: Place, slices: Sequence[tuple[int, Slice]]) -> list[SliceProblem]:
+def verify_slices(place: Place, slices: Sequence[tuple[int, Slice]]) -> list[DeepProblem]:
     """Verify numbered slices. A storage error ends the job: a slice that was not read may be sound or damaged."""
     storage = open_storage(place.url, place.storage)
     return [
-        SliceProblem(number=number, offset=problem.offset, message=problem.message, limit=problem.limit)
+        DeepProblem(number=number, offset=problem.offset, message=problem.message, limit=problem.limit)
         for number, stored in slices
         for problem in verify_slice(storage, stored)
     ]

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from maxbrod.archive.surveyed import partitions_without_records
 from maxbrod.batch.columns import number_column
+from maxbrod.check.deep import in_waves
 from maxbrod.check.problems import Verdict
-from maxbrod.errors import BatchLimitError, MaxbrodError, UsageError
-from maxbrod.layouts.foreign import Fault, ForeignSegment, describe, described
+from maxbrod.errors import BatchLimitError, MaxbrodError
+from maxbrod.layouts.foreign import Doubt, Fault, ForeignGap, ForeignSegment, describe, described
 from maxbrod.layouts.registry import layout_of, repair_of
 from maxbrod.model import GapReason
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
-from maxbrod.work.executor import Workers
-from maxbrod.work.preflight import needs_storage
-from maxbrod.work.progress import Meter, OnProgress, silent
 from maxbrod.work.reach import Place
+from maxbrod.work.report import Report
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from maxbrod.archive.archive import Archive
-    from maxbrod.config import SparkConfig
-    from maxbrod.layouts.foreign import Doubt, ForeignGap
-    from maxbrod.storage.interface import Storage
-    from maxbrod.work.session import Session
+    from maxbrod.work.work import Work
 
 _TASKS_PER_CORE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignCheckReport:
+class ForeignCheckReport(Report):
     archive: str
     layout: str
     topics: int
@@ -48,7 +44,10 @@ class ForeignCheckReport:
     unexplained: tuple[ForeignGap, ...] = ()
     """Offsets between segments that nothing explains: a segment may be lost there."""
     doubts: tuple[Doubt, ...] = ()
-    """What the archive cannot prove."""
+    """The facts that the archive cannot prove."""
+    interrupted: bool = False
+    """A deep check was stopped before it had read every segment."""
+    published: ClassVar = ("verdict", "exit_code")
 
     @property
     def verdict(self) -> Verdict:
@@ -57,42 +56,34 @@ class ForeignCheckReport:
             return Verdict.DAMAGED
         if self.unexplained:
             return Verdict.INCOMPLETE
+        if self.interrupted:
+            return Verdict.STOPPED
         return Verdict.SOUND if self.deep else Verdict.WHOLE
 
     @property
     def exit_code(self) -> int:
         return self.verdict.exit_code
 
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "verdict": self.verdict, "exit_code": self.exit_code}
 
+def check_foreign(archive: Archive, work: Work | None = None) -> ForeignCheckReport:
+    """Check an archive; with `work` deep, which reads every segment."""
+    survey = archive.surveyed
+    layout = survey.layout
+    read = 0
+    faults = list(layout_of(layout).check(open_storage(archive.url, archive.options), survey, deep=False))
+    if work is not None:
+        known = {(fault.path, fault.offset) for fault in faults}
 
-def check_foreign(
-    archive: Archive,
-    spark: SparkConfig | None = None,
-    *,
-    session: Session | None = None,
-    on_progress: OnProgress = silent,
-) -> ForeignCheckReport:
-    """Check an archive; with `spark` deep, which reads every segment."""
-    survey = archive.survey
-    if survey is None:
-        raise UsageError("this archive is in our own layout", object_name=archive.url)
-    storage = open_storage(archive.url, archive.options)
-    faults = list(layout_of(survey.layout).check(storage, survey, deep=False))
-    if spark is not None:
-        needs = needs_storage(archive.url, archive.options)
-        with Workers(spark, needs=needs, session=session, on_progress=on_progress) as workers:
-            described = [(segment.bytes, describe(survey.layout, segment)) for segment in survey.segments]
-            total = sum(segment.bytes for segment in survey.segments)
-            executor = workers.for_bytes(total)
-            tasks = spread(described, _TASKS_PER_CORE * executor.parallelism)
-            meter = Meter(on_progress, "checking", total)
-            meter.begin(len(tasks), total)
-            known = {(fault.path, fault.offset) for fault in faults}
-            place = Place(url=archive.url, storage=archive.options)
-            found = executor.run(check_segments, place, tasks, name="check", on_done=meter.tasks_done)
-            faults += [each for each in found if (each.path, each.offset) not in known]
+        def tasks(segments: Sequence[ForeignSegment], parallelism: int) -> list[list[str]]:
+            return spread(
+                [(segment.bytes, describe(layout, segment)) for segment in segments], _TASKS_PER_CORE * parallelism
+            )
+
+        for wave, found in in_waves(
+            work, archive, survey.segments, check_segments, tasks, bytes_of=lambda segment: segment.bytes
+        ):
+            read += len(wave)
+            faults += [fault for fault in found if (fault.path, fault.offset) not in known]
     partitions = {
         *survey.positions,
         *(segment.where for segment in survey.segments),
@@ -109,18 +100,17 @@ def check_foreign(
         segments=len(survey.segments),
         records=sum(segment.records or 0 for segment in survey.segments),
         bytes=sum(segment.bytes for segment in survey.segments),
-        deep=spark is not None,
+        deep=work is not None,
         faults=tuple(faults),
         unexplained=tuple(gap for gap in survey.gaps if gap.reason == GapReason.UNEXPLAINED),
         doubts=survey.doubts,
+        interrupted=work is not None and read < len(survey.segments),
     )
 
 
 def repair_foreign(archive: Archive) -> list[Fault]:
     """Repair indexes that are wrong or missing. UsageError if the layout has nothing to repair."""
-    if archive.survey is None:
-        raise UsageError("this archive is in our own layout", object_name=archive.url)
-    return repair_of(archive.survey.layout)(open_storage(archive.url, archive.options))
+    return repair_of(archive.surveyed.layout)(open_storage(archive.url, archive.options))
 
 
 def check_segments(place: Place, segments: Sequence[str]) -> list[Fault]:

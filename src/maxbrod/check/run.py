@@ -10,36 +10,35 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, ClassVar, Final, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.knowledge import knowledge_of
-from maxbrod.archive.recovery import oldest
 from maxbrod.archive.runs import ending_of, is_partial
 from maxbrod.archive.selection import select_names
 from maxbrod.archive.snapshot_document import Snapshot, is_intact
-from maxbrod.archive.snapshots import read_snapshot
+from maxbrod.archive.snapshots import oldest, read_snapshot
 from maxbrod.archive.unlisted import HINT as UNLISTED_HINT
 from maxbrod.archive.unlisted import UNCOMMITTED_MS, find_lost_commit, find_lost_end, find_unlisted, not_young
 from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.rows import Run
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.catalog.tiling import TILING_COLUMNS, Overlap, Tiling, UncoveredRange, find_tiling_faults
 from maxbrod.check.objects import NeededObjects
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
 from maxbrod.errors import EXIT_DONE, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId, now_ms
+from maxbrod.storage.interface import ObjectInfo
+from maxbrod.work.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
     from maxbrod.archive.archive import Archive
-    from maxbrod.catalog.rows import Run
-    from maxbrod.storage.interface import ObjectInfo
 
 _COLUMNS: Final = (
     *("topic", *TILING_COLUMNS, "reason", "path", "position", "bytes", "records"),
@@ -50,13 +49,8 @@ _SNAPSHOT_HINT: Final = (
     "restore it from a copy or an older object version; if it is lost for good, run 'maxbrod backup', "
     "then 'maxbrod check --repair', which takes such runs off the list"
 )
-_EMPTY: Final = Problem(
-    kind=ProblemKind.EMPTY,
-    message="no run has stored anything here",
-    hint="run 'maxbrod backup' and look at its output",
-)
 _COMMIT_S: Final = 10.0
-"""How long a commit may take that has put its objects, before its entry counts as lost."""
+"""The time after which the entry of a commit that has put its objects counts as lost."""
 _LOOK_AGAIN_S: Final = 0.5
 SNAPSHOTS_READ: Final = 20
 """How many of the newest snapshots are read; the others only have to exist. A backup every minute makes half a million
@@ -64,7 +58,7 @@ a year."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckReport:
+class CheckReport(Report):
     """What was checked, and what is wrong."""
 
     archive: str
@@ -90,7 +84,8 @@ class CheckReport:
     problems: tuple[Problem, ...]
     """All of them, or the first."""
     problem_counts: Mapping[ProblemKind, int]
-    """How many problems of each kind there are."""
+    """The number of problems of each kind."""
+    published: ClassVar = ("verdict", "exit_code")
 
     @property
     def verdict(self) -> Verdict:
@@ -138,47 +133,49 @@ def check_archive(
     `on_problem` is called for every one. `runs` are those of the catalog, if the caller has read them; `on_rows` is
     called with all rows, which are read once, in portions that have all rows of their partitions.
     """
+    catalog, storage = archive.catalog, archive.storage
     # The catalog is read before objects are listed: everything that its rows name existed at their commit.
-    runs = archive.catalog.runs() if runs is None else runs
+    runs = catalog.runs() if runs is None else runs
     snapshots = _check_snapshots(archive, runs)
     names = _snapshot_names(snapshots.last)
     if patterns:
-        names |= _topic_names(archive.catalog.topics())
+        names |= _topic_names(catalog.topics())
         chosen = select_names(set(names.values()), patterns)
         names = {topic_id: topic for topic_id, topic in names.items() if topic in chosen}
     ids = names.keys() if patterns else None
     rows = _RowFindings(runs, snapshots, ids, NeededObjects(narrow=bool(patterns)))
-    # All columns are read though few are compared, because reading refuses invalid rows.
-    for portion in archive.catalog.portions(topic_ids=ids):
-        rows.add(portion.select(_COLUMNS))
-        names |= _topic_names(portion.group_by("topic_id").aggregate([("topic", "max")]), "topic_max")
-        if on_rows is not None:
-            on_rows(portion)
+    names |= _read_rows(archive, rows, ids, on_rows)
     # Rows of older runs, and of generations that are not active yet.
-    building = archive.catalog.building()
-    others = pa.concat_tables([building.select(_COLUMNS), archive.catalog.replaced().select(_COLUMNS)])
+    building = catalog.building()
+    others = pa.concat_tables([building.select(_COLUMNS), catalog.replaced().select(_COLUMNS)])
     if ids is not None:
         others = others.filter(pc.is_in(others["topic_id"], value_set=pa.array(sorted(ids), pa.string())))
     rows.objects.add(others)
-    lacking = rows.objects.lacking(archive.storage)
+    lacking = rows.objects.lacking(storage)
     found = _Problems(kept_max, on_problem)
-    found.add([] if runs or rows.count else [_EMPTY])
+    if not runs and not rows.count:
+        hint = "run 'maxbrod backup' and look at its output"
+        found.add([Problem(kind=ProblemKind.EMPTY, message="no run has stored anything here", hint=hint)])
     found.add(snapshots.problems)
-    if not patterns and isinstance(archive.catalog, Catalog):
-        found.add(_unlisted(archive, archive.catalog, runs, lacking.unnamed))
+    if not patterns and isinstance(catalog, Catalog):
+        found.add(_unlisted(archive, catalog, runs, lacking.unnamed))
     found.add([*_not_archived(snapshots.last, rows.ends, names)])
-    found.add([*_tiling_problems(rows.tiling(archive), snapshots, names)])
-    found.add([*_building_problems(building, names)])
+    found.add([*_tiling_problems(rows.tiling(archive), names, snapshots.last)])
+    # A generation under construction has rows without holes, from its first to its last.
+    # The names are typed, because without any Arrow would compare text with nulls, which it refuses.
+    new = building.filter(pc.is_in(building["topic_id"], value_set=pa.array(list(names), pa.string())))
+    found.add([*_tiling_problems(find_tiling_faults(new), names, why="in a generation under construction")])
     found.add(rows.suspect)
     if lacking:
-        for portion in chain(archive.catalog.portions(_COLUMNS, topic_ids=ids), [others]):
-            found.add_counted(lacking.count(portion), lacking.problems(archive.storage, portion))
-    known = {*rows.ends, *_known_partitions(snapshots.last, names)}
+        for portion in chain(catalog.portions(_COLUMNS, topic_ids=ids), [others]):
+            found.add_counted(lacking.count(portion), lacking.problems(storage, portion))
     points = {} if snapshots.last is None else snapshots.last.recovery_points
+    known = rows.ends.keys() | _recorded(snapshots.last, names)
+    lost = verdict_of(found.counts, deep=False) is Verdict.DAMAGED or (not patterns and is_partial(runs))
     return CheckReport(
         archive=archive.url,
-        version=archive.catalog.version,
-        topics=len({each.topic_id for each in known}),
+        version=catalog.version,
+        topics=len({partition.topic_id for partition in known}),
         partitions=len(known),
         partitions_without_rows=len(known - rows.ends.keys()),
         rows=rows.count,
@@ -186,13 +183,31 @@ def check_archive(
         bytes=rows.bytes,
         snapshots=snapshots.recorded,
         snapshots_read=snapshots.read,
-        recovery_point=None
-        if verdict_of(found.counts, deep=False) is Verdict.DAMAGED or (not patterns and is_partial(runs))
-        else oldest(point for each, point in points.items() if each.topic_id in names),
+        recovery_point=None if lost else oldest(point for where, point in points.items() if where.topic_id in names),
         unfinished_runs=_unfinished(runs, rows.newer_runs),
         problems=tuple(found.kept),
         problem_counts=dict(found.counts),
     )
+
+
+def _recorded(last: Snapshot | None, names: Collection[str]) -> set[PartitionId]:
+    """Return the partitions of these topics of which the last snapshot has recorded anything."""
+    recorded = () if last is None else (*last.ends, *last.recovery_points, *last.behind)
+    return {partition for partition in recorded if partition.topic_id in names}
+
+
+def _read_rows(
+    archive: Archive, rows: _RowFindings, ids: Collection[str] | None, on_rows: Callable[[pa.Table], None] | None
+) -> dict[str, str]:
+    """Read the rows of these topics, and return the names of topics by id."""
+    names: dict[str, str] = {}
+    # All columns are read though few are compared, because reading refuses invalid rows.
+    for portion in archive.catalog.portions(topic_ids=ids):
+        rows.add(portion.select(_COLUMNS))
+        names |= _topic_names(portion.group_by("topic_id").aggregate([("topic", "max")]), "topic_max")
+        if on_rows is not None:
+            on_rows(portion)
+    return names
 
 
 def _unlisted(archive: Archive, catalog: Catalog, runs: Sequence[Run], unnamed: Sequence[ObjectInfo]) -> list[Problem]:
@@ -204,15 +219,15 @@ def _unlisted(archive: Archive, catalog: Catalog, runs: Sequence[Run], unnamed: 
         Problem(
             kind=ProblemKind.UNLISTED,
             message="an object holds them, and no row names it",
-            topic=each.topic,
-            topic_id=each.topic_id,
-            partition=each.partition,
-            first_offset=each.first_offset,
-            end_offset=each.end_offset,
-            object_name=archive.storage.name_of(each.path),
+            topic=unlisted.topic,
+            topic_id=unlisted.topic_id,
+            partition=unlisted.partition,
+            first_offset=unlisted.first_offset,
+            end_offset=unlisted.end_offset,
+            object_name=archive.storage.name_of(unlisted.path),
             hint=UNLISTED_HINT,
         )
-        for each in find_unlisted(archive.storage, catalog, not_young(unnamed))
+        for unlisted in find_unlisted(archive.storage, catalog, not_young(unnamed))
     ]
 
 
@@ -243,11 +258,11 @@ class _Problems:
         """`problems` may be made while they are read, which takes longer than counting: no more are than needed."""
         self.counts.update(counts)
         room = None if self._kept_max is None else self._kept_max - len(self.kept)
-        for number, each in enumerate(problems if self._on_problem is not None else islice(problems, room)):
+        for number, problem in enumerate(problems if self._on_problem is not None else islice(problems, room)):
             if self._on_problem is not None:
-                self._on_problem(each)
+                self._on_problem(problem)
             if room is None or number < room:
-                self.kept.append(each)
+                self.kept.append(problem)
 
 
 class _RowFindings:
@@ -268,9 +283,9 @@ class _RowFindings:
         self._last_ms = max((run.written_at for run in runs), default=-1)
         self._snapshots = snapshots
         self._expected_ends = {
-            each: end
-            for each, end in ({} if snapshots.last is None else snapshots.last.ends).items()
-            if ids is None or each.topic_id in ids
+            partition: end
+            for partition, end in ({} if snapshots.last is None else snapshots.last.ends).items()
+            if ids is None or partition.topic_id in ids
         }
         self._holes: list[UncoveredRange] = []
         self._overlaps: list[Overlap] = []
@@ -285,20 +300,22 @@ class _RowFindings:
         )
         extents = rows.group_by(["topic_id", "partition"]).aggregate([("base_offset", "min"), ("end_offset", "max")])
         firsts = {}
-        for each in extents.to_pylist():
-            place = PartitionId(topic_id=each["topic_id"], partition=each["partition"])
-            self.ends[place], firsts[place] = each["end_offset_max"], each["base_offset_min"]
+        for extent in extents.to_pylist():
+            place = PartitionId(topic_id=extent["topic_id"], partition=extent["partition"])
+            self.ends[place], firsts[place] = extent["end_offset_max"], extent["base_offset_min"]
         self._prove(rows, firsts)
 
     def tiling(self, archive: Archive) -> Tiling:
         """The faults of all rows, and the expected partitions that have none."""
         nothing = SCHEMA.empty_table().select(_COLUMNS)
-        absent = {each: end for each, end in self._expected_ends.items() if end and each not in self.ends}
+        absent = {
+            partition: end for partition, end in self._expected_ends.items() if end and partition not in self.ends
+        }
         # Seldom any: partitions that were empty at every backup, though not at their first offset.
         for run in self._snapshots.others if absent else ():
             with suppress(CorruptDataError, ObjectNotFoundError, UnsupportedFormatError):
                 ends = read_snapshot(archive.storage, run).ends
-                absent = {each: min(lowest, ends.get(each, lowest)) for each, lowest in absent.items()}
+                absent = {partition: min(lowest, ends.get(partition, lowest)) for partition, lowest in absent.items()}
         self._prove(nothing, absent)
         holes = sorted(self._holes, key=lambda hole: (hole.partition, hole.first_offset))
         return Tiling(holes=tuple(holes), overlaps=tuple(self._overlaps))
@@ -309,7 +326,11 @@ class _RowFindings:
         A backup may begin at any offset, so a partition without rows may have any end, but always the same one.
         """
         ends = self._expected_ends
-        expected = {each: (min(first, ends[each]), ends[each]) for each, first in firsts.items() if each in ends}
+        expected = {
+            partition: (min(first, ends[partition]), ends[partition])
+            for partition, first in firsts.items()
+            if partition in ends
+        }
         faults = find_tiling_faults(rows, expected)
         self._holes += faults.holes
         self._overlaps += faults.overlaps
@@ -324,17 +345,12 @@ def _snapshot_names(snapshot: Snapshot | None) -> dict[str, str]:
     """The names in a snapshot. For a topic that could never be read, only the cluster's state has the name."""
     if snapshot is None:
         return {}
-    chosen = {each.topic_id for each in (*snapshot.recovery_points, *snapshot.behind)}
+    chosen = {partition.topic_id for partition in (*snapshot.recovery_points, *snapshot.behind)}
     topics = snapshot.cluster.get("topics", ())
     return {
         **{topic["topic_id"]: topic["name"] for topic in topics if topic["topic_id"] in chosen},
         **snapshot.topics,
     }
-
-
-def _known_partitions(snapshot: Snapshot | None, names: Collection[str]) -> set[PartitionId]:
-    known = () if snapshot is None else (*snapshot.ends, *snapshot.recovery_points, *snapshot.behind)
-    return {each for each in known if each.topic_id in names}
 
 
 def _not_archived(
@@ -369,38 +385,25 @@ def _unfinished(runs: Sequence[Run], newer: Iterable[str]) -> tuple[UnfinishedRu
         if code == EXIT_DONE:
             break
         if code is not None:
-            found.insert(0, UnfinishedRun(run_id=run.run_id, exit_code=code, findings=_findings(run)))
+            listed = run.statistics.get("findings")
+            findings = tuple(map(str, listed[:_FINDINGS_SHOWN])) if isinstance(listed, list) else ()
+            found.insert(0, UnfinishedRun(run_id=run.run_id, exit_code=code, findings=findings))
     ended = {run.run_id for run in runs}
-    found += [UnfinishedRun(run_id=each, exit_code=None) for each in sorted(newer) if each not in ended]
+    found += [UnfinishedRun(run_id=run_id, exit_code=None) for run_id in sorted(newer) if run_id not in ended]
     return tuple(found)
 
 
-def _findings(run: Run) -> tuple[str, ...]:
-    findings = run.statistics.get("findings")
-    return tuple(map(str, findings[:_FINDINGS_SHOWN])) if isinstance(findings, list) else ()
-
-
-def _tiling_problems(faults: Tiling, snapshots: SnapshotFindings, names: Mapping[str, str]) -> Iterator[Problem]:
+def _tiling_problems(
+    faults: Tiling, names: Mapping[str, str], snapshot: Snapshot | None = None, *, why: str | None = None
+) -> Iterator[Problem]:
     for hole in faults.holes:
-        if hole.after is None and snapshots.last is not None:
-            message = f"run {snapshots.last.run_id} recorded them as archived, and no row covers them"
+        if hole.after is None and snapshot is not None:
+            message = f"run {snapshot.run_id} recorded them as archived, and no row covers them"
             yield _range_problem(ProblemKind.BEHIND, hole, names, message)
         else:
-            yield _range_problem(ProblemKind.HOLE, hole, names, "no row covers them")
+            yield _range_problem(ProblemKind.HOLE, hole, names, why or "no row covers them")
     for overlap in faults.overlaps:
-        yield _range_problem(ProblemKind.OVERLAP, overlap, names, "two rows cover them")
-
-
-def _building_problems(building: pa.Table, names: Mapping[str, str]) -> Iterator[Problem]:
-    """A generation under construction has rows without holes, from its first to its last."""
-    # Typed, because without names Arrow would compare text with nulls, which it refuses.
-    chosen = pc.is_in(building["topic_id"], value_set=pa.array(list(names), pa.string()))
-    faults = find_tiling_faults(building.filter(chosen))
-    message = "in a generation under construction"
-    for hole in faults.holes:
-        yield _range_problem(ProblemKind.HOLE, hole, names, message)
-    for overlap in faults.overlaps:
-        yield _range_problem(ProblemKind.OVERLAP, overlap, names, message)
+        yield _range_problem(ProblemKind.OVERLAP, overlap, names, why or "two rows cover them")
 
 
 def _range_problem(
@@ -438,21 +441,18 @@ def _problem_of(reason: GapReason) -> ProblemKind | None:
             assert_never(reason)
 
 
-def _lacking(row: Mapping[str, Any]) -> str:
-    if row["kind"] != Kind.GAP:
-        return f"only {row['records']} records for these offsets"
-    # A repair takes out lost objects with the same reason.
-    corrupt = row["reason"] == GapReason.CORRUPT
-    return f"not archived{': damaged in the log, or its object was lost' if corrupt else ''}"
-
-
-def _suspect_rows(rows: pa.Table) -> list[Problem]:
-    """Gaps that are problems, and slices that have fewer records than offsets for no known reason."""
+def _suspect_rows(rows: pa.Table) -> Iterator[Problem]:
+    """Yield gaps that are problems, and slices that have fewer records than offsets for no known reason."""
     kinds = {str(reason): kind for reason in GapReason if (kind := _problem_of(reason)) is not None}
-    return [
-        Problem(
+    for row in rows.filter(pc.is_in(rows["reason"], value_set=pa.array(list(kinds)))).to_pylist():
+        message = f"only {row['records']} records for these offsets"
+        if row["kind"] == Kind.GAP:
+            # A repair takes out lost objects with the same reason.
+            corrupt = row["reason"] == GapReason.CORRUPT
+            message = f"not archived{': damaged in the log, or its object was lost' if corrupt else ''}"
+        yield Problem(
             kind=kinds[row["reason"]],
-            message=_lacking(row),
+            message=message,
             topic=row["topic"],
             topic_id=row["topic_id"],
             partition=row["partition"],
@@ -460,8 +460,6 @@ def _suspect_rows(rows: pa.Table) -> list[Problem]:
             end_offset=row["end_offset"],
             hint="run 'maxbrod backup' again: it reads such offsets once more, while the source has them",
         )
-        for row in rows.filter(pc.is_in(rows["reason"], value_set=pa.array(list(kinds)))).to_pylist()
-    ]
 
 
 # Snapshots
@@ -474,7 +472,7 @@ def _check_snapshots(archive: Archive, runs: Sequence[Run]) -> SnapshotFindings:
     """
     recorded = [run for run in runs if run.snapshot is not None]
     found = SnapshotFindings(recorded=len(recorded))
-    present = {each.path for each in archive.storage.list("snapshots")}
+    present = {info.path for info in archive.storage.list("snapshots")}
     for run in recorded:
         if run.snapshot not in present:
             message = f"the snapshot of run {run.run_id} is missing"
@@ -483,30 +481,20 @@ def _check_snapshots(archive: Archive, runs: Sequence[Run]) -> SnapshotFindings:
                 Problem(kind=ProblemKind.MISSING, message=message, object_name=name, hint=_SNAPSHOT_HINT)
             )
     for run in recorded[-SNAPSHOTS_READ:]:
-        if run.snapshot in present:
-            _read_snapshot(archive, run, found, is_last=run is recorded[-1])
-    return found
-
-
-def _read_snapshot(archive: Archive, run: Run, found: SnapshotFindings, *, is_last: bool) -> None:
-    try:
-        # Of older ones the checksum is enough: parsing one of 100,000 partitions takes half a second.
-        if not is_last and is_intact(bytes(archive.storage.get(run.snapshot or ""))):
+        if run.snapshot not in present:
+            continue
+        try:
+            # Of older ones the checksum is enough: parsing one of 100,000 partitions takes half a second.
+            if run is not recorded[-1] and is_intact(bytes(archive.storage.get(run.snapshot or ""))):
+                found.others.append(run)
+            else:
+                snapshot = read_snapshot(archive.storage, run)
+                knowledge_of(snapshot)
+                found.last = snapshot if run is recorded[-1] else None
             found.read += 1
-            found.others.append(run)
-            return
-        snapshot = read_snapshot(archive.storage, run)
-        knowledge_of(snapshot)
-    except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
-        found.problems.append(
-            Problem(
-                kind=ProblemKind.UNREADABLE,
-                message=f"the snapshot of run {run.run_id} cannot be read: {error.message}",
-                object_name=error.object_name,
-                hint=error.hint,
+        except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
+            message = f"the snapshot of run {run.run_id} cannot be read: {error.message}"
+            found.problems.append(
+                Problem(kind=ProblemKind.UNREADABLE, message=message, object_name=error.object_name, hint=error.hint)
             )
-        )
-        return
-    found.read += 1
-    if is_last:
-        found.last = snapshot
+    return found

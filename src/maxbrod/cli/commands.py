@@ -6,7 +6,9 @@ can list the command lines of its processes: secrets come from the file or from 
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature, getdoc, signature
 from pathlib import Path
@@ -16,12 +18,21 @@ import typer
 
 from maxbrod.cli.log import logging_to
 from maxbrod.cli.metrics import measuring
+from maxbrod.cli.progress import progress_lines
 from maxbrod.errors import UsageError, naming
-from maxbrod.options import Declared, LogOptions, Options, declared
+from maxbrod.options import (
+    METRICS,
+    OTHER_LAYOUTS,
+    OUTPUT,
+    SPARK,
+    Declared,
+    LogOptions,
+    LookOptions,
+    Options,
+    declared,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from pydantic import ValidationError
 
     from maxbrod.config import Config, KafkaConfig, LogConfig, StorageConfig
@@ -30,6 +41,14 @@ O_co = TypeVar("O_co", bound=Options, covariant=True)
 O = TypeVar("O", bound=Options)  # noqa: E741 - of the options
 
 _OFF: Final = "no_"
+_TOPIC_WORDS: Final = frozenset({"topics", "topic"})
+_TOPIC_FLAG: Final = "topic_flag"
+_LOOK_S: Final = 10.0
+_LOOK_AT_BROKERS_S: Final = 30.0
+"""A cluster with many partitions takes its time for each answer."""
+_LOG_FLAGS: Final = ("verbose", "progress", "log_file", "log_format")
+_LATE: Final = ("Compacted topics", OTHER_LAYOUTS, "Disks of a lost cluster", METRICS, SPARK, OUTPUT)
+"""What few calls need stands last in the help."""
 _KEY: Final = re.compile(r"[a-z]+_[a-z_]+")
 
 
@@ -51,12 +70,13 @@ class Call(Generic[O_co]):
         return bool(self.given.get("quiet"))
 
     @property
+    def silent(self) -> bool:
+        """No progress and no text for people."""
+        return self.quiet or self.as_json
+
+    @property
     def archive(self) -> str:
-        if self.config.archive is None:
-            raise UsageError(
-                "no archive is named", hint="give --archive URL, or 'archive: URL' in the configuration file"
-            )
-        return self.config.archive
+        return self.config.archive_url
 
 
 def command(
@@ -67,15 +87,22 @@ def command(
     after: Iterable[type[Options]] = (),
     only: Iterable[str] | None = None,
     without: Iterable[str] = (),
+    looks: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a function that takes a `Call` a command. Flags: those of `before`, of the verb, and of `after`.
 
+    `looks` says whether it only looks with the flags that are given, while somebody waits; by default, a verb with
+    LookOptions does.
     `only` names the options of a verb that shares its section with others. Parameters of the function besides `call`
     become parameters of the command.
     """
     own = [each for each in declared(model) if (only is None or each.name in only) and each.name not in {*without}]
     shared = [[option for each in models for option in declared(each)] for models in (before, (*after, LogOptions))]
     flags = [*shared[0], *own, *shared[1]]
+    flags.sort(key=lambda flag: _LATE.index(flag.option.panel) if flag.option.panel in _LATE else -1)
+    only_looks = looks or (lambda _: LookOptions in {*before, *after})
+    has_archive = any(flag.name == "archive" for flag in (*shared[0], *shared[1]))
+    topic_word = next((flag for flag in own if flag.name in _TOPIC_WORDS and flag.option.argument), None)
 
     def decorate(run: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(run, include_extras=True)
@@ -90,21 +117,48 @@ def command(
             given = {name: word for name, word in words.items() if word is not None and word != []}
             off = [name for name in given if name.startswith(_OFF)]
             given |= {name.removeprefix(_OFF): False for name in off if given.pop(name)}
-            call = call_of(section, [each.name for each in own], given)
+            if topic_word is not None:
+                given[topic_word.name] = [*given.get(topic_word.name, []), *given.pop(_TOPIC_FLAG, [])]
+                _take_words(given, topic_word, archive_too=has_archive)
+            call = call_of(section, [each.name for each in own], given, model, looking=only_looks(given))
             with (
                 logging_to(call.config.log, verb=section, quiet=call.quiet or call.as_json),
                 measuring(section, call.options, archive=call.config.archive),
+                progress_lines(shown=call.config.log.progress),
             ):
                 run(call, **others)
 
         shown = (flag for flag in flags if flag.flags or flag.option.argument)
         parameters = [*extra.values(), *(parameter for each in shown for parameter in _parameters(each))]
+        if topic_word is not None:
+            # As with the verbs that have a flag for it. One spelling in the help is enough.
+            parameters.append(_parameter(_TOPIC_FLAG, str, typer.Option("--topic", hidden=True), repeated=True))
         invoke.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # where typer looks
         invoke.__annotations__ = {}
         invoke.__name__, invoke.__doc__, invoke.__module__ = run.__name__, _flowing(run), run.__module__
         return invoke
 
     return decorate
+
+
+def _take_words(given: dict[str, Any], word: Declared, *, archive_too: bool) -> None:
+    """Let `maxbrod ls /backups/kafka orders` name the archive before topics. No name of a topic has a slash."""
+    words = given.pop(word.name, [])
+    if archive_too and words and "archive" not in given and is_place(words[0]):
+        given["archive"], words = words[0], words[1:]
+    if len(words) > 1 and not word.repeated:
+        raise UsageError(f"{words[1]!r} is one word too many", hint="name one topic, and before it the archive")
+    if words:
+        given[word.name] = words if word.repeated else words[0]
+
+
+def is_place(word: str) -> bool:
+    """Return True if a word is a folder or a URL, and no topic, pattern or query."""
+    # Between slashes is a regular expression, unless there is such a folder.
+    expression = len(word) > 1 and word.startswith("/") and word.endswith("/")
+    if re.search(r"\s", word) or expression or "/" not in word:
+        return word in {".", ".."} or ("/" in word and Path(word).is_dir())
+    return True
 
 
 def _flowing(run: Callable[..., None]) -> str | None:
@@ -158,7 +212,8 @@ def _parameters(each: Declared) -> list[Parameter]:
     # Bounds are checked with the type, alike for flags and the file.
     shared: dict[str, Any] = {"metavar": word, "help": each.whole_help, "show_default": False}
     if about.argument:
-        return [_parameter(each.name, kind, typer.Argument(**shared), repeated=each.repeated)]
+        words = each.repeated or each.name in _TOPIC_WORDS
+        return [_parameter(each.name, kind, typer.Argument(**shared), repeated=words)]
     names = list(each.flags)
     negative = f"--no-{names[0].removeprefix('--')}" if kind is bool and about.setting is not None else None
     if negative is not None and each.default is not False:
@@ -176,40 +231,60 @@ def _parameter(name: str, kind: Any, info: Any, *, repeated: bool = False) -> Pa
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, info])
 
 
-def call_of(section: str, own: Iterable[str], given: Mapping[str, Any]) -> Call[Any]:
-    """UsageError: a flag or the file is wrong."""
+def call_of(
+    section: str,
+    own: Iterable[str],
+    given: Mapping[str, Any],
+    model: type[Options] = Options,
+    *,
+    looking: bool = False,
+) -> Call[Any]:
+    """Lay flags over the file. A verb need not have a section there. UsageError: a flag or the file is wrong.
+
+    A verb that is `looking` soon gives up what does not answer, unless the file says how long to wait.
+    """
     from pydantic import ValidationError  # noqa: PLC0415 - not for `--help`
 
-    from maxbrod.config import Config, lay_over, load_config  # noqa: PLC0415
+    from maxbrod.config import Config, find_config, lay_over, load_config  # noqa: PLC0415
 
-    file = given.get("config")
-    config = Config() if file is None else load_config(file)
+    found = find_config(given.get("config"))
+    config = Config() if found is None else load_config(found[1])
+    if looking and "deadline_s" not in config.storage.model_fields_set:
+        config = config.model_copy(update={"storage": _waiting(config.storage, _LOOK_S)})
+    if looking and "patience" not in config.model_fields_set:
+        config = config.model_copy(update={"patience": _LOOK_AT_BROKERS_S})
     mine = {name: given[name] for name in own if name in given}
+    options = getattr(config, section) if section in Config.model_fields else model()
     try:
         config = _with_shared(config, given)
-        options = lay_over(getattr(config, section), mine) if mine else getattr(config, section)
+        options = lay_over(options, mine) if mine else options
     except ValidationError as error:
-        raise _usage_error(error, section) from None
-    return Call(options=options, config=config.model_copy(update={section: options}), given=given)
+        raise _usage_error(error, section, model) from None
+    if section in Config.model_fields:
+        config = config.model_copy(update={section: options})
+    return Call(options=options, config=config, given=given)
 
 
 def _with_shared(config: Config, given: Mapping[str, Any]) -> Config:
     from pydantic import TypeAdapter  # noqa: PLC0415 - not for `--help`
 
-    from maxbrod.options import Seconds  # noqa: PLC0415
+    from maxbrod.config import ARCHIVE_VARIABLE  # noqa: PLC0415
+    from maxbrod.option_values import Seconds  # noqa: PLC0415
 
-    changed: dict[str, Any] = {name: given[name] for name in ("archive", "layout") if name in given}
+    changed: dict[str, Any] = {"archive": os.environ[ARCHIVE_VARIABLE]} if os.environ.get(ARCHIVE_VARIABLE) else {}
+    changed |= {name: given[name] for name in ("archive", "layout") if name in given}
     if "patience" in given:
         try:
-            changed["patience"] = TypeAdapter(Seconds).validate_python(given["patience"])
+            patience_s = TypeAdapter(Seconds).validate_python(given["patience"])
         except ValueError:
             raise UsageError("--patience is not a time such as 60s, 5m or 1h", hint="see --help") from None
+        config = config.model_copy(update={"patience": patience_s, "storage": _waiting(config.storage, patience_s)})
     spark = {name: given[name] for name in ("engine", "master") if name in given}
     if spark.get("engine", "auto") not in {"auto", "spark", "local"}:
         raise UsageError("--engine is none of auto, spark and local", hint="see --help")
     if spark:
         changed["spark"] = config.spark.model_copy(update=spark)
-    log = {name.removeprefix("log_"): given[name] for name in ("verbose", "log_file", "log_format") if name in given}
+    log = {name.removeprefix("log_"): given[name] for name in _LOG_FLAGS if name in given}
     if log:
         changed["log"] = _with_log(config.log, log)
     s3 = {name.removeprefix("s3_"): value for name, value in given.items() if name.startswith("s3_")}
@@ -218,6 +293,12 @@ def _with_shared(config: Config, given: Mapping[str, Any]) -> Config:
     if "bootstrap" in given or "command_config" in given:
         changed["kafka"] = kafka_of(config.kafka, given.get("bootstrap"), given.get("command_config"))
     return config.model_copy(update=changed)
+
+
+def _waiting(storage: StorageConfig, seconds: float) -> StorageConfig:
+    """The same store, given up after so many seconds. A request that gets no answer ends then, too."""
+    timeout_s = min(storage.request_timeout_s, max(seconds, 1.0))
+    return storage.model_copy(update={"deadline_s": seconds, "request_timeout_s": timeout_s})
 
 
 def _with_s3(storage: StorageConfig, given: Mapping[str, Any]) -> StorageConfig:
@@ -254,10 +335,8 @@ def kafka_of(section: KafkaConfig | None, bootstrap: str | None, properties: Pat
         return from_java_properties({**loaded, **({} if known is None else {"bootstrap.servers": known})})
 
 
-def _usage_error(error: ValidationError, section: str) -> UsageError:
-    from maxbrod.config import Config  # noqa: PLC0415 - as above
-
-    flags = {each.name: _flag(each) for each in declared(type(Config.model_fields[section].default))}
+def _usage_error(error: ValidationError, section: str, model: type[Options]) -> UsageError:
+    flags = {each.name: _flag(each) for each in declared(model)}
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     message = first["msg"].removeprefix("Value error, ")
     message = f"{message[:1].lower()}{message[1:]}"

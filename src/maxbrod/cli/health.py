@@ -12,6 +12,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
@@ -20,8 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from prometheus_client import CollectorRegistry
 
 STALL_S: Final = 900.0

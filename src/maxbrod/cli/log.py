@@ -12,7 +12,9 @@ import logging
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -26,9 +28,6 @@ from maxbrod.errors import EXIT_DONE, MaxbrodError, UsageError
 from maxbrod.private_files import private_opener
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from io import TextIOWrapper
-
     from maxbrod.config import LogConfig
 
 _ROOT: Final = "maxbrod"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any, Final
@@ -11,78 +12,107 @@ from typing import Annotated, Any, Final
 import typer
 
 from maxbrod import __version__
-from maxbrod.backup import cli as backup
-from maxbrod.check import cli as check
 from maxbrod.cli.commands import logged, with_log
-from maxbrod.cli.leaving import Leaving
 from maxbrod.cli.log import is_in_json_log, showing_log, warnings_on_stderr
 from maxbrod.cli.output import print_error, print_line, speaking
-from maxbrod.cli.streams import guard_streams, refuse_lost_output
-from maxbrod.cluster import cli as cluster
-from maxbrod.compact import cli as compact
-from maxbrod.compare import cli as compare
-from maxbrod.convert import cli as convert
-from maxbrod.demo import cli as demo
-from maxbrod.drill import cli as drill
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, OutputError, UnavailableError, UsageError
-from maxbrod.groups import cli as groups
-from maxbrod.hold import cli as hold
-from maxbrod.inspect import cli as gc
-from maxbrod.inspect import cli as ls
-from maxbrod.inspect import cli as show
-from maxbrod.prune import cli as prune
-from maxbrod.query import cli as query
-from maxbrod.repair import cli as repair
-from maxbrod.replicate import cli as replicate
-from maxbrod.restore import cli as restore
-from maxbrod.sandbox import cli as sandbox
-from maxbrod.status import cli as status
+from maxbrod.cli.process import Leaving, guard_streams, refuse_lost_output
+from maxbrod.cli.usage import UsageProblem, is_help, usage_error, with_nouns
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, MaxbrodError, OutputError, UnavailableError, UsageError
 
-_UsageProblem: Final[type[Exception]] = next(
-    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
+_GROUPS: Final = {
+    "Begin": {
+        "init": "maxbrod.setup.cli:init",
+        "doctor": "maxbrod.setup.cli:doctor",
+        "config": "maxbrod.setup.cli:config",
+        "help": "maxbrod.setup.cli:help_page",
+        "demo": "maxbrod.demo.cli:demo",
+    },
+    "Protect": {
+        "backup": "maxbrod.backup.cli:backup",
+        "drill": "maxbrod.drill.cli:app",
+        "hold": "maxbrod.hold.cli:app",
+    },
+    "Restore": {
+        "restore": "maxbrod.restore.cli:restore",
+        "mount": "maxbrod.mount.cli:mount",
+        "groups": "maxbrod.groups.cli:app",
+        "compare": "maxbrod.compare.cli:compare",
+    },
+    "Look": {
+        "status": "maxbrod.inspect.cli:status",
+        "ls": "maxbrod.inspect.cli:ls",
+        "show": "maxbrod.inspect.cli:show",
+        "state": "maxbrod.state.cli:state",
+        "check": "maxbrod.check.cli:check",
+        "query": "maxbrod.query.cli:query",
+    },
+    "Maintain": {
+        "compact": "maxbrod.compact.cli:compact",
+        "prune": "maxbrod.prune.cli:prune",
+        "gc": "maxbrod.inspect.cli:gc",
+        "repair": "maxbrod.repair.cli:repair",
+        "convert": "maxbrod.convert.cli:convert",
+    },
+    "Replicate": {"replicate": "maxbrod.replicate.cli:app"},
+    "Lab": {
+        "sandbox": "maxbrod.sandbox.cli:app",
+        "cluster": "maxbrod.cluster.cli:app",
+        "bench": "maxbrod_bench.cli:app",
+    },
+}
+_VERBS: Final = {verb: place for group in _GROUPS.values() for verb, place in group.items()}
+_PANELS: Final = {verb: name for name, group in _GROUPS.items() for verb in group}
+_WITHOUT_FILE: Final = frozenset({"cluster", "sandbox", "bench", "demo", "help"})
+"""Verbs that read no configuration file, and have the options of the log all the same."""
+
+_HELP: Final = (
+    "Backup and restore for Apache Kafka.\n\n"
+    "Exit codes: 0 done and complete, 1 failed, 2 bad usage or configuration, 3 incomplete, 4 corrupt data found, 5 "
+    "refused for safety, or not confirmed (no, Ctrl-C, end of input). A signal stops the work in an orderly way, "
+    "usually with 3; a second one ends it at once (130, 143)."
 )
-"""What typer raises for a wrong command line; the class has no public name."""
-
 _SILENT: Final = frozenset({"--json", "--quiet", "-q"})
 
-app = typer.Typer(
-    name="maxbrod",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command(name="backup")(backup.backup)
-app.command(name="restore")(restore.restore)
-app.add_typer(groups.app, name="groups")
-app.command(name="compare")(compare.compare)
-app.add_typer(drill.app, name="drill")
-app.command(name="status")(status.status)
-app.command(name="ls")(ls.ls)
-app.command(name="show")(show.show)
-app.command(name="check")(check.check)
-app.command(name="query")(query.query)
-app.command(name="convert")(convert.convert)
-app.command(name="compact")(compact.compact)
-app.command(name="repair")(repair.repair)
-app.command(name="gc")(gc.gc)
-app.command(name="prune")(prune.prune)
-app.add_typer(hold.app, name="hold")
-app.add_typer(replicate.app, name="replicate")
-app.add_typer(with_log(cluster.app, "cluster"), name="cluster")
-app.add_typer(with_log(sandbox.app, "sandbox"), name="sandbox")
-if find_spec("maxbrod_bench") is not None:
-    app.add_typer(with_log(import_module("maxbrod_bench.cli").app, "bench"), name="bench")
-app.command(name="demo")(logged(demo.demo, "demo"))
+
+@cache
+def command_line(verb: str | None = None) -> typer.Typer:
+    """Return the command with this verb, or with all of them. To load all takes half a second."""
+    app = typer.Typer(
+        name="maxbrod",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(help=_HELP)(_root)
+    for name in _VERBS if verb is None else (verb,):
+        found = _load(name)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name, rich_help_panel=_PANELS[name])
+        elif found is _bench_missing:
+            app.command(name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+                found
+            )
+        else:
+            app.command(name, rich_help_panel=_PANELS[name])(found)
+    return with_nouns(app)
 
 
-if find_spec("maxbrod_bench") is None:
+@cache
+def _load(verb: str) -> Any:  # noqa: ANN401 - a command, or a group of them
+    module, _, attribute = _VERBS[verb].partition(":")
+    if verb == "bench" and find_spec("maxbrod_bench") is None:
+        return _bench_missing
+    found = getattr(import_module(module), attribute)
+    if verb not in _WITHOUT_FILE:
+        return found
+    return with_log(found, verb) if isinstance(found, typer.Typer) else logged(found, verb)
 
-    @app.command(name="bench", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-    def bench() -> None:
-        raise UsageError(
-            "benchmarks are part of the repository, and not of the installed package",
-            hint="run 'maxbrod bench' in a checkout",
-        )
+
+def _bench_missing() -> None:
+    raise UsageError(
+        "benchmarks are part of the repository, and not of the installed package",
+        hint="run 'maxbrod bench' in a checkout",
+    )
 
 
 def _version(wanted: bool) -> None:
@@ -91,25 +121,32 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(
-    help="Backup and restore for Apache Kafka.\n\n"
-    "Exit codes: 0 done and complete, 1 failed, 2 bad usage or configuration, 3 incomplete, 4 corrupt data found, 5 "
-    "refused for safety, or not confirmed (no, Ctrl-C, end of input). A signal stops the work in an orderly way, "
-    "usually with 3; a second one ends it at once (130, 143)."
-)
-def root(
+def _root(
     _show_version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, metavar="", help="Print the version and exit."),
     ] = False,
 ) -> None:
     pass
 
 
+class _PandasWithSparkOnly:
+    """Keeps pandas out of a process that does not use Spark: it takes 0.2 s and 35 MB.
+
+    Arrow loads it to find out whether a value is one of pandas, and does without if it cannot. It tries once more when
+    pandas is really needed.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002 - a finder
+        if name == "pandas" and "pyspark" not in sys.modules:
+            raise ImportError("pandas is left out", name=name)
+
+
 def main() -> None:
+    sys.meta_path.insert(0, _PandasWithSparkOnly())
     guard_streams()
     leaving = Leaving()
-    leaving.code = run(sys.argv[1:])
-    sys.exit(leaving.code)
+    leaving.leave(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
@@ -145,12 +182,15 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
     try:
         # With any verb, the user sees that it waits for a store or a broker.
         with showing_log(quiet=not _SILENT.isdisjoint(arguments)):
-            code = app(args=arguments, prog_name="maxbrod", standalone_mode=not as_json)
+            app = command_line(next((word for word in arguments[:1] if word in _VERBS), None))
+            code = app(args=arguments, prog_name="maxbrod", standalone_mode=False)
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else EXIT_FAILED
-    except _UsageProblem as problem:
-        # typer would print text, also where JSON is expected.
-        raise _usage_error(problem) from problem
+    except UsageProblem as problem:
+        if not as_json and is_help(problem):
+            return EXIT_USAGE
+        # typer would print text, also where JSON is expected, and in another form than our errors have.
+        raise usage_error(problem) from problem
     except typer.Abort:
         raise MaxbrodError("the command was interrupted", hint="run it again") from None
     except MaxbrodError:
@@ -171,9 +211,3 @@ def _means_dead_jvm(error: Exception) -> bool:
     """Whether the JVM has died. Any call of PySpark can find that out, also one that only cleans up."""
     of_py4j = type(error).__module__.startswith("py4j") and type(error).__name__ != "Py4JJavaError"
     return of_py4j or (isinstance(error, ConnectionError) and "py4j" in sys.modules)
-
-
-def _usage_error(problem: Any) -> UsageError:  # noqa: ANN401 - typer has no public name for it
-    context = getattr(problem, "ctx", None)
-    command = "maxbrod" if context is None else context.command_path
-    return UsageError(problem.format_message(), hint=f"see '{command} --help'")

@@ -11,6 +11,7 @@ import logging
 import os
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,8 +23,6 @@ from maxbrod.cli.progress import observing
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, MaxbrodError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from prometheus_client import CollectorRegistry
 
     from maxbrod.work.progress import Progress

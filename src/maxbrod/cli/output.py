@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import termios
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -17,16 +21,13 @@ from rich.table import Table
 from rich.text import Text
 
 from maxbrod.errors import EXIT_DONE, MaxbrodError
-from maxbrod.notices import verdict_of
+from maxbrod.notices import Promise, PromiseState, verdict_of
 from maxbrod.options import JsonOption, declared
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
 
 JsonFlag = Annotated[bool, typer.Option("--json", help=declared(JsonOption)[0].option.help)]
 
 _FOLDED_WIDTH_MIN: Final = 12
+_STATES: Final = {PromiseState.OK: "green", PromiseState.WARN: "yellow", PromiseState.FAILED: "bold red"}
 
 _NAME_LINES_MAX: Final = 3
 _PIPE_WIDTH: Final = 10_000
@@ -70,8 +71,49 @@ class _Plainly(RenderHook):
         return [_Shown(renderable) for renderable in renderables]
 
 
+class _Flowing:
+    """A text whose lines end between words, and go on further to the right.
+
+    A word that is longer than a line, such as a URL, is left whole, so that it can be copied.
+    """
+
+    def __init__(self, text: Text, *, indent: int = 2) -> None:
+        self._text = text
+        self._indent = indent
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        for line in self._text.split("\n", allow_blank=True):
+            blanks = len(line.plain) - len(line.plain.lstrip())
+            body = line[blanks:]
+            indent = blanks + (self._indent if len(line) > options.max_width else 0)
+            width = max(options.max_width - indent, _FOLDED_WIDTH_MIN)
+            breaks = _breaks(body.plain, first=width + indent - blanks, width=width)
+            for number, part in enumerate(body.divide(breaks)):
+                part.rstrip()
+                yield Text(" " * (indent if number else blanks), no_wrap=True, overflow="ignore") + part
+
+
+def _breaks(text: str, *, first: int, width: int) -> list[int]:
+    """The offsets of the words with which a new line begins. `first` is the width of the first line."""
+    found: list[int] = []
+    used = 0
+    for word in re.finditer(r"\S+\s*", text):
+        if used and used + cell_len(word[0].rstrip()) > (width if found else first):
+            found.append(word.start())
+            used = 0
+        used += cell_len(word[0])
+    return found
+
+
 class _Console(Console):
-    """As wide as its tables need in a pipe, so that no name is folded or cut."""
+    """In a pipe as wide as its tables need: no name is folded or cut. On a terminal, lines end between words."""
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:  # noqa: ANN401 - rich's own
+        if soft_wrap and self.is_terminal and len(objects) == 1 and isinstance(objects[0], str | Text):
+            text = Text(objects[0]) if isinstance(objects[0], str) else objects[0]
+            # JSON stays on one line.
+            objects = (text,) if text.plain.startswith("{") else (_Flowing(text),)
+        super().print(*objects, soft_wrap=soft_wrap, **options)
 
     @property
     def size(self) -> ConsoleDimensions:
@@ -206,9 +248,29 @@ def table(title: str, *headings: str) -> Table:
     return made
 
 
+def agreed(question: str) -> bool:
+    """True if the user confirmed. What was typed before the question counts as no answer, Ctrl-C and its end as no."""
+    if sys.stdin.isatty():
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    try:
+        return typer.confirm(question, default=False)
+    except (typer.Abort, KeyboardInterrupt, EOFError):
+        print_line("")
+        return False
+
+
 def ending(exit_code: int) -> str:
     """How a run ended, by its exit code."""
     return verdict_of(exit_code) if exit_code == EXIT_DONE else f"{verdict_of(exit_code)}, exit {exit_code}"
+
+
+def print_promises(promises: Iterable[Promise]) -> None:
+    """Print a line for each: OK, WARN or FAILED, and the way out below it."""
+    for promise in promises:
+        line = Text.assemble("  ", (f"{promise.state:<6}", _STATES[promise.state]), f"  {promise.name}: {promise.text}")
+        out.print(_Flowing(line, indent=8) if out.is_terminal else line, soft_wrap=True)
+        if promise.hint is not None:
+            out.print(Text(f"          {promise.hint}", style="dim"), soft_wrap=True)
 
 
 def print_line(text: str) -> None:

@@ -1,1 +1,1 @@
-"""What a Spark cluster needs to run the tasks: the environment of the driver, as one file."""
+"""Packs the environment of the driver as one file, which a Spark cluster needs to run the tasks."""

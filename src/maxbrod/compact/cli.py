@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-import typer
-
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import out, print_json, print_line, table
+from maxbrod.cli.output import out, print_line, table
+from maxbrod.cli.verbs import run_verb
 from maxbrod.compact.options import CompactOptions
 from maxbrod.options import PLACE, JsonOption, QuietOption, SparkOptions
 from maxbrod.text import counted, human_bytes
@@ -43,19 +42,7 @@ def compact(call: Call[CompactOptions]) -> None:
 
       maxbrod compact -a s3://backups/kafka --by-key --topic customers
     """
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-    from maxbrod.compact.verb import compact_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-
-    stop = threading.Event()
-    shown = not (call.quiet or call.as_json)
-    with stopping_by_signals(stop), progress_bar(shown=shown) as on_progress:
-        report = compact_archive(call.config, on_progress=on_progress, stop=stop)
-    if call.as_json:
-        print_json(report.as_dict())
-    else:
-        _print(report, quiet=call.quiet)
-    raise typer.Exit(report.exit_code)
+    run_verb(call, "compact.verb:compact_archive", _print)
 
 
 def _print(report: CompactReport, *, quiet: bool) -> None:
@@ -65,36 +52,35 @@ def _print(report: CompactReport, *, quiet: bool) -> None:
         print_line(f"and {len(report.faults) - _FAULTS_SHOWN:,} more: see --json")
     if quiet:
         return
-    if report.cut is not None:
-        _print_by_key(report)
-        return
-    merged = [topic for topic in report.topics if topic.merges]
-    if merged:
-        columns = ("*topic", ">parts", ">segments", ">become", ">objects", ">bytes", ">become")
-        shown = table("Would be merged" if report.dry_run else report.archive, *columns)
-        for each in merged:
-            after = "" if each.new_bytes is None else human_bytes(each.new_bytes)
-            counts = (each.partitions, each.segments, each.new_segments, each.merges)
-            shown.add_row(each.topic, *(f"{count:,}" for count in counts), human_bytes(each.bytes), after)
+    by_key = report.cut is not None
+    changed = [topic for topic in report.topics if (topic.segments if by_key else topic.merges)]
+    if changed:
+        would = "Would be read" if by_key else "Would be merged"
+        columns = (">records", ">removed") if by_key else (">become", ">objects")
+        shown = table(
+            would if report.dry_run else report.archive, "*topic", ">parts", ">segments", *columns, ">bytes", ">become"
+        )
+        for topic in changed:
+            figures = (topic.records or 0, topic.removed) if by_key else (topic.new_segments, topic.merges)
+            counts = (topic.partitions, topic.segments, *figures)
+            after = "" if topic.new_bytes is None else human_bytes(topic.new_bytes)
+            cells = ("" if count is None else f"{count:,}" for count in counts)
+            shown.add_row(topic.topic, *cells, human_bytes(topic.bytes), after)
         out.print(shown)
-    _print_left(report)
-    _print_larger(report)
-    print_line(_words(report))
+    left: Counter[str] = Counter()
+    for topic in report.topics:
+        left.update(topic.left)
+    if left:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in left.items())
+        print_line(f"segments that stay as they are: {reasons}")
+    for topic in report.topics:
+        if topic.larger is not None:
+            grown = human_bytes((topic.new_bytes or 0) - topic.bytes)
+            print_line(f"{topic.topic} takes {grown} more than before: {topic.larger}")
+    print_line(_words_by_key(report) if by_key else _words(report))
 
 
-def _print_by_key(report: CompactReport) -> None:
-    read = [topic for topic in report.topics if topic.segments]
-    if read:
-        columns = ("*topic", ">parts", ">segments", ">records", ">removed", ">bytes", ">become")
-        shown = table("Would be read" if report.dry_run else report.archive, *columns)
-        for each in read:
-            removed = "" if each.removed is None else f"{each.removed:,}"
-            after = "" if each.new_bytes is None else human_bytes(each.new_bytes)
-            counts = (f"{count or 0:,}" for count in (each.partitions, each.segments, each.records))
-            shown.add_row(each.topic, *counts, removed, human_bytes(each.bytes), after)
-        out.print(shown)
-    _print_left(report)
-    _print_larger(report)
+def _words_by_key(report: CompactReport) -> str:
     took_s = (report.finished_at_ms - report.started_at_ms) / 1000
     if report.dry_run:
         words = f"{counted(report.total('segments'), 'segment')} up to {report.cut} would be read; nothing was changed"
@@ -105,7 +91,7 @@ def _print_by_key(report: CompactReport) -> None:
         words = f"{gone} in {took_s:,.1f} s, up to {report.cut}"
     if report.overtaken:
         words += f"; {counted(report.overtaken, 'partition', 'was', 'were')} left: changed or held meanwhile"
-    print_line(f"{words}; stopped on request, the same command goes on" if report.interrupted else words)
+    return f"{words}; stopped on request, the same command goes on" if report.interrupted else words
 
 
 def _print_fault(fault: CompactFault) -> None:
@@ -115,23 +101,6 @@ def _print_fault(fault: CompactFault) -> None:
     print_line(f"{what}: {where} stay as they are: {fault.message} (in {fault.object_name}{at})")
     if fault.hint:
         print_line(f"  {fault.hint}")
-
-
-def _print_left(report: CompactReport) -> None:
-    left: dict[str, int] = {}
-    for topic in report.topics:
-        for reason, count in topic.left.items():
-            left[reason] = left.get(reason, 0) + count
-    if left:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in left.items())
-        print_line(f"segments that stay as they are: {reasons}")
-
-
-def _print_larger(report: CompactReport) -> None:
-    for topic in report.topics:
-        if topic.larger is not None:
-            grown = human_bytes((topic.new_bytes or 0) - topic.bytes)
-            print_line(f"{topic.topic} takes {grown} more than before: {topic.larger}")
 
 
 def _words(report: CompactReport) -> str:

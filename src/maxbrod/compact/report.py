@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import (
@@ -18,10 +19,9 @@ from maxbrod.errors import (
     UnsupportedFormatError,
 )
 from maxbrod.model import now_ms
+from maxbrod.work.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from maxbrod.work.work import Work
 
 _DAMAGES: Final = (CorruptDataError, ObjectNotFoundError, TruncatedDataError, UnsupportedFormatError)
@@ -29,7 +29,7 @@ _DAMAGES: Final = (CorruptDataError, ObjectNotFoundError, TruncatedDataError, Un
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactFault:
-    """Why segments [base_offset, end_offset) of a partition stay as they are."""
+    """The reason why segments [base_offset, end_offset) of a partition stay as they are."""
 
     topic: str
     partition: int
@@ -62,25 +62,25 @@ class CompactedTopic:
     """`segments` and `bytes` are those before, `new_segments` and `new_bytes` those that replaced them."""
 
     topic: str
-    partitions: int
-    merges: int
+    partitions: int = 0
+    merges: int = 0
     """The number of new objects."""
-    segments: int
-    new_segments: int
-    bytes: int
-    new_bytes: int | None
+    segments: int = 0
+    new_segments: int = 0
+    bytes: int = 0
+    new_bytes: int | None = None
     """None: nothing was written."""
-    records: int | None
-    left: Mapping[str, int]
+    records: int | None = None
+    left: Mapping[str, int] = field(default_factory=dict)
     """The number of segments that stay as they are, by reason."""
     removed: int | None = None
     """The records, of `records`, that a compaction by key removed. None: it was none, or nothing was written."""
     larger: str | None = None
-    """Why the topic takes more bytes than before. None: it does not."""
+    """The reason why the topic takes more bytes than before. None: it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactReport:
+class CompactReport(Report):
     archive: str
     layout: str
     run_id: str | None
@@ -108,72 +108,47 @@ class CompactReport:
     def total(self, name: str) -> int:
         return sum(getattr(topic, name) or 0 for topic in self.topics)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "exit_code": self.exit_code}
-
-
-@dataclass(slots=True, kw_only=True)
-class TopicFigures:
-    """Adds up what was compacted of one topic."""
-
-    partitions: set[tuple[str, int]] = field(default_factory=set)
-    merges: int = 0
-    segments: int = 0
-    new_segments: int = 0
-    bytes: int = 0
-    new_bytes: int | None = None
-    records: int | None = None
-    removed: int | None = None
-    left: Counter[str] = field(default_factory=Counter)
-
-    def add(
-        self,
-        where: tuple[str, int],
-        *,
-        segments: int,
-        size: int,
-        merges: int = 1,
-        new: int = 0,
-        new_size: int | None = None,
-        records: int | None = None,
-        removed: int | None = None,
-    ) -> None:
-        """Add a change. None: it is not known before it is made."""
-        self.partitions.add(where)
-        self.merges += merges
-        self.segments += segments
-        self.new_segments += new
-        self.bytes += size
-        self.new_bytes = _plus(self.new_bytes, new_size)
-        self.records = _plus(self.records, records)
-        self.removed = _plus(self.removed, removed)
-
-
-def _plus(known: int | None, more: int | None) -> int | None:
-    return known if more is None else (known or 0) + more
-
 
 class Tally:
     """Keeps what a compaction has done so far, and makes its report of it."""
 
-    def __init__(self, work: Work, archive_url: str, layout: str, *, why_larger: str) -> None:
+    def __init__(self, work: Work, archive_url: str, layout: str, *, why_larger: str, cut: str | None = None) -> None:
         """`why_larger` says why bytes grow though nobody asked for another compression."""
         self._work, self._options = work, work.config.compact
-        self._archive_url, self._layout, self._why_larger = archive_url, layout, why_larger
-        self._topics: dict[str, TopicFigures] = {}
+        self._archive_url, self._layout, self._why_larger, self._cut = archive_url, layout, why_larger, cut
+        self._topics: dict[str, CompactedTopic] = {}
+        self._partitions: dict[str, set[tuple[str, int]]] = {}
         self.faults: list[CompactFault] = []
         self.overtaken = self.commits = 0
         self.run_id: str | None = None
         """The last run that was committed."""
 
-    def of(self, topic: str) -> TopicFigures:
-        return self._topics.setdefault(topic, TopicFigures())
+    def begin(self, topic: CompactedTopic) -> None:
+        """Report this topic also if nothing of it changes."""
+        self._topics[topic.topic] = topic
+
+    def leave(self, topic: str, reasons: Mapping[str, int]) -> None:
+        """Count segments that stay as they are."""
+        if reasons:
+            known = self._topics.get(topic) or CompactedTopic(topic=topic)
+            left = Counter(known.left)
+            left.update(reasons)
+            self._topics[topic] = replace(known, left=dict(left))
+
+    def add(self, topic: str, where: tuple[str, int], **figures: int | None) -> None:
+        """Add figures of `CompactedTopic`, of one partition of a topic. None: it is not known before it is made."""
+        known = self._topics.get(topic) or CompactedTopic(topic=topic)
+        self._partitions.setdefault(topic, set()).add(where)
+        sums: dict[str, Any] = {
+            name: (getattr(known, name) or 0) + figure for name, figure in figures.items() if figure is not None
+        }
+        self._topics[topic] = replace(known, partitions=len(self._partitions[topic]), **sums)
 
     def committed(self, run_id: str) -> None:
         self.commits += 1
         self.run_id = run_id
 
-    def report(self, *, cut: str | None = None) -> CompactReport:
+    def report(self) -> CompactReport:
         return CompactReport(
             archive=self._archive_url,
             layout=self._layout,
@@ -181,30 +156,17 @@ class Tally:
             dry_run=self._options.dry_run,
             started_at_ms=self._work.started_at_ms,
             finished_at_ms=now_ms(),
-            topics=tuple(self._topic(topic, figures) for topic, figures in sorted(self._topics.items())),
+            topics=tuple(replace(figures, larger=self._larger(figures)) for _, figures in sorted(self._topics.items())),
             faults=tuple(self.faults),
             overtaken=self.overtaken,
             commits=self.commits,
             interrupted=self._work.is_stopped(),
-            cut=cut,
+            cut=self._cut,
         )
 
-    def _topic(self, topic: str, figures: TopicFigures) -> CompactedTopic:
-        larger = None
-        if figures.new_bytes is not None and figures.new_bytes > figures.bytes:
-            # Only what `--recompress auto` stores is meant to be the smaller choice.
-            asked = self._options.recompress
-            larger = self._why_larger if asked == "auto" else f"--recompress {asked} was asked for"
-        return CompactedTopic(
-            topic=topic,
-            partitions=len(figures.partitions),
-            merges=figures.merges,
-            segments=figures.segments,
-            new_segments=figures.new_segments,
-            bytes=figures.bytes,
-            new_bytes=figures.new_bytes,
-            records=figures.records,
-            left=dict(figures.left),
-            removed=figures.removed,
-            larger=larger,
-        )
+    def _larger(self, topic: CompactedTopic) -> str | None:
+        if topic.new_bytes is None or topic.new_bytes <= topic.bytes:
+            return None
+        # Only what `--recompress auto` stores is meant to be the smaller choice.
+        asked = self._options.recompress
+        return self._why_larger if asked == "auto" else f"--recompress {asked} was asked for"

@@ -7,8 +7,9 @@ are to be compressed anew. A damaged source is an answer, not an error: its grou
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,34 +17,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from maxbrod.batch.headers import BatchHeaders, walk
-from maxbrod.compact.plan.joining import Written
-from maxbrod.errors import (
-    CorruptDataError,
-    MaxbrodError,
-    TruncatedDataError,
-    UnsupportedFormatError,
-)
+from maxbrod.compact.plan import Written
+from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts.kafka.contents import Entry
-from maxbrod.layouts.kafka.format import (
-    Compression,
-    CompressionMode,
-    Slice,
-    is_framed,
-    segment_path,
-)
+from maxbrod.layouts.kafka.format import Compression, CompressionMode, Slice, is_framed, segment_path
 from maxbrod.layouts.kafka.frames import FRAME_BYTES, FrameEncoder, SliceDigest, Unpacker, encode_frame
-from maxbrod.layouts.kafka.objects import OpenObject
 from maxbrod.layouts.kafka.reader import HINT, read_log, read_logs
-from maxbrod.layouts.kafka.writer import SAMPLE_BYTES, SAMPLE_LEVEL
+from maxbrod.layouts.kafka.writer import SAMPLE_BYTES, SAMPLE_LEVEL, OpenObject
 from maxbrod.model import Codec
+from maxbrod.storage.interface import Storage, Writer
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
-    from maxbrod.storage.interface import Storage, Writer
     from maxbrod.work.reach import Place
 
 _LARGE_BYTES: Final = 4 << 20
@@ -52,7 +39,7 @@ _TINY_BYTES: Final = 128 << 10
 """Logs below this size are checked and written together, because each call costs more than their bytes."""
 _BLOCK_BYTES: Final = 4 << 20
 _FRAME_HEADER_BYTES: Final = 64
-"""What bytes that do not shrink cost at most in a frame: its header, and those of its blocks."""
+"""The most that a frame adds to bytes that do not shrink: its header, and those of its blocks."""
 _BLOCK_SLICES: Final = 512
 _BLOCKS_AHEAD: Final = 6
 _READERS: Final = 8
@@ -64,21 +51,6 @@ ahead, and 0.64 s without. About half of the difference were page faults of thos
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A slice to copy."""
-
-    path: str
-    position: int
-    bytes: int
-    raw_bytes: int
-    base_offset: int
-    end_offset: int
-    records: int
-    codec: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeItem:
     """A group as a worker gets it. `number` identifies its answer."""
 
@@ -86,9 +58,9 @@ class MergeItem:
     topic: str
     topic_id: str
     partition: int
-    parts: tuple[tuple[Source, ...], ...]
+    parts: tuple[tuple[Slice, ...], ...]
     slices: tuple[Slice, ...]
-    """What each part is together, for the table of contents; where it is stored is not known yet."""
+    """The slice of each part, for the table of contents; its place is not known yet."""
     run_id: str
     level: int
 
@@ -102,7 +74,7 @@ class MergeOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeContext:
-    """What all tasks share. Contains secrets."""
+    """The context that all tasks share. Contains secrets."""
 
     place: Place
     compression: Compression
@@ -123,11 +95,11 @@ def merge_group(storage: Storage, item: MergeItem, compression: Compression) -> 
 
 
 class _LargerError(Exception):
-    """What was written is larger than its sources."""
+    """The written object is larger than its sources."""
 
 
 def _merge(storage: Storage, item: MergeItem, compression: Compression) -> list[Written]:
-    sources = [each for part in item.parts for each in part]
+    sources = [source for part in item.parts for source in part]
     framed = _choose_framed(storage, sources, compression)
     if framed and compression.mode is CompressionMode.AUTO:
         plain = sum(source.raw_bytes for source in sources if not is_framed(source.path))
@@ -157,7 +129,8 @@ def _write(
         framed=framed,
     )
     found = []
-    with _readers(storage) as readers, storage.create(path) as writer:
+    pool = ThreadPoolExecutor(_READERS, "read") if storage.distant else nullcontext()
+    with pool as readers, storage.create(path) as writer:
         opened = OpenObject(path, writer)
         for part, joined in zip(item.parts, item.slices, strict=True):
             out = _Part(path, writer, compression, framed=framed)
@@ -178,14 +151,14 @@ def _write(
                     epochs=tuple(out.epochs),
                 )
             )
-        if bytes_max is not None and sum(each.bytes for each in found) > bytes_max:
+        if bytes_max is not None and sum(written.bytes for written in found) > bytes_max:
             raise _LargerError
         opened.finish(item.run_id, level=item.level)
     return found
 
 
-def _choose_framed(storage: Storage, sources: Sequence[Source], compression: Compression) -> bool:
-    """Whether the object is stored in frames: if some of it was, or if a sample shrinks to half.
+def _choose_framed(storage: Storage, sources: Sequence[Slice], compression: Compression) -> bool:
+    """True if the object is stored in frames: if some of it was, or if a sample shrinks to half.
 
     Without frames, what was in frames would take its raw bytes again. What does not shrink costs a few bytes in frames.
     """
@@ -200,7 +173,7 @@ def _choose_framed(storage: Storage, sources: Sequence[Source], compression: Com
     return 2 * len(encode_frame(sample, SAMPLE_LEVEL)) <= len(sample)
 
 
-def _sample(storage: Storage, sources: Sequence[Source]) -> NDArray[np.uint8]:
+def _sample(storage: Storage, sources: Sequence[Slice]) -> NDArray[np.uint8]:
     logs: list[NDArray[np.uint8]] = []
     for source in sources:
         large = source.raw_bytes >= _LARGE_BYTES
@@ -212,37 +185,27 @@ def _sample(storage: Storage, sources: Sequence[Source]) -> NDArray[np.uint8]:
     return np.concatenate(logs)[:SAMPLE_BYTES]
 
 
-def _readers(storage: Storage) -> AbstractContextManager[ThreadPoolExecutor | None]:
-    return ThreadPoolExecutor(_READERS, "read") if storage.distant else nullcontext()
-
-
 def _read_blocks(
-    storage: Storage, sources: Sequence[Source], readers: ThreadPoolExecutor | None, *, whole: bool
-) -> Iterator[tuple[list[Source], list[NDArray[np.uint8]] | None]]:
-    """Blocks of sources with their logs; a large source alone, without its log. None has its log unless `whole`."""
-    coming: deque[tuple[list[Source], list[Callable[[], NDArray[np.uint8]]] | None]] = deque()
+    storage: Storage, sources: Sequence[Slice], readers: ThreadPoolExecutor | None, *, whole: bool
+) -> Iterator[tuple[list[Slice], list[NDArray[np.uint8]] | None]]:
+    """Yield blocks of sources with their logs; a large source alone, without. None has its log unless `whole`."""
+    coming: deque[tuple[list[Slice], list[Callable[[], NDArray[np.uint8]]] | None]] = deque()
     ahead = 0 if readers is None else _BLOCKS_AHEAD
-    for block in _blocks(sources):
-        large = not whole or block[0].raw_bytes >= _LARGE_BYTES
-        coming.append((block, None if large else [_reading(storage, each, readers) for each in block]))
-        if len(coming) > ahead:
-            yield _arrived(*coming.popleft())
-    while coming:
-        yield _arrived(*coming.popleft())
+    for block in (*_blocks(sources), None):
+        if block is not None:
+            large = not whole or block[0].raw_bytes >= _LARGE_BYTES
+            coming.append((block, None if large else [_reading(storage, source, readers) for source in block]))
+        while len(coming) > (0 if block is None else ahead):
+            first, logs = coming.popleft()
+            yield first, None if logs is None else [log() for log in logs]
 
 
-def _reading(storage: Storage, source: Source, readers: ThreadPoolExecutor | None) -> Callable[[], NDArray[np.uint8]]:
+def _reading(storage: Storage, source: Slice, readers: ThreadPoolExecutor | None) -> Callable[[], NDArray[np.uint8]]:
     return partial(read_log, storage, source) if readers is None else readers.submit(read_log, storage, source).result
 
 
-def _arrived(
-    block: list[Source], logs: list[Callable[[], NDArray[np.uint8]]] | None
-) -> tuple[list[Source], list[NDArray[np.uint8]] | None]:
-    return block, None if logs is None else [log() for log in logs]
-
-
-def _blocks(sources: Sequence[Source]) -> Iterator[list[Source]]:
-    block: list[Source] = []
+def _blocks(sources: Sequence[Slice]) -> Iterator[list[Slice]]:
+    block: list[Slice] = []
     size = 0
     for source in sources:
         alone = source.raw_bytes >= _TINY_BYTES
@@ -258,14 +221,15 @@ def _blocks(sources: Sequence[Source]) -> Iterator[list[Source]]:
         yield block
 
 
-def _copy_small(storage: Storage, block: Sequence[Source], logs: Sequence[NDArray[np.uint8]], out: _Part) -> None:
+def _copy_small(storage: Storage, block: Sequence[Slice], logs: Sequence[NDArray[np.uint8]], out: _Part) -> None:
     """Copy logs whose digests have been checked: their batches are checked all at once."""
     data = logs[0] if len(logs) == 1 else np.concatenate(logs)
     starts = np.cumsum([0, *(log.size for log in logs)])
     try:
         headers = walk(data, check_crc=True)
     except (CorruptDataError, UnsupportedFormatError) as error:
-        raise _about(storage, block[_index(starts, error.position or 0)], error) from error
+        place = int(np.searchsorted(starts, error.position or 0, side="right")) - 1
+        raise _about(storage, block[min(place, len(block) - 1)], error) from error
     firsts = np.searchsorted(headers.position, starts)
     for source, first, stop, start in zip(
         block, firsts[:-1].tolist(), firsts[1:].tolist(), starts.tolist(), strict=False
@@ -280,11 +244,7 @@ def _copy_small(storage: Storage, block: Sequence[Source], logs: Sequence[NDArra
     out.add(data, headers)
 
 
-def _index(starts: NDArray[np.int64], position: int) -> int:
-    return min(int(np.searchsorted(starts, position, side="right")) - 1, len(starts) - 2)
-
-
-def _copy_large(storage: Storage, source: Source, out: _Part, readers: ThreadPoolExecutor | None) -> None:
+def _copy_large(storage: Storage, source: Slice, out: _Part, readers: ThreadPoolExecutor | None) -> None:
     """Copy the stored bytes while the batches are checked, if they stay as they are stored."""
     seen = _Seen(storage, source)
     same = out.keeps(framed=is_framed(source.path))
@@ -301,7 +261,7 @@ def _copy_large(storage: Storage, source: Source, out: _Part, readers: ThreadPoo
 class _Seen:
     """Compares the batches of a source with what the catalog says of it."""
 
-    def __init__(self, storage: Storage, source: Source) -> None:
+    def __init__(self, storage: Storage, source: Slice) -> None:
         self._storage, self._source = storage, source
         self._last = source.base_offset - 1
         self._records: int | None = 0
@@ -329,7 +289,7 @@ class _Seen:
             raise _about(self._storage, self._source, CorruptDataError(message))
 
 
-def _about(storage: Storage, source: Source, error: MaxbrodError) -> MaxbrodError:
+def _about(storage: Storage, source: Slice, error: MaxbrodError) -> MaxbrodError:
     """The error with the object and the offset that it concerns."""
     error.object_name = storage.name_of(source.path)
     error.offset = source.base_offset if error.offset is None else error.offset
@@ -348,7 +308,7 @@ class _Part:
         self._unpacker = Unpacker() if compression.mode is CompressionMode.ZSTD else None
         self.raw_bytes = 0
         self.epochs: list[tuple[int, int]] = []
-        """Where leader epochs begin: offset and epoch."""
+        """The beginnings of leader epochs: offset and epoch."""
 
     def note_epochs(self, headers: BatchHeaders) -> None:
         epochs = headers["leader_epoch"]
@@ -358,7 +318,7 @@ class _Part:
         self.epochs += zip(headers["base_offset"][new].tolist(), epochs[new].tolist(), strict=True)
 
     def keeps(self, *, framed: bool) -> bool:
-        """Whether bytes that are stored in frames, or not, may be copied as they are."""
+        """True if bytes that are stored in frames, or not, may be copied as they are."""
         return framed == self._framed and self._unpacker is None
 
     def add(self, data: NDArray[np.uint8], headers: BatchHeaders) -> None:

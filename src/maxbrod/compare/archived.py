@@ -5,34 +5,27 @@ The restore is found by the id of the target topic, or named. Its plan and repor
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from maxbrod.archive.archive import Archive
 from maxbrod.archive.selection import matches_nothing, select_topics
-from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import SORT_ORDER
 from maxbrod.compare.live import LiveCluster, choose_match, whole_target
-from maxbrod.compare.plan.pairs import BroughtRecords, ComparedRange, CompareRequest, Match, Pair, Times
-from maxbrod.compare.plan.parts import PART_BYTES
+from maxbrod.compare.plan import PART_BYTES, BroughtRecords, ComparedRange, CompareRequest, Match, Pair, Times
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.movement import find_restore
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import GapReason, PartitionId, TopicPartition
-from maxbrod.restore.archived import known_topics, looking_back
-from maxbrod.restore.plan.columns import SOURCE_COLUMNS
+from maxbrod.restore.archived import look_at_archive
 from maxbrod.restore.plan.mapping import decode_map
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, choose_incarnations
+from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.sources import Source, measure_sources, rows_to_read
-from maxbrod.restore.plan.targets import count_partitions
+from maxbrod.restore.plan.targets import group_by_topic
 from maxbrod.restore.state import finished_restores, read_restore, read_topics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from maxbrod.archive.archive import Archive
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
 
 _OPERATION = "compare"
 
@@ -61,8 +54,8 @@ def pair_archived(archive: Archive, target: LiveCluster, request: CompareRequest
     """Pair the archive's topics with those of a cluster, as the restore that made them says, if one did."""
     if request.restore is not None:
         restored = _named_restore(archive, target, request)
-        target.look(each.topic.target.name for each in restored)
-        return [pair for each in restored for pair in _pair_restored(archive, target, request.selection, each)]
+        target.look(finished.topic.target.name for finished in restored)
+        return [pair for finished in restored for pair in _pair_restored(archive, target, request.selection, finished)]
     topics = list(measure_topics(archive, request.selection, shared=request.shared))
     into = {sources[0].topic: request.selection.rename.apply(sources[0].topic) for sources, _ in topics}
     target.look(into.values())
@@ -104,29 +97,26 @@ def measure_topics(
 
     `shared`: see `CompareRequest`.
     """
-    runs = archive.catalog.runs()
-    moment = find_moment(archive.storage, runs, request.as_of)
-    revisions = moment.revisions_in(archive.catalog)
-    chosen = choose_incarnations(request, *known_topics(archive.catalog, moment, revisions))
-    for error in chosen.wrong:
+    archived = look_at_archive(archive, request, needed=False)
+    for error in archived.chosen.wrong:
         raise error
-    ends = {} if moment.snapshot is None else moment.snapshot.ends
-    rows = archive.catalog.portions((*SOURCE_COLUMNS, "run_id"), topic_ids=chosen.topics, revisions=revisions)
-    as_of, had = request.as_of is not None, None if shared else looking_back(request, moment, runs)
-    sources = measure_sources(rows, request, chosen, ends, as_of=as_of, revisions=revisions, had=had)
+    sources = measure_sources(
+        archived.rows.portions(),
+        request,
+        archived.chosen,
+        archived.ends,
+        as_of=request.as_of is not None,
+        revisions=archived.revisions,
+        had=None if shared else archived.had,
+    )
     for partition in sorted(request.partitions - {source.partition for source in sources}):
         raise UsageError(f"no selected topic has a partition {partition}", hint="see 'maxbrod ls'")
     if not sources:
         raise UsageError(
             "the archive holds nothing that matches the selection", operation=_OPERATION, hint="see 'maxbrod ls'"
         )
-    counts: dict[str, int] = {}
-    for end in ends:
-        counts[end.topic_id] = max(counts.get(end.topic_id, 0), end.partition + 1)
-    states = {} if moment.cluster is None else {topic.topic_id: topic for topic in moment.cluster.topics}
-    for (_, topic_id), group in groupby(sources, key=lambda each: (each.topic, each.topic_id)):
-        mine = list(group)
-        yield mine, count_partitions(mine, states.get(topic_id), counts.get(topic_id, 0))
+    for mine, _, count in group_by_topic(sources, archived.ends, archived.moment.cluster):
+        yield mine, count
 
 
 def _pair_restored(
@@ -243,15 +233,15 @@ def _with_slices(archive: Archive, source: Source, pair: Pair) -> Pair:
     found = decode_rows(rows_to_read(rows, [source], request))
     slices = tuple(slice_of(row) for row in found if isinstance(row, Segment))
     splits, size = [], 0
-    for each in slices:
+    for part in slices:
         if size >= PART_BYTES:
-            splits.append(each.base_offset)
+            splits.append(part.base_offset)
             size = 0
-        size += each.raw_bytes
+        size += part.raw_bytes
     return replace(
         pair,
         splits=tuple(splits),
-        bytes=sum(each.raw_bytes for each in slices),
+        bytes=sum(part.raw_bytes for part in slices),
         slices=slices,
         revision=source.revision,
         compacted=GapReason.COMPACTED in source.gaps,
@@ -285,7 +275,11 @@ def _topics_of(archive: Archive, plan: RestorePlan, report: Mapping[str, Any]) -
             plan=plan,
             topic=topic,
             target_id=topic.target.target_id or created.get(topic.target.name),
-            reports={each["partition"]: each for each in report["partitions"] if each["target"] == topic.target.name},
+            reports={
+                partition["partition"]: partition
+                for partition in report["partitions"]
+                if partition["target"] == topic.target.name
+            },
         )
         for topic in plan.topics
     ]
@@ -298,9 +292,13 @@ def _restored_as(
     if target.topic(name) is None:
         return None
     mine = (source.topic_id, name, target.id_of(name))
-    found = [each for each in known if (each.topic.target.topic_id, each.topic.target.name, each.target_id) == mine]
+    found = [
+        finished
+        for finished in known
+        if (finished.topic.target.topic_id, finished.topic.target.name, finished.target_id) == mine
+    ]
     if len(found) > 1:
-        ids = ", ".join(each.plan.restore_id for each in found)
+        ids = ", ".join(finished.plan.restore_id for finished in found)
         raise UsageError(
             "several restores wrote into this topic", operation=_OPERATION, object_name=name, hint=f"--restore: {ids}"
         )
@@ -321,7 +319,7 @@ def _named_restore(archive: Archive, target: LiveCluster, request: CompareReques
         raise UsageError(
             "--restore already says how records are matched", operation=_OPERATION, hint="leave out --offsets"
         )
-    known = {each.topic.target.source_topic: each for each in _topics_of(archive, plan, report)}
+    known = {finished.topic.target.source_topic: finished for finished in _topics_of(archive, plan, report)}
     names = select_topics(
         dict.fromkeys(known, False), request.selection.topics, request.selection.exclude, internal=True
     )
@@ -329,7 +327,7 @@ def _named_restore(archive: Archive, target: LiveCluster, request: CompareReques
         raise matches_nothing(names.wrong, known, whose=f"restore {restore_id}")
     if not names.chosen:
         raise UsageError("this restore has none of the selected topics", object_name=restore_id)
-    partitions = {each.source.partition for name in names.chosen for each in known[name].topic.partitions}
+    partitions = {restore.source.partition for name in names.chosen for restore in known[name].topic.partitions}
     for partition in sorted(request.selection.partitions - partitions):
         raise UsageError(f"no selected topic has a partition {partition}", object_name=restore_id)
     return [known[name] for name in names.chosen]

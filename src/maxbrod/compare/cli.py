@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
-import typer
+from rich.console import Console
+from rich.text import Text
 
 from maxbrod.cli.commands import Call, command, kafka_of
-from maxbrod.cli.output import err, print_json
+from maxbrod.cli.output import err, out, print_line, table
+from maxbrod.cli.verbs import at_work, end, load
 from maxbrod.compare.options import CompareOptions
-from maxbrod.errors import UsageError
+from maxbrod.compare.report import CompareReport, PartitionComparison, name_of
+from maxbrod.errors import UsageError, error_of
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
+from maxbrod.text import human_count
 
 if TYPE_CHECKING:
-    from maxbrod.compare.plan.pairs import CompareRequest
-    from maxbrod.config import Config, KafkaConfig
+    from maxbrod.compare.report import Difference
 
 
 @command("compare", CompareOptions, before=(ClusterOptions, *PLACE), after=(SparkOptions, QuietOption, JsonOption))
@@ -32,37 +36,98 @@ def compare(call: Call[CompareOptions]) -> None:
 
       maxbrod compare --source broker1:9092 --bootstrap dr1:9092 --topic 'orders-*' --ignore timestamp
     """
-    from maxbrod.compare.functions import compare_request_of  # noqa: PLC0415 - numpy: not for `--help`
-
-    options, settings = call.options, call.config
-    source = None
+    options, source = call.options, None
     if options.source is not None or options.source_command_config is not None:
         if "archive" in call.given:
             raise UsageError("compare either with an archive or with a cluster", hint="give --archive or --source")
         source = kafka_of(None, options.source, options.source_command_config)
-        settings = settings.model_copy(update={"archive": None})
-    else:
-        settings = settings.model_copy(update={"archive": call.archive})
-    request = compare_request_of(options)
-    raise typer.Exit(_run(settings, request, source, quiet=call.quiet, as_json=call.as_json))
+    with at_work(call, meanwhile="a comparison changes nothing") as work:
+        report = load("compare.run:compare_all")(work, source=source)
+    end(call, report, print_comparison)
 
 
-def _run(settings: Config, request: CompareRequest, source: KafkaConfig | None, *, quiet: bool, as_json: bool) -> int:
-    from maxbrod.cli.log import showing_log  # noqa: PLC0415
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.compare.run import Comparison  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
-    from maxbrod.compare.summary import print_comparison, print_differences  # noqa: PLC0415
+LINES_SHOWN_MAX: Final = 60
+NOTES_SHOWN_MAX: Final = 20
+_DIGEST_LETTERS: Final = 12
 
-    with (
-        showing_log(quiet=quiet),
-        progress_bar(shown=not quiet) as on_progress,
-        Comparison(settings, request, source=source, on_progress=on_progress) as work,
-    ):
-        report = work.run()
-    if as_json:
-        print_json(report.as_dict())
-    elif quiet:
+
+def print_comparison(report: CompareReport, *, quiet: bool) -> None:
+    """Print the report, differing partitions first; if `quiet`, only differences."""
+    if quiet:
         print_differences(report, err)
-    else:
-        print_comparison(report)
-    return report.exit_code
+        return
+    lines = sorted(report.partitions, key=lambda comparison: comparison.equal)
+    renamed = any(line.source_topic != line.target_topic for line in lines)
+    names = ("*source", "*target") if renamed else ("*partition",)
+    shown = table("", *names, "how", ">records", ">at target", "digest", "verdict")
+    shown.title = None
+    for line in lines[:LINES_SHOWN_MAX]:
+        topics = (line.source_topic, line.target_topic)[: len(names)]
+        shown.add_row(*(name_of(topic, line.partition) for topic in topics), *_cells(line))
+    out.print(shown)
+    if len(lines) > LINES_SHOWN_MAX:
+        print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} more lines; --json shows all")
+    _print_notes(lines)
+    print_differences(report, out)
+    took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
+    ignored = f", without {', '.join(report.ignored)}" if report.ignored else ""
+    print_line(f"{human_count(report.source_records)} records of {report.source}{ignored}, {took_s:,.1f} s")
+    out.print(verdict(report), soft_wrap=True)
+
+
+def print_differences(report: CompareReport, console: Console) -> None:
+    """Print the first differences, and what could not be compared."""
+    for difference in report.differences:
+        print_difference(difference, console)
+    for failed in (partition for partition in report.partitions if partition.failure is not None):
+        words = failed.failure or {}
+        where = name_of(failed.target_topic, failed.partition)
+        console.print(Text.assemble((f"{where}: ", "bold red"), error_of(words).told_of(where)), soft_wrap=True)
+        if words.get("hint"):
+            console.print(Text(f"  {words['hint']}", style="dim"), soft_wrap=True)
+
+
+def verdict(report: CompareReport) -> Text:
+    count = f"{human_count(report.source_records)} records"
+    if report.equal:
+        fields = f"every field of each but {', '.join(report.ignored)}" if report.ignored else "every field of each"
+        noted = any(partition.notes for partition in report.partitions)
+        more = "as far as they were compared: see above" if noted else "and nothing more"
+        return Text.assemble(("equal", "bold green"), f": {count}, {fields}, {more}")
+    if not report.partitions:
+        return Text.assemble(("not compared", "bold red"), ": there was nothing to compare")
+    if any(partition.failure is not None for partition in report.partitions):
+        return Text.assemble(("not compared", "bold red"), ": something could not be read")
+    differing = sum(not partition.equal for partition in report.partitions)
+    return Text.assemble(("not equal", "bold red"), f": {differing:,} of {len(report.partitions):,} differ")
+
+
+def _cells(comparison: PartitionComparison) -> list[str]:
+    digests = [comparison.source_digest[:_DIGEST_LETTERS], comparison.target_digest[:_DIGEST_LETTERS]]
+    return [
+        comparison.match,
+        human_count(comparison.source_records),
+        human_count(comparison.target_records),
+        digests[0] if digests[0] == digests[1] else "compacted" if comparison.equal else f"{digests[0]} ≠",
+        "equal" if comparison.equal else "unknown" if comparison.failure is not None else "differs",
+    ]
+
+
+def _print_notes(lines: Iterable[PartitionComparison]) -> None:
+    notes = [f"{name_of(line.target_topic, line.partition)}: {note}" for line in lines for note in line.notes]
+    for note in notes[:NOTES_SHOWN_MAX]:
+        print_line(note)
+    if len(notes) > NOTES_SHOWN_MAX:
+        print_line(f"and {len(notes) - NOTES_SHOWN_MAX:,} more notes; --json shows all")
+
+
+def print_difference(difference: Difference, console: Console) -> None:
+    source, target = (
+        "none" if offset is None else str(offset) for offset in (difference.source_offset, difference.target_offset)
+    )
+    where = f"{difference.source_topic}-{difference.partition} offset {source}"
+    if (difference.source_topic, source) != (difference.target_topic, target):
+        where += f" / {difference.target_topic}-{difference.partition} offset {target}"
+    console.print(Text.assemble((f"{where}: {difference.field}", "bold red")), soft_wrap=True)
+    console.print(Text(f"  source {difference.source}"), soft_wrap=True)
+    console.print(Text(f"  target {difference.target}"), soft_wrap=True)

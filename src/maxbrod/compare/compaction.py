@@ -11,6 +11,7 @@ Works on hashes of keys, in Arrow. A worker looks at a share of the keys, so tha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -21,16 +22,12 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.hashes import hash_keys
 from maxbrod.batch.provenance import source_offsets
 from maxbrod.compare.items import Cleaner, CompactedItem, CompareItem, CompareSettings, Settled
-from maxbrod.compare.plan.parts import Side
-from maxbrod.compare.task import Rows, Search, SideReader
+from maxbrod.compare.plan import Side
+from maxbrod.compare.task import Event, Rows, Search, SideReader
 from maxbrod.errors import MaxbrodError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
-
-    from maxbrod.compare.task import Event
 
 
 _KEY: Final = ("word", "other_word")
@@ -90,7 +87,7 @@ class _LastRecords:
                 if item.brought is not None and side is Side.TARGET:
                     self._kept.append(known)
                 self._add(side, records, 2 * places)
-        keys = np.unique(np.concatenate([np.zeros(0, np.uint64), *(each["word"].to_numpy() for each in self._held)]))
+        keys = np.unique(np.concatenate([np.zeros(0, np.uint64), *(table["word"].to_numpy() for table in self._held)]))
         for side in Side:
             for other, place in _cleaner(self._item, side).elsewhere:
                 for records, lasts in _read_elsewhere(reader, other, place):

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.wire.client import PATIENCE_S
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from maxbrod.batch.digest import Digest, Field
-    from maxbrod.compare.plan.pairs import BroughtRecords, ComparedRange
-    from maxbrod.compare.plan.parts import (
-        Difference,
-        Side,
-    )
+    from maxbrod.compare.plan import BroughtRecords, ComparedRange, Side
+    from maxbrod.compare.report import Difference
     from maxbrod.config import KafkaConfig, StorageConfig
-    from maxbrod.errors import MaxbrodError
     from maxbrod.layouts.kafka.format import Slice
 
 

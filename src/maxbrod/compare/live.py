@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from maxbrod.archive.renames import unused_rule
 from maxbrod.archive.selection import matches_nothing, select_topics
-from maxbrod.compare.plan.pairs import ComparedRange, CompareRequest, Match, Pair, Times
-from maxbrod.compare.plan.parts import split_evenly
+from maxbrod.compare.plan import ComparedRange, CompareRequest, Match, Pair, Times, split_evenly
 from maxbrod.errors import UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.state.capture import capture
+from maxbrod.kafka.state.cluster_state import ClusterState
+from maxbrod.kafka.wire.client import KafkaClient, Topic
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, topic_id_text
-from maxbrod.restore.plan.request import unused_rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from maxbrod.kafka.state.cluster_state import ClusterState
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.kafka.wire.metadata import Topic
-    from maxbrod.restore.plan.request import RestoreRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +135,14 @@ def _pair_topic(
     times = Times(since_ms=selection.since_ms, until_ms=selection.until_ms, cut_target=True)
     for number in sorted(source.topics[name].partitions):
         mine, its = source.log(name, number), target.log(other, number)
-        if mine is None or not is_selected(selection, name, number):
+        if mine is None or not selection.selects(name, number):
             continue
         first, end = mine.first, mine.stable
         if match is Match.EXACT and its is not None:
             first, end = min(first, its.first), max(end, its.stable)
-        first, end = within_range(selection, name, number, first, end)
+        named_first, named_end = selection.range_of(name, number)
+        first = max(named_first or 0, first)
+        end = max(first, end if named_end is None else min(named_end, end))
         begin, stop = (first, end) if match is Match.EXACT or its is None else (its.first, its.stable)
         extent = source.extent(name, number, first, end)
         yield Pair(
@@ -204,16 +199,3 @@ def choose_match(request: CompareRequest, name: str, mine: int, its: int | None)
         object_name=name,
         hint="compare them as sets (--offsets set), or name partitions (--partition)",
     )
-
-
-def is_selected(request: RestoreRequest, topic: str, partition: int) -> bool:
-    ranged = {each.where.partition for each in request.ranges if each.where.topic == topic}
-    return (not ranged or partition in ranged) and (not request.partitions or partition in request.partitions)
-
-
-def within_range(request: RestoreRequest, topic: str, partition: int, first: int, end: int) -> tuple[int, int]:
-    for each in request.ranges:
-        if (each.where.topic, each.where.partition) == (topic, partition):
-            first = first if each.first is None else max(each.first, first)
-            end = end if each.end is None else min(each.end, end)
-    return first, max(first, end)

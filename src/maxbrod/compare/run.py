@@ -7,10 +7,12 @@ counts and checksums of the catalog prove nothing here: all records are read.
 from __future__ import annotations
 
 import uuid
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.archive.snapshots import find_moment
@@ -30,50 +32,51 @@ from maxbrod.compare.items import (
     digest_task,
 )
 from maxbrod.compare.live import LiveCluster, pair_live
-from maxbrod.compare.plan.pairs import (
+from maxbrod.compare.options import CompareOptions
+from maxbrod.compare.plan import (
     BY_OFFSET,
     NEVER_COMPARED,
     WHOLE_TOPIC,
     ComparedRange,
+    ComparePart,
     CompareRequest,
     Match,
     Pair,
-    Times,
-    cut_map,
-)
-from maxbrod.compare.plan.parts import (
-    ComparePart,
     PairVerdict,
     Side,
     Suspect,
+    Times,
+    cut_map,
     cut_parts,
     find_suspects,
     judge,
     judge_set,
     log_append_notes,
     log_start_notes,
+    parse_fields,
     spread,
 )
-from maxbrod.compare.report import CompareReport, PartitionComparison
+from maxbrod.compare.report import CompareReport, Difference, PartitionComparison
+from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with, kafka_config
 from maxbrod.errors import UsageError
+from maxbrod.kafka.state.cluster_state import TopicState
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import TopicPartition, now_ms
+from maxbrod.restore.functions import selection_of
 from maxbrod.restore.plan.mapping import encode_map
+from maxbrod.restore.plan.request import RestoreRequest, parse_word
 from maxbrod.text import counted
 from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.preflight import needs_of
-from maxbrod.work.progress import Meter, OnProgress, Progress, silent
+from maxbrod.work.progress import OnProgress, silent
+from maxbrod.work.reach import Needs
+from maxbrod.work.session import Session
+from maxbrod.work.work import Work
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterable, Mapping, Sequence
+    from maxbrod.keywords import CompareKeywords
 
-    from maxbrod.compare.plan.parts import Difference
-    from maxbrod.config import Config, KafkaConfig
-    from maxbrod.kafka.state.cluster_state import TopicState
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.work.reach import Needs
-    from maxbrod.work.session import Session
 
 _SHARE_OFFSETS: Final = 4_000_000
 """A task holds the keys of so many offsets at most: some 50 bytes each."""
@@ -87,39 +90,34 @@ class Comparison:
 
     def __init__(
         self,
-        config: Config,
+        work: Work,
         request: CompareRequest,
         *,
         source: KafkaConfig | None = None,
         brought: Mapping[TopicPartition, BroughtLog] | None = None,
-        session: Session | None = None,
         workers: Workers | None = None,
-        on_progress: OnProgress = silent,
     ) -> None:
         """`workers`: use these, and leave them open."""
-        if config.kafka is None:
-            raise UsageError("no cluster is given", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+        config = work.config
+        target = config.cluster
         if config.archive is None and source is None:
             raise UsageError(
                 "no archive or other cluster is given to compare with", hint="give --archive, or --source HOST:PORT"
             )
-        self._config, self._request = config, request
-        self._session, self._given = session, workers
-        self._brought = brought
-        self._on_progress = on_progress
+        self._work, self._request, self._brought = work, request, brought
+        self._workers = workers
         self._undo = ExitStack()
-        self._patience_s = config.patience
         self._clusters: dict[Side, LiveCluster] = {}
         self._archive: Archive | None = None
         if source is None and config.archive is not None:
             self._archive = open_archive(config.archive, config.storage, layout=config.layout)
         self._settings = CompareSettings(
-            target=config.kafka,
+            target=target,
             source=source,
             archive_url=None if self._archive is None else self._archive.url,
             storage=None if self._archive is None else config.storage,
             ignored=tuple(sorted(request.ignored | NEVER_COMPARED)),
-            patience_s=self._patience_s,
+            patience_s=config.patience,
         )
 
     def __enter__(self) -> Self:
@@ -131,15 +129,15 @@ class Comparison:
     def run(self) -> CompareReport:
         """Compare everything selected. The report tells what could not be read."""
         started_at_ms = now_ms()
-        self._on_progress(Progress(phase="planning"))
+        self._work.tell("planning")
         pairs = self._pairs()
         parts = cut_parts(pairs)
-        with self._workers() as workers:
-            executor = workers.for_bytes(sum(part.cost_bytes for part in parts))
-            digested = self._digest(executor, pairs, parts)
-            work = _Judging(pairs, parts, digested)
-            self._settle(executor, pairs, work)
-            differences = self._look_closer(executor, pairs, work)
+        workers = self._workers or self._work.workers(self._needs())
+        executor = workers.for_bytes(sum(part.cost_bytes for part in parts))
+        digested = self._digest(executor, pairs, parts)
+        work = _Judging(pairs, parts, digested)
+        self._settle(executor, pairs, work)
+        differences = self._look_closer(executor, pairs, work)
         settings = self._settings
         source = settings.source.bootstrap if settings.source is not None else settings.archive_url or ""
         return CompareReport(
@@ -152,17 +150,8 @@ class Comparison:
             differences=tuple(differences[: self._request.differences]),
         )
 
-    def _workers(self) -> AbstractContextManager[Workers]:
-        if self._given is not None:
-            return nullcontext(self._given)
-        return Workers(self._config.spark, needs=self._needs(), session=self._session, on_progress=self._on_progress)
-
-    @property
-    def _stop(self) -> threading.Event | None:
-        return None if self._given is None else self._given.stop
-
     def _pairs(self) -> list[Pair]:
-        target = LiveCluster(self._client(self._settings.target), patience_s=self._patience_s)
+        target = LiveCluster(self._client(self._settings.target), patience_s=self._settings.patience_s)
         self._clusters[Side.TARGET] = target
         if self._archive is not None and self._brought is not None:
             return pair_brought(self._archive, self._request.selection, self._brought)
@@ -170,14 +159,14 @@ class Comparison:
             return pair_archived(self._archive, target, self._request)
         if self._settings.source is None:
             raise AssertionError("the source is either an archive or a cluster")
-        source = LiveCluster(self._client(self._settings.source), patience_s=self._patience_s)
+        source = LiveCluster(self._client(self._settings.source), patience_s=self._settings.patience_s)
         self._clusters[Side.SOURCE] = source
         return pair_live(source, target, self._request)
 
     def _needs(self) -> Needs:
         settings = self._settings
-        clusters = tuple(each for each in (settings.target, settings.source) if each is not None)
-        needs = replace(needs_of(self._config), clusters=clusters)
+        clusters = tuple(cluster for cluster in (settings.target, settings.source) if cluster is not None)
+        needs = replace(needs_of(self._work.config), clusters=clusters)
         return needs if self._archive is not None else replace(needs, places=())
 
     def _client(self, config: KafkaConfig) -> KafkaClient:
@@ -187,10 +176,10 @@ class Comparison:
         tasks = spread(parts, executor.parallelism)
         total = sum(part.cost_bytes for part in parts)
         items = [[make_item(pairs[part.pair], part.side, part.extent, part=part) for part in task] for task in tasks]
-        meter = Meter(self._on_progress, "comparing", total)
+        meter = self._work.meter("comparing", total)
         meter.begin(len(tasks), total)
         name = f"compare-{uuid.uuid4().hex[:12]}"
-        return executor.run(digest_task, self._settings, items, name=name, on_done=meter.tasks_done, stop=self._stop)
+        return executor.run(digest_task, self._settings, items, name=name, meter=meter, stop=self._work.stop)
 
     def _settle(self, executor: Executor, pairs: Sequence[Pair], work: _Judging) -> None:
         """Find out what compaction explains of the pairs that differ."""
@@ -202,7 +191,7 @@ class Comparison:
         items = []
         for number, pair in differing.items():
             known = {side: horizons[side][number] for side in Side}
-            if all(each is None for each in known.values()):
+            if all(offset is None for offset in known.values()):
                 continue
             if pair.match not in BY_OFFSET or pair.source is None or pair.target is None:
                 work.note(
@@ -214,17 +203,17 @@ class Comparison:
                 for side, horizon_ms in known.items()
             )
             whole = self._suspect_item(pair, Suspect(pair=number, source=pair.source, target=pair.target))
-            offsets = max(each.end - each.first for each in (pair.source, pair.target))
+            offsets = max(extent.end - extent.first for extent in (pair.source, pair.target))
             shares = offsets // _SHARE_OFFSETS + 1
             items += [
                 CompactedItem(pair=number, whole=whole, source=source, target=target, share=share, shares=shares)
                 for share in range(shares)
             ]
         if items:
-            self._on_progress(Progress(phase="looking at what compaction removed"))
+            self._work.tell("looking at what compaction removed")
             name = f"compacted-{uuid.uuid4().hex[:12]}"
             tasks = [[item] for item in items]
-            work.settle(executor.run(compacted_task, self._settings, tasks, name=name, stop=self._stop))
+            work.settle(executor.run(compacted_task, self._settings, tasks, name=name, stop=self._work.stop))
 
     def _horizons(self, side: Side, pairs: Mapping[int, Pair], work: _Judging) -> dict[int, int | None]:
         """Before which time tombstones may be gone, of those pairs of which this side is compacted."""
@@ -233,11 +222,11 @@ class Comparison:
         topics: dict[str, TopicState] = {}
         if side in self._clusters:
             found = self._clusters[side].state(_topic_of(pair, side) for pair in pairs.values())
-            topics = {each.topic_id: each for each in found.topics}
+            topics = {state.topic_id: state for state in found.topics}
         elif self._archive is not None:
             archive, as_of = self._archive, self._request.selection.as_of
             moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
-            topics = {} if moment.cluster is None else {each.topic_id: each for each in moment.cluster.topics}
+            topics = {} if moment.cluster is None else {state.topic_id: state for state in moment.cluster.topics}
         at_ms, horizons = now_ms(), {}
         for number, pair in pairs.items():
             extent = pair.source if side is Side.SOURCE else pair.target
@@ -260,9 +249,9 @@ class Comparison:
             whole = self._clusters[side].whole(compared.topic, compared.partition)
         elif self._archive is not None:
             slices = whole_log(self._archive, compared, pair.revision)
-            ends = [each.end_offset for each in slices]
+            ends = [piece.end_offset for piece in slices]
             whole = replace(
-                compared, first=min((each.base_offset for each in slices), default=0), end=max(ends, default=0)
+                compared, first=min((piece.base_offset for piece in slices), default=0), end=max(ends, default=0)
             )
         if whole is None:
             return ()
@@ -281,9 +270,11 @@ class Comparison:
         if not limit:
             return []
         items = [self._suspect_item(pairs[suspect.pair], suspect) for suspect in work.suspects(limit)[:limit]]
-        self._on_progress(Progress(phase="looking for the first differences"))
+        self._work.tell("looking for the first differences")
         name = f"differences-{uuid.uuid4().hex[:12]}"
-        found = executor.run(difference_task, self._settings, [[item] for item in items], name=name, stop=self._stop)
+        found = executor.run(
+            difference_task, self._settings, [[item] for item in items], name=name, stop=self._work.stop
+        )
         return work.differences() + found
 
     def _suspect_item(self, pair: Pair, suspect: Suspect) -> SuspectItem:
@@ -304,8 +295,8 @@ class _Judging:
 
     def __init__(self, pairs: Sequence[Pair], parts: Sequence[ComparePart], digested: Sequence[Digested]) -> None:
         self._pairs = pairs
-        self._digests = {(each.pair, each.side, each.number): each.digest for each in digested}
-        self._failures = {each.pair: each.failure for each in digested if each.failure is not None}
+        self._digests = {(result.pair, result.side, result.number): result.digest for result in digested}
+        self._failures = {result.pair: result.failure for result in digested if result.failure is not None}
         self._settled: dict[int, Settled] = {}
         self._notes: dict[int, list[str]] = {}
         self._parts: dict[int, list[ComparePart]] = {}
@@ -329,17 +320,19 @@ class _Judging:
 
     def settle(self, settled: Iterable[Settled]) -> None:
         """Take over what compaction explains. Each answer is about a share of the keys of a pair."""
-        for each in settled:
-            known = self._settled.get(each.pair, Settled(pair=each.pair))
-            self._settled[each.pair] = Settled(
-                pair=each.pair,
-                source_removed=known.source_removed + each.source_removed,
-                target_removed=known.target_removed + each.target_removed,
-                differences=tuple(sorted((*known.differences, *each.differences), key=_first_offset)),
-                unexplained=known.unexplained + each.unexplained,
+        for result in settled:
+            known = self._settled.get(result.pair, Settled(pair=result.pair))
+            self._settled[result.pair] = Settled(
+                pair=result.pair,
+                source_removed=known.source_removed + result.source_removed,
+                target_removed=known.target_removed + result.target_removed,
+                differences=tuple(
+                    sorted((*known.differences, *result.differences), key=lambda found: found.first_offset)
+                ),
+                unexplained=known.unexplained + result.unexplained,
             )
-            if each.failure is not None:
-                self._failures[each.pair] = each.failure
+            if result.failure is not None:
+                self._failures[result.pair] = result.failure
         for number, found in self._settled.items():
             self._verdicts[number] = replace(self._verdicts[number], equal=not found.unexplained)
             if found.source_removed or found.target_removed:
@@ -361,7 +354,9 @@ class _Judging:
         """One comparison for each pair, but only one for a topic that was compared as a set."""
         comparisons = []
         numbered = list(enumerate(self._pairs))
-        by_topic = groupby(numbered, key=lambda each: (each[1].source_topic, each[1].target_topic, _is_set(each[1])))
+        by_topic = groupby(
+            numbered, key=lambda pair: (pair[1].source_topic, pair[1].target_topic, pair[1].match is Match.SET)
+        )
         for (_, _, as_set), group in by_topic:
             numbers = [number for number, _ in group]
             if as_set:
@@ -379,7 +374,10 @@ class _Judging:
 
     def _comparison(self, number: int, verdict: PairVerdict) -> PartitionComparison:
         pair = self._pairs[number]
-        texts = ((each.set_text if _is_set(pair) else each.sequence_text) for each in (verdict.source, verdict.target))
+        texts = (
+            (digest.set_text if pair.match is Match.SET else digest.sequence_text)
+            for digest in (verdict.source, verdict.target)
+        )
         source_digest, target_digest = texts
         failure = self._failures.get(number)
         start_notes = log_start_notes(pair)
@@ -411,7 +409,7 @@ def make_item(pair: Pair, side: Side, extent: ComparedRange, *, part: ComparePar
     offset_map = None
     if is_source and pair.offset_map is not None:
         offset_map = encode_map(cut_map(pair.offset_map, extent.first, extent.end))
-    overlapping = (each for each in pair.slices if each.end_offset > extent.first and each.base_offset < extent.end)
+    overlapping = (piece for piece in pair.slices if piece.end_offset > extent.first and piece.base_offset < extent.end)
     return CompareItem(
         pair=0 if part is None else part.pair,
         side=side,
@@ -431,9 +429,63 @@ def _topic_of(pair: Pair, side: Side) -> str:
     return pair.source_topic if side is Side.SOURCE else pair.target_topic
 
 
-def _first_offset(difference: Difference) -> int:
-    return difference.source_offset if difference.source_offset is not None else difference.target_offset or 0
+def compare(
+    *,
+    bootstrap: str | None = None,
+    archive: str | Path | None = None,
+    source: KafkaConfig | Mapping[str, str] | str | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    config: Config | Path | str | None = None,
+    kafka: KafkaConfig | Mapping[str, str] | None = None,
+    storage: StorageConfig | None = None,
+    session: Session | None = None,
+    on_progress: OnProgress = silent,
+    **options: Unpack[CompareKeywords],
+) -> CompareReport:
+    """Compare live topics with an archive, or with those of another cluster: every record, every field.
+
+    Args:
+        bootstrap: the cluster whose topics are the target.
+        archive: the archive to compare with, unless `source` is given.
+        source: another cluster to compare with: `host:port`, or how to reach it.
+        since_ms: `since` in milliseconds.
+        until_ms: `until` in milliseconds.
+        config: a configuration, or the path of a configuration file. All other arguments override it.
+        kafka: how to reach the target, or client properties of Kafka's own tools.
+        storage: how to reach the archive, beyond its URL.
+        session: a Spark session to use. It stays open.
+        on_progress: called with each step.
+        options: the options of `maxbrod compare`, such as `topics` or `ignore`; docs/reference has them all.
+
+    Returns:
+        The report. Check `.equal`: differences, and what could not be read, are reported there, not raised.
+
+    Raises:
+        MaxbrodError: nothing could be compared.
+    """
+    if since_ms is not None:
+        options["since"] = since_ms
+    if until_ms is not None:
+        options["until"] = until_ms
+    whole = config_with(config, "compare", options, archive=archive, bootstrap=bootstrap, kafka=kafka, storage=storage)
+    other = KafkaConfig(bootstrap=source) if isinstance(source, str) else kafka_config(None, source, None)
+    with Work(whole, session=session, on_progress=on_progress) as work:
+        return compare_all(work, source=other)
 
 
-def _is_set(pair: Pair) -> bool:
-    return pair.match is Match.SET
+def compare_all(work: Work, *, source: KafkaConfig | None = None) -> CompareReport:
+    """Compare as the configuration says, with the archive or with the cluster of `source`."""
+    with Comparison(work, compare_request_of(work.config.compare), source=source) as comparison:
+        return comparison.run()
+
+
+def compare_request_of(options: CompareOptions) -> CompareRequest:
+    """UsageError: a value has no meaning, or two contradict each other."""
+    return CompareRequest(
+        selection=RestoreRequest(**selection_of(options)),
+        match=parse_word(Match, "offsets", options.offsets, known=("auto", "exact", "append", "set")),
+        ignored=parse_fields(options.ignore),
+        differences=options.differences,
+        restore=options.restore,
+    )

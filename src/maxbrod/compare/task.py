@@ -6,11 +6,13 @@ a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
@@ -21,8 +23,8 @@ from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import passed, source_offsets, without_provenance
 from maxbrod.batch.transactions import committed_batches, from_fetch
 from maxbrod.compare.items import CompareItem, CompareSettings, Digested, SuspectItem
-from maxbrod.compare.plan.pairs import BroughtRecords, translate_all
-from maxbrod.compare.plan.parts import ABSENT, RECORD, Difference, Side, show_field, show_record
+from maxbrod.compare.plan import BroughtRecords, Side, translate_all
+from maxbrod.compare.report import ABSENT, RECORD, Difference, show_field, show_record
 from maxbrod.errors import MaxbrodError, UnsupportedFormatError
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import KafkaClient
@@ -32,12 +34,7 @@ from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import pyarrow as pa
     from numpy.typing import NDArray
-
-    from maxbrod.batch.hashes import Words
 
 Read: TypeAlias = "tuple[pa.RecordBatch, NDArray[np.int64]]"
 """Records, and the place of each: its offset in the target."""
@@ -151,7 +148,7 @@ def _committed(
     chosen = headers.take(committed_batches(headers, aborted) & cut.touches(headers))
     for run in _runs(chosen):
         records = decode(data, run, columns=list(COLUMNS), object_name=name)
-        keep = cut.keeps(*(number_column(records.column(each)) for each in ("offset", "timestamp_ms")))
+        keep = cut.keeps(*(number_column(records.column(column)) for column in ("offset", "timestamp_ms")))
         if not keep.all():
             records = records.filter(number_array(keep))
         if records.num_rows:
@@ -260,7 +257,7 @@ class Search:
     def run(self, reader: SideReader) -> Iterator[None]:
         """Compare portion by portion, for as long as the caller wants more."""
         item = self._item
-        source, target = (_Stream(reader.read(each), by_offset=each.by_offset) for each in (item.source, item.target))
+        source, target = (_Stream(reader.read(side), by_offset=side.by_offset) for side in (item.source, item.target))
         while source.more() or target.more():
             until = min(source.last, target.last)
             self.compare(source.read_until(until), target.read_until(until))
@@ -273,7 +270,7 @@ class Search:
     def compare(self, source: Rows | None, target: Rows | None) -> None:
         """Compare all rows of both sides up to some place."""
         nothing = np.zeros(0, np.int64)
-        mine, its = (nothing if each is None else each.places for each in (source, target))
+        mine, its = (nothing if rows is None else rows.places for rows in (source, target))
         _, left, right = np.intersect1d(mine, its, return_indices=True)
         lost, new = np.setdiff1d(np.arange(len(mine)), left), np.setdiff1d(np.arange(len(its)), right)
         if source is not None and len(lost):
@@ -285,11 +282,11 @@ class Search:
         events += [(int(np.searchsorted(mine, its[row])), -1, None, row) for row in new.tolist()]
         if source is not None and target is not None and len(left):
             events += self.changed(source, target, left, right)
-        for event in sorted(events, key=lambda each: (each[0], each[1], _order(each[2]), each[3] or 0)):
+        for event in sorted(events, key=lambda event: (event[0], event[1], _order(event[2]), event[3] or 0)):
             self.differences.append(self._difference(source, target, event))
 
     def changed(self, source: Rows, target: Rows, left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[Event]:
-        mine, its = (hash_fields(_whole(each.records)) for each in (source, target))
+        mine, its = (hash_fields(_whole(rows.records)) for rows in (source, target))
         for field in Field:
             if field not in self._ignored:
                 for row in np.flatnonzero(_differ(mine[field], its[field], left, right))[: self._item.limit].tolist():

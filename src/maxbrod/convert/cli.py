@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
-import typer
-
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import out, print_json, print_line, table
+from maxbrod.cli.output import out, print_line, table
+from maxbrod.cli.verbs import at_work, end, load
 from maxbrod.convert.options import ConvertOptions
-from maxbrod.errors import UsageError
 from maxbrod.options import JsonOption, QuietOption, SparkOptions, StorageOptions
 from maxbrod.text import human_bytes
 from maxbrod.transform.summary import print_changes
 
 if TYPE_CHECKING:
-    from maxbrod.config import Config
-    from maxbrod.convert.report import ConvertedTopic, ConvertReport
-    from maxbrod.convert.run import Convert, ConvertRequest
+    from maxbrod.convert.verb import Conversion, ConvertedTopic, ConvertReport
 
 _NOTICES_SHOWN: Final = 20
 
@@ -38,66 +33,14 @@ def convert(call: Call[ConvertOptions]) -> None:
 
       maxbrod convert /backups/kafka /backups/clean --to kafka --where "key != 'user-17'"
     """
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-    from maxbrod.convert.run import Convert  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-
-    quiet, as_json = call.quiet, call.as_json
-    request = _request(call.options, call.config)
-    stop = threading.Event()
-    with (
-        stopping_by_signals(stop),
-        progress_bar(shown=not (quiet or as_json)) as on_progress,
-        Convert(request, call.config.spark, on_progress=on_progress, stop=stop) as work,
-    ):
-        if not quiet and not as_json:
-            _print_losses(work)
-        report = work.run()
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        print_report(report, quiet=quiet)
-    raise typer.Exit(report.exit_code)
-
-
-def _request(options: ConvertOptions, config: Config) -> ConvertRequest:
-    from maxbrod.archive.foreign_target import TargetRequest  # noqa: PLC0415 - not for `--help`
-    from maxbrod.convert.run import ConvertRequest, sides_of  # noqa: PLC0415
-    from maxbrod.transform.plan import Transform  # noqa: PLC0415
-
-    if options.source is None or options.target is None:
-        raise UsageError("a conversion needs SRC and DST", hint="see 'maxbrod convert --help'")
-    if options.to is None:
-        raise UsageError("--to is missing", hint="see 'maxbrod convert --help'")
-    source, target = sides_of(
-        config.storage, (options.source, options.target), (options.from_storage, options.to_storage)
-    )
-    transformed = options.where is not None or options.select is not None
-    return ConvertRequest(
-        source_url=options.source,
-        source=source,
-        target_url=options.target,
-        target=target,
-        source_layout=options.from_layout,
-        source_extra=options.from_options,
-        topics=options.topics,
-        transform=Transform(where=options.where, select=options.select) if transformed else None,
-        verify=options.verify,
-        to=TargetRequest(
-            layout=options.to,
-            codec=options.codec,
-            segment_bytes=options.segment_bytes,
-            segment_records=options.segment_records,
-            extra=options.layout_options or None,
-            accept_loss=options.accept_loss,
-        ),
-    )
-
-
-def _print_losses(work: Convert) -> None:
-    print_line(f"from the layout {work.source_layout} into {work.target.url}")
-    for loss in work.target.losses:
-        print_line(f"{'lost' if loss.real else 'not kept'} in this layout: {loss.what}")
+    with at_work(call) as work:
+        conversion: Conversion = load("convert.verb:Conversion")(work, call.options)
+        if not call.silent:
+            print_line(f"from the layout {conversion.source.archive.layout} into {conversion.target.url}")
+            for loss in conversion.target.losses:
+                print_line(f"{'lost' if loss.real else 'not kept'} in this layout: {loss.what}")
+        report = conversion.run()
+    end(call, report, print_report)
 
 
 def print_report(report: ConvertReport, *, quiet: bool, done: str | None = None) -> None:

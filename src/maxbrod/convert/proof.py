@@ -2,118 +2,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.digest import Digest, Field, join
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.config import StorageConfig
 from maxbrod.errors import EXIT_CORRUPT, MaxbrodError, naming
 from maxbrod.layouts.reader import read_records
+from maxbrod.model import PartitionId
 from maxbrod.notices import Notice
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
+from maxbrod.transfer.task import TransferItem
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-
     from maxbrod.archive.archive import Archive
-    from maxbrod.config import StorageConfig
-    from maxbrod.convert.plan.parts import ConvertPart
-    from maxbrod.convert.report import TopicCounts
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.model import TopicPartition
-    from maxbrod.storage.interface import Storage
+    from maxbrod.convert.verb import ConvertedTopic
+    from maxbrod.transfer.plan import ConvertPart
     from maxbrod.work.executor import Executor
-
+    from maxbrod.work.work import Work
 
 _SOURCE, _TARGET = 0, 1
 _VALUE_NULL: Final = "value_null"
 """Not a field: a layout that loses it stores a null value as an empty one."""
 
+_Item: TypeAlias = tuple[int, TransferItem]
+"""The side, and the offsets of a partition to read there."""
+_Verified: TypeAlias = tuple[Digest, MaxbrodError | None]
+_Place: TypeAlias = tuple[int, PartitionId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySettings:
+    """The settings that all tasks share. Contains secrets."""
+
+    urls: tuple[str, str]
+    storages: tuple[StorageConfig, StorageConfig] = field(repr=False)
+    ignored: tuple[str, ...] = ()
+    """Fields that one of the layouts cannot hold."""
+
 
 def prove(
+    work: Work,
     executor: Executor,
-    source: Archive,
-    target: Archive,
+    archives: tuple[Archive, Archive],
     parts: Sequence[ConvertPart],
-    counts: Mapping[str, TopicCounts],
+    topics: Mapping[str, ConvertedTopic],
     *,
     ignored: Sequence[str],
     run_id: str,
 ) -> list[Notice]:
-    """Return a notice for each partition that differs. Adds the digests of each topic to its counts.
+    """Return a notice for each partition that differs. Adds the digests of each topic to its report.
 
     `parts` are whole partitions of the source.
     """
-    settings = VerifySettings(
-        run_id=run_id,
-        urls=(source.url, target.url),
-        storages=(source.options, target.options),
-        ignored=tuple(ignored),
-    )
+    source, target = archives
+    urls, storages = (source.url, target.url), (source.options, target.options)
+    settings = VerifySettings(urls=urls, storages=storages, ignored=tuple(ignored))
     items = [*_items(_SOURCE, source, parts, by_name=False)]
-    items += _items(_TARGET, target, parts, by_name=target.survey is not None)
-    tasks = spread([(sum(each.bytes for each in item.slices), item) for item in items], executor.parallelism)
-    verified = executor.run(run_verify_task, settings, tasks, name=f"verify-{run_id}")
-    found = {(each.archive, each.topic_id, each.where.partition): each for each in verified}
-    notices = []
-    for part in parts:
-        mine, its = (found[side, part.topic_id, part.partition] for side in (_SOURCE, _TARGET))
-        if mine.digest != its.digest or mine.failure is not None or its.failure is not None:
-            notices.append(_different(part, mine, its))
-    for topic, each in counts.items():
-        each.verified = _verified(topic, parts, found)
-    return notices
+    items += _items(_TARGET, target, parts, by_name=not target.is_native)
+    sizes = [(sum(stored.bytes for stored in item.slices), (side, item)) for side, item in items]
+    tasks, total = spread(sizes, executor.parallelism), sum(size for size, _ in sizes)
+    meter = work.meter("comparing both sides", total)
+    meter.begin(len(tasks), total)
+    verified = executor.run(run_verify_task, settings, tasks, name=f"verify-{run_id}", meter=meter, stop=work.stop)
+    found = dict(verified)
+    both = {part.id: (found[_SOURCE, part.id], found[_TARGET, part.id]) for part in parts}
+    for name, topic in topics.items():
+        _add_digests(topic, [both[part.id] for part in parts if part.topic == name])
+    return [
+        _different(part, mine, its)
+        for part in parts
+        for mine, its in [both[part.id]]
+        if mine[0] != its[0] or mine[1] is not None or its[1] is not None
+    ]
 
 
-def _items(archive: int, opened: Archive, parts: Sequence[ConvertPart], *, by_name: bool) -> Iterator[VerifyItem]:
+def _items(side: int, archive: Archive, parts: Sequence[ConvertPart], *, by_name: bool) -> Iterator[_Item]:
     """The items for one archive. Other layouts know only topic names; items carry the id of the source."""
-    slices: dict[tuple[str, int], list[Segment]] = {}
-    for row in decode_rows(opened.catalog.rows()):
+    segments: dict[tuple[str, int], list[Segment]] = {}
+    for row in decode_rows(archive.catalog.rows()):
         if isinstance(row, Segment):
-            slices.setdefault((row.topic if by_name else row.topic_id, row.partition), []).append(row)
+            segments.setdefault((row.topic if by_name else row.topic_id, row.partition), []).append(row)
     for part in parts:
-        key = (part.topic if by_name else part.topic_id, part.partition)
-        first, end = part.rows[0].base_offset, part.end
-        rows = [row for row in slices.get(key, []) if row.end_offset > first and row.base_offset < end]
-        yield VerifyItem(
-            archive=archive,
-            where=part.where,
-            topic_id=part.topic_id,
-            first=first,
-            end=end,
-            slices=tuple(slice_of(row) for row in rows),
-        )
+        rows = segments.get((part.topic if by_name else part.topic_id, part.partition), [])
+        start, end = part.rows[0].base_offset, part.end
+        slices = tuple(slice_of(row) for row in rows if row.end_offset > start and row.base_offset < end)
+        yield side, TransferItem(where=part.where, topic_id=part.topic_id, start=start, end=end, slices=slices)
 
 
-def _verified(
-    topic: str, parts: Sequence[ConvertPart], found: Mapping[tuple[int, str, int], Verified]
-) -> dict[str, int | str]:
-    """The digests of a topic; none if a part could not be read, because the rest may well be equal."""
-    mine = [part for part in parts if part.topic == topic]
-    if any(found[side, part.topic_id, part.partition].failure for part in mine for side in (_SOURCE, _TARGET)):
-        return {}
-    source, target = (
-        join(found[side, part.topic_id, part.partition].digest for part in mine) for side in (_SOURCE, _TARGET)
-    )
-    return {
-        "source_records": source.records,
-        "target_records": target.records,
-        "source_digest": source.sequence_text,
-        "target_digest": target.sequence_text,
-    }
+def _add_digests(topic: ConvertedTopic, parts: Sequence[tuple[_Verified, _Verified]]) -> None:
+    """Add none if a part could not be read, because the rest may well be equal."""
+    if any(failure for part in parts for _, failure in part):
+        return
+    source, target = (join(part[side][0] for part in parts) for side in (_SOURCE, _TARGET))
+    topic.source_records, topic.target_records = source.records, target.records
+    topic.source_digest, topic.target_digest = source.sequence_text, target.sequence_text
+    topic.equal = (source.sequence_text, source.records) == (target.sequence_text, target.records)
 
 
-def _different(part: ConvertPart, mine: Verified, its: Verified) -> Notice:
-    failure = its.failure or mine.failure
+def _different(part: ConvertPart, source: _Verified, target: _Verified) -> Notice:
+    failure = target[1] or source[1]
     return Notice(
         kind="different",
-        message=f"the source has {mine.digest.records} records, the target {its.digest.records}, and they differ"
+        message=f"the source has {source[0].records} records, the target {target[0].records}, and they differ"
         if failure is None
         else failure.message,
         topic=part.topic,
@@ -125,51 +124,17 @@ def _different(part: ConvertPart, mine: Verified, its: Verified) -> Notice:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifySettings:
-    """The settings that all tasks share. Contains secrets."""
-
-    run_id: str
-    urls: tuple[str, str]
-    """The URLs of both archives."""
-    storages: tuple[StorageConfig, StorageConfig] = field(repr=False)
-    ignored: tuple[str, ...] = ()
-    """Fields that one of the layouts cannot hold."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyItem:
-    """Offsets [first, end) of a partition in one of the archives: 0 is the source, 1 the target."""
-
-    archive: int
-    where: TopicPartition
-    topic_id: str
-    first: int
-    end: int
-    slices: tuple[Slice, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    archive: int
-    where: TopicPartition
-    topic_id: str
-    digest: Digest
-    failure: MaxbrodError | None = None
-
-
-def run_verify_task(settings: VerifySettings, items: Sequence[VerifyItem]) -> list[Verified]:
+def run_verify_task(settings: VerifySettings, items: Sequence[_Item]) -> list[tuple[_Place, _Verified]]:
     """The digest of each item. An item that cannot be read has a failure, which is never equal."""
-    storages = [open_storage(url, each) for url, each in zip(settings.urls, settings.storages, strict=True)]
-    return [_verify(storages[item.archive], item, settings.ignored) for item in items]
+    storages = [open_storage(url, options) for url, options in zip(settings.urls, settings.storages, strict=True)]
+    return [((side, item.id), _verify(storages[side], item, settings.ignored)) for side, item in items]
 
 
-def _verify(storage: Storage, item: VerifyItem, ignored: Sequence[str]) -> Verified:
+def _verify(storage: Storage, item: TransferItem, ignored: Sequence[str]) -> _Verified:
     # Loads numba, which the driver does not need.
     from maxbrod.batch.hashes import digest_records, hash_fields  # noqa: PLC0415
 
     digest = Digest()
-    failure: MaxbrodError | None = None
     skipped = [Field(name) for name in ignored if name != _VALUE_NULL]
     try:
         with naming(str(item.where)):
@@ -179,8 +144,8 @@ def _verify(storage: Storage, item: VerifyItem, ignored: Sequence[str]) -> Verif
                 places = number_column(records.column("offset"))
                 digest = digest.then(digest_records(hash_fields(records), places, skipped))
     except MaxbrodError as error:
-        failure = error
-    return Verified(archive=item.archive, where=item.where, topic_id=item.topic_id, digest=digest, failure=failure)
+        return digest, error
+    return digest, None
 
 
 def _without_null_values(records: pa.RecordBatch) -> pa.RecordBatch:
@@ -188,13 +153,13 @@ def _without_null_values(records: pa.RecordBatch) -> pa.RecordBatch:
     return records.set_column(column, records.schema.field(column), pc.fill_null(records.column(column), b""))
 
 
-def _records(storage: Storage, item: VerifyItem) -> Iterator[pa.RecordBatch]:
+def _records(storage: Storage, item: TransferItem) -> Iterator[pa.RecordBatch]:
     from maxbrod.batch.hashes import COLUMNS  # noqa: PLC0415 - as above
 
     for stored in item.slices:
         for records in read_records(storage, stored, columns=COLUMNS):
             offsets = number_column(records.column("offset"))
-            keep = (offsets >= item.first) & (offsets < item.end)
+            keep = (offsets >= item.start) & (offsets < item.end)
             chosen = records if keep.all() else records.filter(number_array(keep))
             if chosen.num_rows:
                 yield chosen

@@ -2,61 +2,37 @@
 
 from __future__ import annotations
 
-import tempfile
+import re
 import time
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
-from maxbrod.backup.summary import print_notices
+from maxbrod.backup.cli import print_notices
 from maxbrod.cli.output import JsonFlag, err, out, print_json, table
-from maxbrod.demo import story
-from maxbrod.demo.recording import Recording, check_writable
-from maxbrod.errors import IncompleteError
+from maxbrod.cli.verbs import load
+from maxbrod.errors import IncompleteError, UsageError
 from maxbrod.text import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from maxbrod.demo.story import Findings
 
-    from rich.table import Table
-
-    from maxbrod.backup.report import BackupReport
-    from maxbrod.compare.report import CompareReport
-    from maxbrod.demo.story import Archived, Resumed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Findings:
-    """The findings of the demo."""
-
-    archived: list[Archived]
-    run: BackupReport
-    compared: CompareReport
-    resumed: list[Resumed]
-
-    def restored(self, topic: str) -> int:
-        """The number of restored records that are equal at their offsets; -1 if one differs."""
-        mine = [partition for partition in self.compared.partitions if partition.source_topic == topic]
-        return sum(each.target_records for each in mine) if mine and all(each.equal for each in mine) else -1
-
-    @property
-    def lacking(self) -> list[str]:
-        """Topics with a record that is missing, differs, or was read twice or never."""
-        lost = [
-            each.inventory.topic
-            for each in self.archived
-            if not each.complete or self.restored(each.inventory.topic) != each.acknowledged
-        ]
-        return [*lost, *(each.topic for each in self.resumed if not each.exact and each.topic not in lost)]
-
-    @property
-    def complete(self) -> bool:
-        return self.run.complete and self.compared.equal and not self.lacking
+SPEED: Final = 8
+_WIDTH: Final = 108
+_STYLE: Final = (
+    "@keyframes appear { from { opacity: 0.35 } to { opacity: 1 } }\n"
+    "    @media (prefers-reduced-motion: no-preference) { .later { animation: appear 0.2s linear both } }\n"
+)
 
 
 def demo(
@@ -70,44 +46,12 @@ def demo(
     A consumer group reads a part of the records before and the rest afterwards, and none twice. Cluster and archive are
     in a temporary folder, which is removed at the end. The first run downloads Kafka.
     """
-    from maxbrod.backup.functions import backup  # noqa: PLC0415 - kafka-python and numba: not for `--help`
-    from maxbrod.config import SparkConfig  # noqa: PLC0415
-    from maxbrod.sandbox.cluster import Cluster  # noqa: PLC0415
-    from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release  # noqa: PLC0415
-    from maxbrod.sandbox.topics import delete_topic  # noqa: PLC0415
-    from maxbrod.work.session import open_configured  # noqa: PLC0415
-
     if record is not None:
-        check_writable(record)
+        with _writable(record):
+            record.touch()
     screen = Recording()
-    step = partial(_step, screen)
-    with tempfile.TemporaryDirectory(prefix="maxbrod-demo-") as folder:
-        with step(f"get Kafka {KAFKA_VERSION} (the first time it is downloaded)"):
-            kafka_release()
-        with step(f"start {brokers} broker{'s'[: brokers > 1]}"):
-            cluster = Cluster.start(Path(folder) / "cluster", brokers=brokers)
-        archive = Path(folder) / "archive"
-        with cluster, ExitStack() as undo:
-            with step("produce"):
-                acknowledged = story.fill(cluster, records)
-            with step(f"a consumer group, {story.GROUP}, reads a part of it"):
-                before = story.read_a_part(cluster, acknowledged)
-            with step("start Spark"):
-                session = undo.enter_context(open_configured(SparkConfig()))
-            with step("back up"):
-                report = backup(bootstrap=cluster.bootstrap, archive=archive, session=session)
-            with step("read the archive, and the brokers' own logs"):
-                found = story.look(cluster, archive, acknowledged)
-            with step("lose every topic, and with them what the group had read"):
-                for topic in story.PARTITIONS:
-                    delete_topic(cluster, topic)
-            with step("restore topics and group from the archive"):
-                story.restore(cluster, archive, session)
-            with step("compare every record with the archive"):
-                compared = story.compare(cluster, archive, session)
-            with step(f"{story.GROUP} reads on"):
-                resumed = story.read_on(cluster, before, acknowledged)
-    _report(_Findings(archived=found, run=report, compared=compared, resumed=resumed), screen, as_json=as_json)
+    findings = load("demo.story:tell")(partial(_step, screen), records, brokers)
+    _report(findings, screen, as_json=as_json)
     if record is not None:
         screen.save(record, title="make demo")
 
@@ -121,25 +65,28 @@ def _step(screen: Recording, name: str) -> Iterator[None]:
     screen.print(err, Text.assemble(("✓ ", "green"), f"{name} ", (f"{time.monotonic() - started:.1f} s", "dim")))
 
 
-def _report(findings: _Findings, screen: Recording, *, as_json: bool) -> None:
+def _report(findings: Findings, screen: Recording, *, as_json: bool) -> None:
     if as_json:
-        topics = [{**each.as_dict(), "restored": findings.restored(each.inventory.topic)} for each in findings.archived]
-        group = [{**asdict(each), "exact": each.exact} for each in findings.resumed]
+        topics = [
+            {**topic.as_dict(), "restored": findings.restored(topic.inventory.topic)} for topic in findings.archived
+        ]
+        read = [{**asdict(reader), "exact": reader.exact} for reader in findings.resumed]
         print_json(
             {
                 "complete": findings.complete,
                 "topics": topics,
-                "group": group,
+                "group": read,
                 "run": findings.run.as_dict(),
                 "comparison": findings.compared.as_dict(),
             }
         )
     else:
         screen.print(out, _table(findings))
-        for each in findings.resumed:
+        group = load("demo.story:GROUP")
+        for reader in findings.resumed:
             line = (
-                f"{story.GROUP} had read {each.before:,} of {each.topic}, went on at offset {each.went_on_at:,}, "
-                f"and read {each.after:,} more"
+                f"{group} had read {reader.before:,} of {reader.topic}, went on at offset {reader.went_on_at:,}, "
+                f"and read {reader.after:,} more"
             )
             screen.print(out, Text(line), soft_wrap=True)
         print_notices(findings.run, out)
@@ -147,19 +94,19 @@ def _report(findings: _Findings, screen: Recording, *, as_json: bool) -> None:
         what = f"records are missing or not as they were: {', '.join(findings.lacking) or 'see the notices'}"
         raise IncompleteError(what, hint="this is a bug in maxbrod: please report it")
     if not as_json:
-        total = sum(each.acknowledged for each in findings.archived)
+        total = sum(topic.acknowledged for topic in findings.archived)
         text = f": all {total:,} acknowledged records were archived byte for byte, lost, and restored at their offsets"
         screen.print(out, Text.assemble(("complete", "bold green"), text), soft_wrap=True)
         screen.print(out, Text("equal in every field; the group read each record once"))
 
 
-def _table(findings: _Findings) -> Table:
+def _table(findings: Findings) -> Table:
     numbers = (">parts", ">acknowledged", ">archived", ">aborted", ">log", ">stored", ">restored")
     shown = table("Backed up, lost, restored, compared", "topic", *numbers)
-    for each in findings.archived:
-        held = each.inventory
-        counts = (held.partitions, each.acknowledged, held.records, held.aborted)
-        sizes = (held.bytes, each.stored_bytes)
+    for topic in findings.archived:
+        held = topic.inventory
+        counts = (held.partitions, topic.acknowledged, held.records, held.aborted)
+        sizes = (held.bytes, topic.stored_bytes)
         back = findings.restored(held.topic)
         shown.add_row(
             held.topic,
@@ -168,3 +115,50 @@ def _table(findings: _Findings) -> Table:
             f"{back:,}" if back >= 0 else "differs",
         )
     return shown
+
+
+class Recording:
+    """Prints to a console, and draws what was printed as a picture that plays by itself.
+
+    The picture is one SVG file without scripts, fonts or other files, so that a README can show it. Lines appear in the
+    order and in the pace of the run, `SPEED` times as fast. A reader who asked for less motion sees the last state at
+    once.
+    """
+
+    def __init__(self) -> None:
+        self.console: Final = Console(record=True, width=_WIDTH, file=StringIO(), force_terminal=True, emoji=False)
+        self._started = time.monotonic()
+        self._appeared: list[float] = []
+
+    def print(self, shown: Console, what: RenderableType, **options: Any) -> None:  # noqa: ANN401 - rich's own
+        shown.print(what, **options)
+        self.console.print(what, **options)
+        self.mark()
+
+    def mark(self) -> None:
+        """Give the lines that were printed since the last call the current time."""
+        lines = self.console.export_text(clear=False).count("\n")
+        self._appeared += [time.monotonic() - self._started] * (lines - len(self._appeared))
+
+    def save(self, path: Path, *, title: str) -> None:
+        self.mark()
+        picture = self.console.export_svg(title=title, theme=DIMMED_MONOKAI)
+        # Rich names fonts on the network: the reader's own monospaced font does as well.
+        picture = re.sub(r"@font-face \{.*?\n    \}\n", "", picture, flags=re.DOTALL)
+        picture = picture.replace("<style>", f"<style>\n    {_STYLE}", 1)
+        with _writable(path):
+            path.write_text(re.sub(r'<text ([^>]*-line-(\d+)\)")>', self._timed, picture), encoding="utf-8")
+
+    def _timed(self, found: re.Match[str]) -> str:
+        """An element of a line, with the class and the delay that let it appear at its time."""
+        attributes = re.sub(r'class="([^"]*)"', r'class="\1 later"', found[1], count=1)
+        return f'<text {attributes} style="animation-delay: {self._appeared[int(found[2])] / SPEED:.2f}s">'
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "give a file in a folder that exists"
+        raise UsageError(f"cannot write {path}: {error.strerror}", hint=hint) from None

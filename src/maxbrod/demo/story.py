@@ -1,21 +1,37 @@
-"""The steps of the demo between its first record and its verdict: topics are filled, read, lost and inspected."""
+"""The story of the demo: topics are filled, read, backed up, lost, restored and compared, and a group reads on."""
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from maxbrod.archive.archive import Archive, open_archive
+from maxbrod.backup.report import BackupReport
+from maxbrod.backup.run import backup
+from maxbrod.catalog.rows import Segment, decode_rows
+from maxbrod.compare.report import CompareReport
+from maxbrod.compare.run import compare
+from maxbrod.config import Config, SparkConfig
+from maxbrod.layouts.kafka.reader import read_log
+from maxbrod.model import Codec
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.run import Restore
+from maxbrod.sandbox import events
+from maxbrod.sandbox.cluster import Cluster
+from maxbrod.sandbox.events import TopicInventory, broker_logs, produce_records, take_inventory
+from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release
+from maxbrod.sandbox.topics import create_topic, delete_topic
+from maxbrod.sandbox.traffic import Message, produce_transaction, read_as_group
+from maxbrod.work.session import Session, open_configured
+from maxbrod.work.work import Work
 
-    from maxbrod.archive.archive import Archive
-    from maxbrod.compare.report import CompareReport
-    from maxbrod.sandbox.cluster import Cluster
-    from maxbrod.sandbox.records import TopicInventory
-    from maxbrod.work.session import Session
-
+Step: TypeAlias = Callable[[str], AbstractContextManager[None]]
+"""Shows a step of the story while it lasts."""
 PARTITIONS: Final = {"orders": 4, "clicks": 2, "customers": 1, "payments": 1}
 GROUP: Final = "billing"
 _GROUP_TOPICS: Final = ("customers", "payments")
@@ -31,7 +47,7 @@ class Archived:
     acknowledged: int
     stored_bytes: int
     identical: bool
-    """Whether every byte of every partition equals the broker's log."""
+    """True if every byte of every partition equals the broker's log."""
 
     @property
     def complete(self) -> bool:
@@ -44,7 +60,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What a group read of a topic before its loss, and after its restore."""
+    """The records that a group read of a topic before its loss, and after its restore."""
 
     topic: str
     before: int
@@ -56,17 +72,76 @@ class Resumed:
 
     @property
     def exact(self) -> bool:
-        """Whether the group read every record once, from the next record on."""
+        """True if the group read every record once, from the next record on."""
         return self.went_on_at >= self.stood_at and self.before + self.after == self.acknowledged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The findings of the whole demo."""
+
+    archived: list[Archived]
+    run: BackupReport
+    compared: CompareReport
+    resumed: list[Resumed]
+
+    def restored(self, topic: str) -> int:
+        """The number of restored records that are equal at their offsets; -1 if one differs."""
+        mine = [partition for partition in self.compared.partitions if partition.source_topic == topic]
+        return (
+            sum(compared.target_records for compared in mine)
+            if mine and all(comparison.equal for comparison in mine)
+            else -1
+        )
+
+    @property
+    def lacking(self) -> list[str]:
+        """Topics with a record that is missing, differs, or was read twice or never."""
+        lost = [
+            topic.inventory.topic
+            for topic in self.archived
+            if not topic.complete or self.restored(topic.inventory.topic) != topic.acknowledged
+        ]
+        return [*lost, *(group.topic for group in self.resumed if not group.exact and group.topic not in lost)]
+
+    @property
+    def complete(self) -> bool:
+        return self.run.complete and self.compared.equal and not self.lacking
+
+
+def tell(step: Step, records: int, brokers: int) -> Findings:
+    """Play the whole story in a temporary folder, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="maxbrod-demo-") as folder:
+        with step(f"get Kafka {KAFKA_VERSION} (the first time it is downloaded)"):
+            kafka_release()
+        with step(f"start {brokers} broker{'s'[: brokers > 1]}"):
+            cluster = Cluster.start(Path(folder) / "cluster", brokers=brokers)
+        archive = Path(folder) / "archive"
+        with cluster, ExitStack() as undo:
+            with step("produce"):
+                acknowledged = fill(cluster, records)
+            with step(f"a consumer group, {GROUP}, reads a part of it"):
+                before = read_as_group(cluster, GROUP, {topic: acknowledged[topic] // 2 for topic in _GROUP_TOPICS})
+            with step("start Spark"):
+                session = undo.enter_context(open_configured(SparkConfig()))
+            with step("back up"):
+                run = backup(bootstrap=cluster.bootstrap, archive=archive, session=session)
+            with step("read the archive, and the brokers' own logs"):
+                archived = look(cluster, archive, acknowledged)
+            with step("lose every topic, and with them what the group had read"):
+                for topic in PARTITIONS:
+                    delete_topic(cluster, topic)
+            with step("restore topics and group from the archive"):
+                restore(cluster, archive, session)
+            with step("compare every record with the archive"):
+                compared = compare(bootstrap=cluster.bootstrap, archive=archive, session=session)
+            with step(f"{GROUP} reads on"):
+                resumed = read_on(cluster, before, acknowledged)
+    return Findings(archived=archived, run=run, compared=compared, resumed=resumed)
 
 
 def fill(cluster: Cluster, records: int) -> dict[str, int]:
     """Fill the topics; returns the number of committed records that the brokers acknowledged, by topic."""
-    from maxbrod.model import Codec  # noqa: PLC0415
-    from maxbrod.sandbox import events  # noqa: PLC0415
-    from maxbrod.sandbox.records import produce_records  # noqa: PLC0415
-    from maxbrod.sandbox.topics import create_topic  # noqa: PLC0415
-
     for topic, partitions in PARTITIONS.items():
         policy = "compact" if topic == "customers" else "delete"
         create_topic(cluster, topic, partitions=partitions, config={"cleanup.policy": policy})
@@ -89,8 +164,6 @@ def fill(cluster: Cluster, records: int) -> dict[str, int]:
 
 def _pay(cluster: Cluster) -> int:
     """Produce transactions and abort every fourth; returns the number of committed records."""
-    from maxbrod.sandbox.traffic import Message, produce_transaction  # noqa: PLC0415
-
     committed = 0
     for number in range(_TRANSACTIONS):
         commit = number % 4 != 3
@@ -103,17 +176,8 @@ def _pay(cluster: Cluster) -> int:
     return committed
 
 
-def read_a_part(cluster: Cluster, acknowledged: Mapping[str, int]) -> dict[str, list[int]]:
-    """A group reads about half of its topics; returns the offsets read by topic."""
-    from maxbrod.sandbox.traffic import read_as_group  # noqa: PLC0415
-
-    return read_as_group(cluster, GROUP, {topic: acknowledged[topic] // 2 for topic in _GROUP_TOPICS})
-
-
 def read_on(cluster: Cluster, before: Mapping[str, list[int]], acknowledged: Mapping[str, int]) -> list[Resumed]:
     """The same group reads the restored topics to their ends, from its committed offsets on."""
-    from maxbrod.sandbox.traffic import read_as_group  # noqa: PLC0415
-
     after = read_as_group(cluster, GROUP, dict.fromkeys(_GROUP_TOPICS))
     return [
         Resumed(
@@ -130,9 +194,6 @@ def read_on(cluster: Cluster, before: Mapping[str, list[int]], acknowledged: Map
 
 def look(cluster: Cluster, archive: Path, acknowledged: Mapping[str, int]) -> list[Archived]:
     """The content of the archive, beside the brokers' own logs."""
-    from maxbrod.archive.archive import open_archive  # noqa: PLC0415
-    from maxbrod.sandbox.records import broker_logs, take_inventory  # noqa: PLC0415
-
     opened = open_archive(str(archive))
     found = []
     for topic, partitions in PARTITIONS.items():
@@ -150,9 +211,6 @@ def look(cluster: Cluster, archive: Path, acknowledged: Mapping[str, int]) -> li
 
 def _archived_logs(archive: Archive, topic: str, partitions: int) -> tuple[int, list[bytes]]:
     """The stored size of a topic, and the log of each partition."""
-    from maxbrod.catalog.rows import Segment, decode_rows  # noqa: PLC0415
-    from maxbrod.layouts.kafka.reader import read_log  # noqa: PLC0415
-
     rows = [row for row in decode_rows(archive.catalog.rows(topic=topic)) if isinstance(row, Segment)]
     logs = [
         b"".join(read_log(archive.storage, row).tobytes() for row in rows if row.partition == number)
@@ -163,16 +221,6 @@ def _archived_logs(archive: Archive, topic: str, partitions: int) -> tuple[int, 
 
 def restore(cluster: Cluster, archive: Path, session: Session) -> None:
     """Restore every topic at its own offsets, and the offsets of the group."""
-    from maxbrod.config import Config  # noqa: PLC0415
-    from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest  # noqa: PLC0415
-    from maxbrod.restore.run import Restore  # noqa: PLC0415
-
     config = Config.model_validate({"archive": str(archive), "kafka": {"bootstrap": cluster.bootstrap}})
-    with Restore(config, RestoreRequest(offsets=OffsetsMode.EXACT, groups=(GROUP,)), session=session) as work:
+    with Restore(Work(config, session=session), RestoreRequest(offsets=OffsetsMode.EXACT, groups=(GROUP,))) as work:
         work.run(work.plan())
-
-
-def compare(cluster: Cluster, archive: Path, session: Session) -> CompareReport:
-    from maxbrod.compare.functions import compare as compare_topics  # noqa: PLC0415
-
-    return compare_topics(bootstrap=cluster.bootstrap, archive=archive, session=session)

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.metrics import report_figures
 from maxbrod.cli.output import err, out, print_json, print_line
+from maxbrod.cli.verbs import at_work, load
 from maxbrod.drill.options import KEY_VARIABLE, DrillOptions
 from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions, declared
 from maxbrod.text import counted, human_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rich.console import Console
-
-    from maxbrod.archive.proofs import Proof
-    from maxbrod.config import Config
-    from maxbrod.drill.plan import DrillRequest
-    from maxbrod.drill.report import DrillReport
-    from maxbrod.drill.signing import Key
+    from maxbrod.archive.archive import Proof
+    from maxbrod.config import Config, StorageConfig
+    from maxbrod.drill.report import DrillReport, Key
 
 
 app = typer.Typer(
@@ -65,30 +61,26 @@ def drill(call: Call[DrillOptions], context: typer.Context) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from maxbrod.drill.plan import DrillRequest, parse_sample  # noqa: PLC0415 - Arrow: not for `--help`
-    from maxbrod.restore.plan.request import RestoreRequest  # noqa: PLC0415
-
     options = call.options
     # Only the command line decides: a drill must not write to the cluster of a file that a backup uses.
     named = "bootstrap" in call.given or "command_config" in call.given
     if options.sandbox and named:
         raise UsageError("a drill uses either a sandbox or a cluster", hint="give --sandbox or --bootstrap")
-    settings = call.config.model_copy(update={"archive": call.archive})
-    request = DrillRequest(
-        selection=RestoreRequest(topics=options.topics, exclude=options.exclude, as_of=options.as_of),
-        sample=parse_sample(options.sample),
-        seed=options.seed,
-        accept_gaps=options.accept_gaps,
-        sandbox=not named,
-    )
-    key = _key(options.key_file)
-    report = _run(settings, request, quiet=call.quiet)
+    request = load("drill.plan:drill_request_of")(options, sandbox=not named)
+    key, archive_url = _key(options.key_file), call.config.archive_url
+    with ExitStack() as undo:
+        work = undo.enter_context(at_work(call, meanwhile="everything that the drill has made is removed first"))
+        if not named:
+            work.tell("starting a cluster")
+            work.config = _with_sandbox(work.config, undo)
+        report: DrillReport = load("drill.run:Drill")(work, request).run()
     report_figures(
         last_recovery_seconds=report.durations_s.get("restore"),
         last_records=report.records,
         last_partitions=len(report.covered),
     )
-    _print(report, options.report_dir, key, _proofs(settings), quiet=call.quiet, as_json=call.as_json)
+    proofs = _proofs(archive_url, call.config.storage)
+    _print(report, options.report_dir, key, proofs, quiet=call.quiet, as_json=call.as_json)
     raise typer.Exit(report.exit_code)
 
 
@@ -97,7 +89,7 @@ def drill(call: Call[DrillOptions], context: typer.Context) -> None:
     "drill",
     DrillOptions,
     after=(JsonOption,),
-    without=[each.name for each in declared(DrillOptions) if each.name != "key_file"],
+    without=[declaration.name for declaration in declared(DrillOptions) if declaration.name != "key_file"],
 )
 def verify(
     call: Call[DrillOptions],
@@ -107,46 +99,27 @@ def verify(
 
     The public half of an Ed25519 key is sufficient.
     """
-    from maxbrod.drill import signing  # noqa: PLC0415 - cryptography: not for `--help`
-    from maxbrod.drill.report import read_report  # noqa: PLC0415
+    # cryptography: not for `--help`
+    from maxbrod.drill.report import UNSIGNED, read_report, verify_document  # noqa: PLC0415
 
     document = read_report(report)
-    algorithm = signing.verify(document, _key(call.options.key_file), object_name=str(report))
+    algorithm = verify_document(document, _key(call.options.key_file), object_name=str(report))
     signature, verdict = document["signature"], document["report"].get("verdict")
     if call.as_json:
         print_json({"verified": True, "signature": signature, "verdict": verdict})
-    elif algorithm == signing.UNSIGNED:
+    elif algorithm == UNSIGNED:
         print_line(f"unsigned, and unchanged: anybody may have written it. It says: {verdict}")
     else:
         print_line(f"signed ({algorithm}, key {signature['key']}) and unchanged. It says: {verdict}")
 
 
 def _key(path: Path | None) -> Key | None:
-    from maxbrod.drill.signing import parse_key, read_key  # noqa: PLC0415
+    from maxbrod.drill.report import parse_key, read_key  # noqa: PLC0415
 
     if path is not None:
         return read_key(path)
     text = os.environ.get(KEY_VARIABLE)
     return parse_key(text.encode(), name=f"${KEY_VARIABLE}") if text else None
-
-
-def _run(settings: Config, request: DrillRequest, *, quiet: bool) -> DrillReport:
-    from maxbrod.cli.log import showing_log  # noqa: PLC0415
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-    from maxbrod.drill.run import Drill  # noqa: PLC0415
-
-    stop = threading.Event()
-    with ExitStack() as undo:
-        undo.enter_context(showing_log(quiet=quiet))
-        undo.enter_context(stopping_by_signals(stop, what="everything that the drill has made is removed first"))
-        on_progress = undo.enter_context(progress_bar(shown=not quiet))
-        if request.sandbox:
-            from maxbrod.work.progress import Progress  # noqa: PLC0415
-
-            on_progress(Progress(phase="starting a cluster"))
-            settings = _with_sandbox(settings, undo)
-        return Drill(settings, request, on_progress=on_progress, stop=stop).run()
 
 
 def _with_sandbox(settings: Config, undo: ExitStack) -> Config:
@@ -158,13 +131,13 @@ def _with_sandbox(settings: Config, undo: ExitStack) -> Config:
     return settings.model_copy(update={"kafka": KafkaConfig(bootstrap=cluster.bootstrap)})
 
 
-def _proofs(settings: Config) -> list[Proof]:
+def _proofs(archive_url: str, storage: StorageConfig) -> list[Proof]:
     """The drills of the archive, this one among them. Without them the page has no trend."""
-    from maxbrod.archive.proofs import read_proofs  # noqa: PLC0415
+    from maxbrod.archive.archive import read_proofs  # noqa: PLC0415
     from maxbrod.storage.stores import open_storage  # noqa: PLC0415
 
     with suppress(MaxbrodError):
-        return read_proofs(open_storage(str(settings.archive), settings.storage))
+        return read_proofs(open_storage(archive_url, storage))
     return []
 
 
@@ -213,9 +186,9 @@ def print_trouble(report: DrillReport, console: Console) -> None:
         console.print(Text.assemble(("failed: ", "bold red"), _said(other)), soft_wrap=True)
     if len(others) > _SHOWN_MAX:
         console.print(Text(f"and {len(others) - _SHOWN_MAX:,} more; the report has all"), soft_wrap=True)
-    for each in () if report.comparison is None else report.comparison["differences"][:_SHOWN_MAX]:
-        where = f"{each['source_topic']}-{each['partition']} offset {each['source_offset']}: {each['field']}"
-        console.print(Text.assemble((where, "bold red"), f" is {each['target']} instead of {each['source']}"))
+    for found in () if report.comparison is None else report.comparison["differences"][:_SHOWN_MAX]:
+        where = f"{found['source_topic']}-{found['partition']} offset {found['source_offset']}: {found['field']}"
+        console.print(Text.assemble((where, "bold red"), f" is {found['target']} instead of {found['source']}"))
     if report.remains:
         left = f"these topics could not be removed: {', '.join(report.remains[:_SHOWN_MAX])}"
         console.print(Text.assemble(("error: ", "bold red"), left), soft_wrap=True)

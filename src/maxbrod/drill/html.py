@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from maxbrod.archive.proofs import Proof, ProofKind
+from maxbrod.archive.archive import Proof, ProofKind
 from maxbrod.errors import EXIT_DONE
 from maxbrod.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ROWS_MAX: Final = 5000
@@ -84,6 +81,7 @@ def _words(report: Mapping[str, Any]) -> str:
 
 def _summary(report: Mapping[str, Any]) -> str:
     took_s = (report["finished_at_ms"] - report["started_at_ms"]) / 1000
+    took = [f"{name} {seconds:,.1f} s" for name, seconds in report["durations_s"].items()]
     seed = "" if report["seed"] is None else f", drawn with seed {report['seed']}"
     drawn = f"{report['sample']}: {len(report['covered'])} of {counted(report['partitions_known'], 'partition')}{seed}"
     return _pairs(
@@ -94,14 +92,10 @@ def _summary(report: Mapping[str, Any]) -> str:
             ("Sample", drawn),
             ("Records compared", f"{report['records']:,}"),
             ("Began", _time(report["started_at_ms"])),
-            ("Took", f"{took_s:,.1f} s ({', '.join(_duration(item) for item in report['durations_s'].items())})"),
+            ("Took", f"{took_s:,.1f} s ({', '.join(took)})"),
             ("Versions", ", ".join(f"{name} {version}" for name, version in report["versions"].items())),
         ]
     )
-
-
-def _duration(each: tuple[str, float]) -> str:
-    return f"{each[0]} {each[1]:,.1f} s"
 
 
 def _error(report: Mapping[str, Any]) -> str:
@@ -118,11 +112,11 @@ def _failures(report: Mapping[str, Any]) -> str:
         return ""
     rows = [
         [
-            *("" if each.get(name) is None else each[name] for name in ("where", "offset")),
-            f"{each['error']}: {each['message']}",
-            each.get("object_name") or "",
+            *("" if failure.get(name) is None else failure[name] for name in ("where", "offset")),
+            f"{failure['error']}: {failure['message']}",
+            failure.get("object_name") or "",
         ]
-        for each in report["failures"]
+        for failure in report["failures"]
     ]
     return _table("What failed", ["partition", ">at offset", "error", "object"], rows)
 
@@ -133,14 +127,11 @@ def _differences(report: Mapping[str, Any]) -> str:
         return ""
     rows = [
         [
-            f"{each['source_topic']}-{each['partition']}",
-            _offset(each["source_offset"]),
-            _offset(each["target_offset"]),
-            each["field"],
-            each["source"],
-            each["target"],
+            f"{difference['source_topic']}-{difference['partition']}",
+            *("none" if difference[name] is None else difference[name] for name in ("source_offset", "target_offset")),
+            *(difference[name] for name in ("field", "source", "target")),
         ]
-        for each in found
+        for difference in found
     ]
     return _table(
         "The first differences", ["partition", ">archive", ">restored", "field", "archive has", "restored is"], rows
@@ -151,11 +142,17 @@ def _partitions(report: Mapping[str, Any]) -> str:
     if report["comparison"] is None:
         return ""
     rows = []
-    for each in report["comparison"]["partitions"]:
-        name = each["source_topic"] if each["partition"] < 0 else f"{each['source_topic']}-{each['partition']}"
-        verdict = "equal" if each["equal"] else "not read" if each["failure"] else "differs"
-        records = (f"{each['source_records']:,}", f"{each['target_records']:,}")
-        rows.append([name, each["match"], *records, each["source_digest"], verdict, "; ".join(each["notes"])])
+    for partition in report["comparison"]["partitions"]:
+        name = (
+            partition["source_topic"]
+            if partition["partition"] < 0
+            else f"{partition['source_topic']}-{partition['partition']}"
+        )
+        verdict = "equal" if partition["equal"] else "not read" if partition["failure"] else "differs"
+        records = (f"{partition['source_records']:,}", f"{partition['target_records']:,}")
+        rows.append(
+            [name, partition["match"], *records, partition["source_digest"], verdict, "; ".join(partition["notes"])]
+        )
     headings = ["partition", "how", ">archive", ">restored", "digest of the archive", "verdict", "notes"]
     return _table("Partitions", headings, rows)
 
@@ -163,23 +160,17 @@ def _partitions(report: Mapping[str, Any]) -> str:
 def _coverage(report: Mapping[str, Any]) -> str:
     rows = [
         [
-            f"{each['topic']}-{each['partition']}",
-            f"{each['first_offset']:,}",
-            f"{each['end_offset']:,}",
-            ", ".join(f"{count:,} {reason}" for reason, count in each["gaps"].items()) or "none",
-            counted(each["lacking"], "range") if each["lacking"] else "none",
-            each["outcome"],
+            f"{partition['topic']}-{partition['partition']}",
+            f"{partition['first_offset']:,}",
+            f"{partition['end_offset']:,}",
+            ", ".join(f"{count:,} {reason}" for reason, count in partition["gaps"].items()) or "none",
+            counted(partition["lacking"], "range") if partition["lacking"] else "none",
+            partition["outcome"],
         ]
-        for each in report["covered"]
+        for partition in report["covered"]
     ]
-    headings = [
-        "partition",
-        ">from offset",
-        ">to offset",
-        "explained gaps (offsets)",
-        "known to be lacking",
-        "came back",
-    ]
+    headings = ["partition", ">from offset", ">to offset", "explained gaps (offsets)"]
+    headings += ["known to be lacking", "came back"]
     return _table("What the archive says it covers", headings, rows)
 
 
@@ -208,17 +199,17 @@ def _footer(signature: Mapping[str, Any]) -> str:
     )
 
 
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]], *, above: str = "") -> str:
     classes = ["n" if heading.startswith(">") else "" for heading in headings]
     head = "".join(
-        f'<th class="{kind}">{_text(each.lstrip(">"))}</th>' for kind, each in zip(classes, headings, strict=True)
+        f'<th class="{kind}">{_text(title.lstrip(">"))}</th>' for kind, title in zip(classes, headings, strict=True)
     )
     body = "".join(
-        f"<tr>{''.join(_cell(each, kind) for kind, each in zip(classes, row, strict=True))}</tr>\n"
+        f"<tr>{''.join(_cell(value, kind) for kind, value in zip(classes, row, strict=True))}</tr>\n"
         for row in rows[:_ROWS_MAX]
     )
     more = f"<p>and {len(rows) - _ROWS_MAX:,} more; the JSON file has all</p>" if len(rows) > _ROWS_MAX else ""
-    return f"<h2>{_text(title)}</h2><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>{more}"
+    return f"<h2>{_text(title)}</h2>{above}<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>{more}"
 
 
 def _cell(value: object, kind: str) -> str:
@@ -230,17 +221,13 @@ def _pairs(rows: Iterable[tuple[str, object]]) -> str:
     return f"<dl>{''.join(f'<dt>{_text(name)}</dt><dd>{_text(value)}</dd>' for name, value in rows)}</dl>\n"
 
 
-def _offset(value: int | None) -> str:
-    return "none" if value is None else str(value)
-
-
 def _time(timestamp_ms: int) -> str:
     return (_EPOCH + timedelta(milliseconds=timestamp_ms)).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _text(value: object) -> str:
     """Escaped text, with a replacement for each control character."""
-    return escape("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in str(value)))
+    return escape("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value)))
 
 
 def trend_section(proofs: Sequence[Proof]) -> str:
@@ -249,12 +236,15 @@ def trend_section(proofs: Sequence[Proof]) -> str:
     Samples differ in size, so what is compared is the speed: records restored in a second. What a drill did not measure
     is not drawn, and a drill that proved nothing is drawn in another colour and with another mark.
     """
-    drills = sorted((proof for proof in proofs if proof.kind is ProofKind.DRILL), key=lambda each: each.finished_at_ms)
+    drills = sorted(
+        (proof for proof in proofs if proof.kind is ProofKind.DRILL), key=lambda proof: proof.finished_at_ms
+    )
     if not drills:
         return ""
     measured = [(drill, speed) for drill in drills if (speed := speed_of(drill)) is not None]
     picture = _picture(measured) if len(measured) > 1 else "<p>A trend needs two drills that restored records.</p>"
-    return f"<h2>{TITLE}</h2>{picture}{_trend_table(drills)}"
+    headings = ["ended", "verdict", ">partitions", ">records", ">restore", ">records/s"]
+    return _table(TITLE, headings, [_trend_row(drill) for drill in reversed(drills)], above=picture)
 
 
 def speed_of(proof: Proof) -> float | None:
@@ -308,33 +298,18 @@ def _trend_mark(x: float, y: float, proof: Proof, speed: float) -> str:
     return f'<rect x="{x - 4}" y="{y - 4}" width="8" height="8" fill="{_BAD}">{told}</rect>'
 
 
-def _trend_table(drills: Sequence[Proof]) -> str:
-    headings = ("ended", "verdict", ">partitions", ">records", ">restore", ">records/s")
-    head = "".join(f"<th{_number_class(heading)}>{heading.lstrip('>')}</th>" for heading in headings)
-    rows = "".join(f"<tr>{_trend_row(drill)}</tr>\n" for drill in reversed(drills))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>"
-
-
-def _trend_row(proof: Proof) -> str:
+def _trend_row(proof: Proof) -> list[object]:
     details, speed = proof.details, speed_of(proof)
     tried, known = details.get("partitions"), details.get("partitions_known")
     records, took = details.get("records"), details.get("restore_s")
-    cells = (
-        ("", _day(proof.finished_at_ms)),
-        ("" if proof.sound else ' class="no"', escape(proof.verdict)),
-        (
-            _number_class(">"),
-            f"{tried:,} of {known:,}" if isinstance(tried, int) and isinstance(known, int) else "unknown",
-        ),
-        (_number_class(">"), f"{records:,}" if isinstance(records, int) else "none"),
-        (_number_class(">"), f"{took:,.1f} s" if isinstance(took, int | float) else "not measured"),
-        (_number_class(">"), "not measured" if speed is None else f"{speed:,.0f}"),
-    )
-    return "".join(f"<td{kind}>{text}</td>" for kind, text in cells)
-
-
-def _number_class(heading: str) -> str:
-    return ' class="n"' if heading.startswith(">") else ""
+    return [
+        _day(proof.finished_at_ms),
+        proof.verdict,
+        f"{tried:,} of {known:,}" if isinstance(tried, int) and isinstance(known, int) else "unknown",
+        f"{records:,}" if isinstance(records, int) else "none",
+        f"{took:,.1f} s" if isinstance(took, int | float) else "not measured",
+        "not measured" if speed is None else f"{speed:,.0f}",
+    ]
 
 
 def _day(timestamp_ms: int) -> str:

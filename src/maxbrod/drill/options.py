@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from maxbrod.options import (
     CLUSTER,
@@ -13,9 +13,9 @@ from maxbrod.options import (
     MetricsHost,
     MetricsNames,
     MetricsPort,
-    Option,
     Options,
     Topics,
+    option,
 )
 
 KEY_VARIABLE: Final = "MAXBROD_DRILL_KEY"
@@ -24,25 +24,23 @@ REPORT: Final = "Report"
 
 @dataclass(frozen=True, kw_only=True)
 class DrillOptions(Options):
-    sandbox: Annotated[
-        bool,
-        Option("Start a temporary cluster for the drill; needs Java. The default without --bootstrap.", CLUSTER),
-    ] = False
+    sandbox: bool = option(
+        "Start a temporary cluster for the drill; needs Java. The default without --bootstrap.", CLUSTER, default=False
+    )
     topics: Topics = ()
     exclude: Exclude = ()
     as_of: AsOf = None
-    sample: Annotated[
-        str, Option("Drill a random part of the partitions: a share such as 5%, a number, or all.", SELECTION, "PART")
-    ] = "all"
-    seed: Annotated[int | None, Option("Draw the sample that this number determines.", SELECTION, "N")] = None
-    accept_gaps: Annotated[
-        bool, Option("Drill the rest if records are known to be missing from the archive.", SELECTION)
-    ] = False
-    report_dir: Annotated[Path, Option("Write reports to this folder.", REPORT, "FOLDER")] = Path("maxbrod-drills")
-    key_file: Annotated[
-        Path | None,
-        Option(f"A secret, or an Ed25519 key in PEM form, that signs reports. Else ${KEY_VARIABLE}.", REPORT, "FILE"),
-    ] = None
+    sample: str = option(
+        "Drill a random part of the partitions: a share such as 5%, a number, or all.", SELECTION, "PART", default="all"
+    )
+    seed: int | None = option("Draw the sample that this number determines.", SELECTION, "N")
+    accept_gaps: bool = option(
+        "Drill the rest if records are known to be missing from the archive.", SELECTION, default=False
+    )
+    report_dir: Path = option("Write reports to this folder.", REPORT, "FOLDER", default=Path("maxbrod-drills"))
+    key_file: Path | None = option(
+        f"A secret, or an Ed25519 key in PEM form, that signs reports. Else ${KEY_VARIABLE}.", REPORT, "FILE"
+    )
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     metrics_names: MetricsNames = ()

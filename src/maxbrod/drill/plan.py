@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from maxbrod.archive.renames import Rename
+from maxbrod.drill.options import DrillOptions
 from maxbrod.errors import UsageError
-from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, Rename, RestoreRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from maxbrod.model import TopicPartition
+from maxbrod.model import TopicPartition
+from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
 
 PREFIX: Final = "maxbrod-drill-"
 _NAME_LETTERS_MAX: Final = 249
@@ -46,6 +45,17 @@ class DrillRequest:
     accept_gaps: bool = False
     sandbox: bool = False
     """True if the cluster was started for this drill and ends with it."""
+
+
+def drill_request_of(options: DrillOptions, *, sandbox: bool) -> DrillRequest:
+    """UsageError: a value has no meaning."""
+    return DrillRequest(
+        selection=RestoreRequest(topics=options.topics, exclude=options.exclude, as_of=options.as_of),
+        sample=parse_sample(options.sample),
+        seed=options.seed,
+        accept_gaps=options.accept_gaps,
+        sandbox=sandbox,
+    )
 
 
 def parse_sample(word: str) -> Sample:
@@ -94,10 +104,10 @@ def drill_request(
 ) -> RestoreRequest:
     """The restore of these partitions of these incarnations, whole, into the drill's own topics."""
     chosen = sorted(partitions)
-    topics = sorted({each.topic for each in chosen})
+    topics = sorted({where.topic for where in chosen})
     return RestoreRequest(
         topics=tuple(topics),
-        ranges=tuple(OffsetRange(where=each) for each in chosen),
+        ranges=tuple(OffsetRange(where=where) for where in chosen),
         as_of=as_of,
         topic_ids=frozenset(topic_ids),
         rename=Rename(names={topic: scratch_name(drill_id, topic) for topic in topics}),

@@ -6,142 +6,105 @@ process is killed, the next drill does.
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import platform
 import random
-import threading
+import re
+import socket
 import time
 import uuid
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
-from maxbrod.archive.archive import open_archive
-from maxbrod.archive.proofs import Proof, ProofKind, record_proof
+from maxbrod import strict_json
+from maxbrod.archive.archive import Proof, ProofKind, open_archive, record_proof
+from maxbrod.catalog.log import time_of
 from maxbrod.compare.archived import measure_topics
-from maxbrod.compare.plan.pairs import CompareRequest
+from maxbrod.compare.plan import CompareRequest
+from maxbrod.compare.report import CompareReport
 from maxbrod.compare.run import Comparison
-from maxbrod.drill.plan import DrillRequest, Sample, draw, drill_request
+from maxbrod.config import KafkaConfig
+from maxbrod.drill.plan import DrillRequest, Sample, draw, drill_request, prefix_of
 from maxbrod.drill.report import NOT_COMPARED, Covered, DrillReport, DrillVerdict, covered_of
-from maxbrod.drill.state import delete_scratch, forget, own_drill, remember, sweep
-from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, UnavailableError, UsageError
+from maxbrod.errors import (
+    EXIT_DONE,
+    EXIT_USAGE,
+    MaxbrodError,
+    ObjectNotFoundError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
+from maxbrod.kafka.admin import delete_topics
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, refusal
+from maxbrod.restore.plan.plan import RestorePlan
+from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.restore.report import RestoreReport
 from maxbrod.restore.run import Restore
+from maxbrod.restore.state import delete_restore, restores_into
+from maxbrod.storage.interface import ObjectInfo, Storage
 from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_of
-from maxbrod.work.progress import OnProgress, Progress, silent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from maxbrod.compare.report import CompareReport
-    from maxbrod.config import Config, KafkaConfig
-    from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.plan.request import RestoreRequest
-    from maxbrod.restore.report import RestoreReport
-    from maxbrod.work.session import Session
+from maxbrod.work.work import Work
 
 _LOG: Final = logging.getLogger(__name__)
 _SEEDS: Final = 1 << 32
 _PACKAGES: Final = ("maxbrod", "pyspark", "pyarrow", "kafka-python", "numba")
 
 
-@dataclass(slots=True)
-class _DrillState:
-    """The state of a running drill, which becomes its report."""
-
-    drill_id: str
-    started_at_ms: int
-    cluster_id: str = ""
-    run_id: str | None = None
-    seed: int | None = None
-    known: int = 0
-    covered: tuple[Covered, ...] = ()
-    durations_s: dict[str, float] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    restored: RestoreReport | None = None
-    compared: CompareReport | None = None
-    error: Mapping[str, Any] | None = None
-    failures: list[Mapping[str, Any]] = field(default_factory=list)
-    leftovers: tuple[str, ...] = ()
-    remains: tuple[str, ...] = ()
-
-    def add_failures(self, partitions: Iterable[tuple[str, int, Mapping[str, Any] | None]]) -> None:
-        """Record the failures of partitions; the gravest becomes the drill's error."""
-        for topic, partition, failure in partitions:
-            if failure is not None:
-                # A topic that was compared as a whole has no partition.
-                where = topic if partition < 0 else f"{topic}-{partition}"
-                self.failures.append({"where": where, "topic": topic, "partition": partition, **failure})
-        if self.failures:
-            self.error = max(self.failures, key=lambda each: int(each["exit_code"]))
-
-    def outcome_of(self, covered: Covered) -> str:
-        where = (covered.topic, covered.partition)
-        if any((failure.get("topic"), failure.get("partition")) == where for failure in self.failures):
-            return "failed"
-        compared = () if self.compared is None else self.compared.partitions
-        mine = [each for each in compared if (each.source_topic, each.partition) in {where, (covered.topic, -1)}]
-        if not mine or any(each.failure is not None for each in mine):
-            return NOT_COMPARED
-        return "equal" if all(each.equal for each in mine) else "differs"
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.durations_s[what] = round(time.monotonic() - started, 3)
-
-
 class Drill:
     """One drill of `config.archive` in the cluster `config.kafka`."""
 
-    def __init__(
-        self,
-        config: Config,
-        request: DrillRequest,
-        *,
-        session: Session | None = None,
-        on_progress: OnProgress = silent,
-        stop: threading.Event | None = None,
-    ) -> None:
+    def __init__(self, work: Work, request: DrillRequest) -> None:
+        self._work, self._request, config = work, request, work.config
         if config.kafka is None:
             raise UsageError("no cluster is given for the drill", hint="give --bootstrap, or --sandbox")
-        if config.archive is None:
-            raise UsageError("no archive is given", hint="give --archive, or archive in the configuration")
-        self._config, self._request, self._session = config, request, session
-        self._kafka: KafkaConfig = config.kafka
-        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
-        self._on_progress = on_progress
-        self._patience_s = config.patience
-        self.stop = stop or threading.Event()
+        self._kafka, self._patience_s = config.kafka, config.patience
+        self._archive = open_archive(config.archive_url, config.storage, layout=config.layout)
+        self._drill_id, self._cluster_id = uuid.uuid4().hex[:16], ""
+        self._run_id: str | None = None
+        self._seed: int | None = None
+        self._known = 0
+        self._covered: tuple[Covered, ...] = ()
+        self._durations_s: dict[str, float] = {}
+        self._warnings: tuple[str, ...] = ()
+        self._restored: RestoreReport | None = None
+        self._compared: CompareReport | None = None
+        self._error: Mapping[str, Any] | None = None
+        self._failures: list[Mapping[str, Any]] = []
+        self._leftovers: tuple[str, ...] = ()
+        self._remains: tuple[str, ...] = ()
 
     def run(self) -> DrillReport:
         """Run the drill. Errors are in the report. The drill's topics are removed, if the cluster allows it."""
-        state = _DrillState(drill_id=uuid.uuid4().hex[:16], started_at_ms=now_ms())
+        started_at_ms = now_ms()
         try:
-            self._prepare(state)
-            self._drill(state)
+            self._prepare()
+            self._drill()
         except MaxbrodError as error:
-            state.error = error.as_dict()
+            self._error = error.as_dict()
         finally:
             # Also after any other exception: no topic of a drill may outlive it.
-            self._on_progress(Progress(phase="cleaning up"))
-            with state.timed("clean up"):
-                self._clean_up(state)
-        report = self._report(state)
+            self._work.tell("cleaning up")
+            with self._timed("clean up"):
+                self._clean_up()
+        report = self._report(started_at_ms)
         self._record(report)
         return report
 
     def _record(self, report: DrillReport) -> None:
-        """Keep the outcome for `maxbrod status`. A drill that was stopped proves nothing."""
-        if report.verdict is DrillVerdict.STOPPED:
+        """Keep the outcome for `maxbrod status`. A drill that was stopped or asked for wrongly proves nothing."""
+        mistaken = report.error is not None and report.error["exit_code"] == EXIT_USAGE
+        if report.verdict is DrillVerdict.STOPPED or mistaken:
             return
         details: dict[str, Any] = {
             "drill_id": report.drill_id,
@@ -162,40 +125,34 @@ class Drill:
         if unrecorded is not None:
             _LOG.warning("the drill is not recorded for 'maxbrod status': %s", unrecorded)
 
-    def _prepare(self, state: _DrillState) -> None:
-        with KafkaClient(self._kafka, stop=self.stop) as client:
-            state.cluster_id = client.metadata([], deadline=Deadline.after(self._patience_s)).cluster_id or ""
+    def _prepare(self) -> None:
+        with KafkaClient(self._kafka, stop=self._work.stop) as client:
+            self._cluster_id = client.metadata([], deadline=Deadline.after(self._patience_s)).cluster_id or ""
         storage = self._archive.storage
-        remember(storage, own_drill(state.drill_id, state.cluster_id, sandbox=self._request.sandbox))
-        state.leftovers = tuple(sweep(storage, self._kafka, state.cluster_id, patience_s=self._patience_s))
+        remember(storage, own_drill(self._drill_id, self._cluster_id, sandbox=self._request.sandbox))
+        self._leftovers = tuple(sweep(storage, self._kafka, self._cluster_id, patience_s=self._patience_s))
 
-    def _drill(self, state: _DrillState) -> None:
-        request, size = self._chosen(state)
-        with Workers(
-            self._config.spark,
-            needs=needs_of(self._config),
-            session=self._session,
-            on_progress=self._on_progress,
-            stop=self.stop,
-        ) as workers:
-            # If the restore needs Spark, it starts here: its start is not part of the measured time of a restore.
-            workers.for_bytes(size)
-            with state.timed("restore"):
-                state.restored = self._restore(workers, request, state)
-            if state.restored.exit_code != EXIT_DONE:
-                state.add_failures(
-                    (partition.source, partition.partition, partition.failure)
-                    for partition in state.restored.partitions
-                )
-                return
-            self._refuse_if_stopped()
-            with state.timed("compare"):
-                state.compared = self._compare(workers, state.restored.restore_id)
-        state.add_failures(
-            (partition.source_topic, partition.partition, partition.failure) for partition in state.compared.partitions
+    def _drill(self) -> None:
+        sample, size = self._chosen()
+        workers = self._work.workers(needs_of(self._work.config))
+        # If the restore needs Spark, it starts here: its start is not part of the measured time of a restore.
+        workers.for_bytes(size)
+        with self._timed("restore"):
+            self._restored = self._restore(workers, sample)
+        if self._restored.exit_code != EXIT_DONE:
+            self._add_failures(
+                (partition.source, partition.partition, partition.failure) for partition in self._restored.partitions
+            )
+            return
+        self._refuse_if_stopped()
+        request = CompareRequest(restore=self._restored.restore_id)
+        with self._timed("compare"), Comparison(self._work, request, workers=workers) as comparison:
+            self._compared = comparison.run()
+        self._add_failures(
+            (partition.source_topic, partition.partition, partition.failure) for partition in self._compared.partitions
         )
 
-    def _chosen(self, state: _DrillState) -> tuple[RestoreRequest, int]:
+    def _chosen(self) -> tuple[RestoreRequest, int]:
         """The restore of the sample, and its size in bytes."""
         sources = [
             source
@@ -203,16 +160,16 @@ class Drill:
             for source in group
             if source.rows or source.troubles
         ]
-        by_place = {TopicPartition(topic=each.topic, partition=each.partition): each for each in sources}
+        by_place = {TopicPartition(topic=source.topic, partition=source.partition): source for source in sources}
         if not by_place:
             raise UsageError("the archive has no records to restore", hint="see 'maxbrod ls'")
         everything = self._request.sample == Sample()
         seed = random.randrange(_SEEDS) if self._request.seed is None else self._request.seed  # noqa: S311 - no secret
         drawn = draw(list(by_place), self._request.sample, seed)
-        state.known, state.seed = len(by_place), None if everything else seed
-        state.covered = tuple(covered_of(by_place[where]) for where in drawn)
+        self._known, self._seed = len(by_place), None if everything else seed
+        self._covered = tuple(covered_of(by_place[where]) for where in drawn)
         request = drill_request(
-            state.drill_id,
+            self._drill_id,
             drawn,
             {by_place[where].topic_id for where in drawn},
             accept_gaps=self._request.accept_gaps,
@@ -220,73 +177,100 @@ class Drill:
         )
         return request, sum(by_place[where].bytes for where in drawn)
 
-    def _restore(self, workers: Workers, request: RestoreRequest, state: _DrillState) -> RestoreReport:
-        with Restore(self._config, request, workers=workers, on_progress=self._on_progress, stop=self.stop) as work:
-            plan = work.plan()
-            state.run_id = plan.archive.run_id
-            state.warnings = tuple(_warnings(plan))
+    def _restore(self, workers: Workers, request: RestoreRequest) -> RestoreReport:
+        with Restore(self._work, request, workers=workers) as restoring:
+            plan = restoring.plan()
+            self._run_id = plan.archive.run_id
+            self._warnings = tuple(_warnings(plan))
             refused = refusal(plan.obstacles)
             if refused is not None:
-                state.failures += [_refused(obstacle) for obstacle in plan.obstacles if obstacle.fatal]
+                self._failures += [_refused(obstacle) for obstacle in plan.obstacles if obstacle.fatal]
                 raise refused
             if any(topic.target.exists for topic in plan.topics):
                 raise RefusedError("a scratch topic already exists", hint="run the drill again")
             self._refuse_if_stopped()
-            return work.run(plan)
+            return restoring.run(plan)
 
-    def _compare(self, workers: Workers, restore_id: str) -> CompareReport:
-        request = CompareRequest(restore=restore_id)
-        with Comparison(self._config, request, workers=workers, on_progress=self._on_progress) as work:
-            return work.run()
+    def _add_failures(self, partitions: Iterable[tuple[str, int, Mapping[str, Any] | None]]) -> None:
+        """Record the failures of partitions; the gravest becomes the drill's error."""
+        for topic, partition, failure in partitions:
+            if failure is not None:
+                # A topic that was compared as a whole has no partition.
+                where = topic if partition < 0 else f"{topic}-{partition}"
+                self._failures.append({"where": where, "topic": topic, "partition": partition, **failure})
+        if self._failures:
+            self._error = max(self._failures, key=lambda outcome: int(outcome["exit_code"]))
+
+    def _outcome_of(self, covered: Covered) -> str:
+        where = (covered.topic, covered.partition)
+        if any((failure.get("topic"), failure.get("partition")) == where for failure in self._failures):
+            return "failed"
+        compared = () if self._compared is None else self._compared.partitions
+        mine = [
+            comparison
+            for comparison in compared
+            if (comparison.source_topic, comparison.partition) in {where, (covered.topic, -1)}
+        ]
+        if not mine or any(comparison.failure is not None for comparison in mine):
+            return NOT_COMPARED
+        return "equal" if all(comparison.equal for comparison in mine) else "differs"
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._durations_s[what] = round(time.monotonic() - started, 3)
 
     def _refuse_if_stopped(self) -> None:
-        if self.stop.is_set():
+        if self._work.is_stopped():
             raise UnavailableError("the drill was stopped on request", operation="drill", hint="run it again")
 
-    def _clean_up(self, state: _DrillState) -> None:
+    def _clean_up(self) -> None:
         """Remove topics and records of the drill, over new connections, which a stop does not interrupt."""
         left: list[str] = []
         try:
-            if state.cluster_id:
-                _, left = delete_scratch(self._kafka, state.drill_id, patience_s=self._patience_s)
+            if self._cluster_id:
+                _, left = delete_scratch(self._kafka, self._drill_id, patience_s=self._patience_s)
             if not left:
-                forget(self._archive.storage, state.drill_id)
+                forget(self._archive.storage, self._drill_id)
         except MaxbrodError as error:
             # The object in the archive lets the next drill find and remove the rest.
-            state.error = state.error or error.as_dict()
-        state.remains = tuple(left)
+            self._error = self._error or error.as_dict()
+        self._remains = tuple(left)
 
-    def _report(self, state: _DrillState) -> DrillReport:
-        restored = state.restored
+    def _report(self, started_at_ms: int) -> DrillReport:
+        restored = self._restored
         return DrillReport(
-            drill_id=state.drill_id,
-            verdict=self._verdict(state),
+            drill_id=self._drill_id,
+            verdict=self._verdict(),
             archive=self._archive.url,
-            run_id=state.run_id,
+            run_id=self._run_id,
             cluster="sandbox" if self._request.sandbox else self._kafka.bootstrap,
-            cluster_id=state.cluster_id,
-            started_at_ms=state.started_at_ms,
+            cluster_id=self._cluster_id,
+            started_at_ms=started_at_ms,
             finished_at_ms=now_ms(),
             sample=str(self._request.sample),
-            seed=state.seed,
-            partitions_known=state.known,
-            covered=tuple(replace(each, outcome=state.outcome_of(each)) for each in state.covered),
-            durations_s=state.durations_s,
+            seed=self._seed,
+            partitions_known=self._known,
+            covered=tuple(replace(range_, outcome=self._outcome_of(range_)) for range_ in self._covered),
+            durations_s=self._durations_s,
             versions={**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
             restore=None
             if restored is None
-            else {"records": restored.records, "warnings": state.warnings, "exit_code": restored.exit_code},
-            comparison=None if state.compared is None else state.compared.as_dict(),
-            error=state.error,
-            failures=tuple(state.failures),
-            leftovers=state.leftovers,
-            remains=state.remains,
+            else {"records": restored.records, "warnings": self._warnings, "exit_code": restored.exit_code},
+            comparison=None if self._compared is None else self._compared.as_dict(),
+            error=self._error,
+            failures=tuple(self._failures),
+            leftovers=self._leftovers,
+            remains=self._remains,
         )
 
-    def _verdict(self, state: _DrillState) -> DrillVerdict:
-        if state.compared is not None and state.error is None:
-            return DrillVerdict.PROVEN if state.compared.equal else DrillVerdict.DIFFERS
-        return DrillVerdict.STOPPED if self.stop.is_set() else DrillVerdict.FAILED
+    def _verdict(self) -> DrillVerdict:
+        if self._compared is not None and self._error is None:
+            return DrillVerdict.PROVEN if self._compared.equal else DrillVerdict.DIFFERS
+        return DrillVerdict.STOPPED if self._work.is_stopped() else DrillVerdict.FAILED
 
 
 def _refused(obstacle: Obstacle) -> dict[str, Any]:
@@ -299,3 +283,124 @@ def _warnings(plan: RestorePlan) -> Iterator[str]:
     for obstacle in plan.obstacles:
         if obstacle.kind is not ObstacleKind.RIGHT_UNKNOWN:
             yield obstacle.what if obstacle.where is None else f"{obstacle.where}: {obstacle.what}"
+
+
+DEAD_AFTER_MS: Final = 24 * 3600 * 1000
+"""For drills on another machine, whose processes cannot be seen from here."""
+
+_FOLDER: Final = "drills"
+
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillOwner:
+    """The process of a drill, in enough detail to know whether it still runs."""
+
+    drill_id: str
+    cluster_id: str
+    sandbox: bool
+    """Its cluster ends with it."""
+    machine: str
+    pid: int
+    born: str
+    started_at_ms: int
+
+
+def own_drill(drill_id: str, cluster_id: str, *, sandbox: bool) -> DrillOwner:
+    """The record of a drill by this process."""
+    return DrillOwner(
+        drill_id=drill_id,
+        cluster_id=cluster_id,
+        sandbox=sandbox,
+        machine=_machine(),
+        pid=os.getpid(),
+        born=_born(os.getpid()),
+        started_at_ms=now_ms(),
+    )
+
+
+def remember(storage: Storage, owner: DrillOwner) -> None:
+    storage.put(_path(owner.drill_id), json.dumps(asdict(owner), sort_keys=True).encode())
+
+
+def forget(storage: Storage, drill_id: str) -> None:
+    """Delete the record of a drill, and what its restore left in the archive."""
+    for restore_id in restores_into(storage, prefix_of(drill_id)):
+        delete_restore(storage, restore_id)
+    storage.delete([_path(drill_id)])
+
+
+def delete_scratch(kafka: KafkaConfig, drill_id: str, *, patience_s: float) -> tuple[list[str], list[str]]:
+    """Delete a drill's topics; returns the deleted ones, and those that could not be deleted."""
+    prefix = prefix_of(drill_id)
+    with KafkaClient(kafka) as client:
+        topics = client.metadata(deadline=Deadline.after(patience_s)).topics
+        mine = {topic.topic_id: name for name, topic in topics.items() if name.startswith(prefix)}
+        outcomes = delete_topics(client, mine, deadline=Deadline.after(patience_s)) if mine else {}
+    gone = sorted(mine[topic_id] for topic_id, outcome in outcomes.items() if outcome.done)
+    return gone, sorted(set(mine.values()) - set(gone))
+
+
+def sweep(storage: Storage, kafka: KafkaConfig, cluster_id: str, *, patience_s: float) -> list[str]:
+    """Remove what dead drills have left in this cluster; returns the deleted topics.
+
+    The caller has just written its own record, so that the store's time is known.
+    """
+    removed = []
+    listed = list(storage.list(_FOLDER))
+    for owner in list(_known(storage, listed)):
+        if not _is_dead(owner, time_of(listed)) or not (owner.sandbox or owner.cluster_id == cluster_id):
+            continue
+        left: list[str] = []
+        if not owner.sandbox:
+            gone, left = delete_scratch(kafka, owner.drill_id, patience_s=patience_s)
+            removed += gone
+        if not left:
+            forget(storage, owner.drill_id)
+    return removed
+
+
+def _known(storage: Storage, listed: Iterable[ObjectInfo]) -> Iterator[DrillOwner]:
+    """The recorded drills. An unreadable object proves nothing and is left alone."""
+    for info in listed:
+        with suppress(ValueError, TypeError, ObjectNotFoundError):
+            owner = DrillOwner(**strict_json.parse(storage.get(info.path)))
+            if _ID.fullmatch(owner.drill_id) and info.path == _path(owner.drill_id):
+                yield owner
+
+
+def _is_dead(owner: DrillOwner, at_ms: int) -> bool:
+    if owner.machine != _machine():
+        return at_ms - owner.started_at_ms > DEAD_AFTER_MS
+    return not owner.born or _born(owner.pid) != owner.born
+
+
+def _path(drill_id: str) -> str:
+    return f"{_FOLDER}/{drill_id}.json"
+
+
+def _machine() -> str:
+    """The host, its boot and the pid namespace: equal for two processes that see the same pids."""
+    parts = [socket.gethostname()]
+    for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        path = Path(name)
+        with suppress(OSError):
+            parts.append(str(path.readlink()) if path.is_symlink() else path.read_text().strip())
+    return "/".join(parts)
+
+
+def _born(pid: int) -> str:
+    """The start time of a process, as the kernel counts it; empty if there is no such process."""
+    try:
+        # The 22nd field of all, counted after the name, which is in parentheses and may contain anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        return "alive"
+    return "alive"

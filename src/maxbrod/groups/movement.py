@@ -6,43 +6,62 @@ removed for a moment first.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
 from maxbrod.archive.archive import open_archive
+from maxbrod.archive.selection import matches_nothing
+from maxbrod.archive.snapshots import Moment, find_moment
+from maxbrod.config import Config
 from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError, UsageError
-from maxbrod.groups.moves import WITHOUT_MEMBERS, GroupPosition, MissingGroup, plan_moves
-from maxbrod.kafka.admin.groups import (
+from maxbrod.groups.mounted import mounted_groups
+from maxbrod.groups.plan import (
+    WITHOUT_MEMBERS,
+    ExactLog,
+    GroupMove,
+    GroupPosition,
+    MissingGroup,
+    RestoredTopic,
+    lacking_groups,
+    translate_groups,
+)
+from maxbrod.kafka.admin import ChangeOutcome
+from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
+from maxbrod.kafka.groups import (
     ACTIVE,
+    CLASSIC,
+    SHARE,
+    ListedGroup,
     commit_offsets,
     delete_offsets,
     delete_share_offsets,
+    list_groups,
+    read_offsets,
     remove_members,
     set_share_offsets,
 )
-from maxbrod.kafka.admin.outcomes import Outcome
-from maxbrod.kafka.state.cluster_state import CommittedOffset
-from maxbrod.kafka.state.groups import CLASSIC, SHARE, ListedGroup, list_groups, read_offsets
+from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import TopicPartition
+from maxbrod.restore.plan.mapping import OffsetMap, decode_map, decode_shares
+from maxbrod.restore.plan.plan import RestorePlan
+from maxbrod.restore.plan.request import OffsetsMode, choose_groups
 from maxbrod.restore.report import PartitionReport
 from maxbrod.restore.state import finished_restores, read_positions, read_restore, store_positions
+from maxbrod.storage.interface import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from maxbrod.config import Config
-    from maxbrod.groups.plan import GroupMove
+    from maxbrod.archive.archive import Archive
+    from maxbrod.archive.knowledge import Place
     from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.storage.interface import Storage
+    from maxbrod.restore.report import PartitionReport
 
-
-Outcomes: TypeAlias = "dict[TopicPartition, Outcome]"
 
 _ACTIVE: Final = "it has members: stop them first"
 _STAYING: Final = "it has members of a newer protocol, which cannot be removed from outside: stop them first"
@@ -54,44 +73,37 @@ _OPERATION = "move groups"
 
 
 class Movement:
-    """The groups of one restore, at its target."""
+    """The groups of one restore, at its target. With `force`, groups that have members are moved, too."""
 
     def __init__(
         self, client: KafkaClient, storage: Storage, plan: RestorePlan, *, patience_s: float, force: bool = False
     ) -> None:
         self._client, self._storage = client, storage
         self._restore_id, self._cluster_id = plan.restore_id, plan.cluster_id
-        self._patience_s = patience_s
-        self._force = force
+        self._patience_s, self._force = patience_s, force
 
-    def look(self, moves: Iterable[GroupMove]) -> tuple[GroupPosition, ...]:
-        """The result that `apply` would have now. Changes nothing."""
-        return self._apply(moves, dry=True)
+    def apply(
+        self, moves: Iterable[GroupMove], *, dry_run: bool = False, active: Mapping[str, str] | None = None
+    ) -> tuple[GroupPosition, ...]:
+        """Commit the offsets of every group without members, and of the others with `force`. May be repeated.
 
-    def apply(self, moves: Iterable[GroupMove]) -> tuple[GroupPosition, ...]:
-        """Commit the offsets of every group without members, and of the others with `force`. May be repeated."""
-        return self._apply(moves, dry=False)
-
-    def roll_back(self) -> tuple[GroupPosition, ...]:
-        """Commit the offsets that groups had before this restore first moved them."""
-        before: dict[tuple[str, str], dict[TopicPartition, CommittedOffset | None]] = {}
-        for document in read_positions(self._storage, self._restore_id):
-            for group, where, committed in decode_positions(document):
-                before.setdefault(group, {}).setdefault(where, committed)
-        return tuple(each for group, previous in sorted(before.items()) for each in self._put_back(*group, previous))
-
-    def _apply(self, moves: Iterable[GroupMove], *, dry: bool) -> tuple[GroupPosition, ...]:
+        `dry_run`: change nothing, and return the result that it would have now. `active` has groups that must not be
+        moved because they are at work elsewhere, and the reason.
+        """
         groups: dict[str, list[GroupMove]] = {}
         for move in moves:
             groups.setdefault(move.group_id, []).append(move)
-        listed = self._listed()
+        listed, doubt = list_groups(self._client, deadline=self._deadline())
+        if doubt is not None:
+            raise UnavailableError(f"not every group can be listed: {doubt}", operation=_OPERATION)
         refused, before = self._before(groups, listed)
+        refused |= active or {}
         to_commit = {
-            group_id: [each for each in group if each.offset is not None]
+            group_id: [move for move in group if move.offset is not None]
             for group_id, group in groups.items()
             if group_id not in refused
         }
-        if not dry and any(to_commit.values()):
+        if not dry_run and any(to_commit.values()):
             # Durable before the first change: a crash in between must not lose the way back.
             positions = encode_positions(to_commit, before)
             document = {"restore_id": self._restore_id, "cluster_id": self._cluster_id, "positions": positions}
@@ -99,37 +111,46 @@ class Movement:
         results = []
         for group_id, group in groups.items():
             forced = group_id not in refused and _is_active(listed.get(group_id))
-            mover = self._mover(group_id, group[0].type, forced=forced)
-            outcomes = {} if dry else mover.commit(to_commit.get(group_id, ()))
+            offsets = [
+                _committed_at(move.where, move.offset, metadata=move.metadata)
+                for move in to_commit.get(group_id, ())
+                if move.offset is not None
+            ]
+            outcomes = {} if dry_run else self._change(group_id, group[0].type, offsets, forced=forced)
             results += [
-                _position(each, refused.get(group_id), outcomes.get(each.where), forced=forced) for each in group
+                _position(move, refused.get(group_id), outcomes.get(move.where), forced=forced) for move in group
             ]
         return tuple(results)
 
-    def _listed(self) -> dict[str, ListedGroup]:
-        listed, doubt = list_groups(self._client, deadline=self._deadline())
-        if doubt is not None:
-            raise UnavailableError(f"not every group can be listed: {doubt}", operation="move groups")
-        return listed
+    def roll_back(self) -> tuple[GroupPosition, ...]:
+        """Commit the offsets that groups had before this restore first moved them."""
+        before: dict[tuple[str, str], dict[TopicPartition, CommittedOffset | None]] = {}
+        for document in read_positions(self._storage, self._restore_id):
+            for group, where, committed in decode_positions(document):
+                before.setdefault(group, {}).setdefault(where, committed)
+        return tuple(
+            position for group, previous in sorted(before.items()) for position in self._put_back(*group, previous)
+        )
 
     def _before(
         self, groups: Mapping[str, Sequence[GroupMove]], listed: Mapping[str, ListedGroup]
     ) -> tuple[dict[str, str], dict[str, Mapping[TopicPartition, CommittedOffset]]]:
-        """The groups that are refused, with the reason, and the current offsets of the others."""
+        """Return the groups that are refused, with the reason, and the current offsets of the others."""
         present = [listed[group_id] for group_id in groups if group_id in listed]
-        active = [each for each in present if _is_active(each)]
-        kept = [each for each in active if not self._force or each.type != CLASSIC]
-        refused = {each.group_id: _STAYING if self._force else _ACTIVE for each in kept}
+        kept = [group for group in present if _is_active(group) and not (self._force and group.type == CLASSIC)]
+        refused = {group.group_id: _STAYING if self._force else _ACTIVE for group in kept}
         answers = read_offsets(self._client, present, {}, deadline=self._deadline())
         refused |= {group_id: f"{_UNREADABLE}: {why}" for group_id, why in answers.refused.items()}
         return refused, {
-            group_id: {each.where: each for each in answers.found.get(group_id, ())} for group_id in groups
+            group_id: {offset.where: offset for offset in answers.found.get(group_id, ())} for group_id in groups
         }
 
     def _put_back(
         self, group_id: str, kind: str, previous: Mapping[TopicPartition, CommittedOffset | None]
     ) -> Iterator[GroupPosition]:
-        outcomes = self._mover(group_id, kind, forced=self._force).put_back(previous)
+        known = [committed for committed in previous.values() if committed is not None]
+        unknown = [where for where, committed in previous.items() if committed is None]
+        outcomes = self._change(group_id, kind, known, unknown, forced=self._force)
         for where, committed in previous.items():
             outcome = outcomes[where]
             # A group that no longer exists has no offsets, as before.
@@ -144,55 +165,35 @@ class Movement:
                 refused=None if outcome.done or gone else _reason(outcome),
             )
 
-    def _mover(self, group_id: str, kind: str, *, forced: bool) -> _GroupMover:
-        return _GroupMover(self._client, group_id, share=kind == SHARE, forced=forced, patience_s=self._patience_s)
-
-    def _deadline(self) -> Deadline:
-        return Deadline.after(self._patience_s)
-
-
-class _GroupMover:
-    """Changes the offsets of one group, by the requests for its type."""
-
-    def __init__(self, client: KafkaClient, group_id: str, *, share: bool, forced: bool, patience_s: float) -> None:
-        self._client, self._group_id = client, group_id
-        self._share, self._forced, self._patience_s = share, forced, patience_s
-
-    def commit(self, moves: Iterable[GroupMove]) -> Outcomes:
-        offsets = [
-            _committed_at(move.where, move.offset, metadata=move.metadata) for move in moves if move.offset is not None
-        ]
-        return self._change([offset.where for offset in offsets], lambda: self._commit(offsets))
-
-    def put_back(self, previous: Mapping[TopicPartition, CommittedOffset | None]) -> Outcomes:
-        known = [each for each in previous.values() if each is not None]
-        unknown = [where for where, each in previous.items() if each is None]
-        # Delete first: a share group deletes the offsets of whole topics, including those to be committed here.
-        return self._change(previous, lambda: {**self._delete(unknown), **self._commit(known)})
-
-    def _change(self, partitions: Iterable[TopicPartition], change: Callable[[], Outcomes]) -> Outcomes:
-        """With force, remove the members first, and again if they rejoin too early."""
+    def _change(
+        self,
+        group_id: str,
+        kind: str,
+        offsets: Sequence[CommittedOffset],
+        forgotten: Sequence[TopicPartition] = (),
+        *,
+        forced: bool,
+    ) -> dict[TopicPartition, ChangeOutcome]:
+        """Commit and delete offsets. If `forced`, remove the members first, and again if they rejoin too early."""
+        client, outcomes = self._client, dict[TopicPartition, ChangeOutcome]()
         try:
-            outcomes: Outcomes = {}
             for _ in range(_REMOVALS_MAX):
-                if self._forced:
-                    remove_members(self._client, self._group_id, deadline=self._deadline())
-                outcomes = change()
-                if not self._forced or not any(outcome.code in ACTIVE for outcome in outcomes.values()):
+                if forced:
+                    remove_members(client, group_id, deadline=self._deadline())
+                # Delete first: a share group deletes the offsets of whole topics, including those to be committed here.
+                if kind == SHARE:
+                    outcomes = delete_share_offsets(client, group_id, forgotten, deadline=self._deadline())
+                    by_partition = {offset.where: offset.offset for offset in offsets}
+                    outcomes |= set_share_offsets(client, group_id, by_partition, deadline=self._deadline())
+                else:
+                    outcomes = delete_offsets(client, group_id, forgotten, deadline=self._deadline())
+                    outcomes |= commit_offsets(client, group_id, offsets, deadline=self._deadline())
+                if not forced or not any(outcome.code in ACTIVE for outcome in outcomes.values()):
                     break
         except UnsupportedFormatError as error:
-            return dict.fromkeys(partitions, Outcome(code=Code.UNSUPPORTED_VERSION, details=str(error)))
+            partitions = [*(offset.where for offset in offsets), *forgotten]
+            return dict.fromkeys(partitions, ChangeOutcome(code=Code.UNSUPPORTED_VERSION, details=str(error)))
         return outcomes
-
-    def _commit(self, offsets: Sequence[CommittedOffset]) -> Outcomes:
-        if self._share:
-            by_partition = {offset.where: offset.offset for offset in offsets}
-            return set_share_offsets(self._client, self._group_id, by_partition, deadline=self._deadline())
-        return commit_offsets(self._client, self._group_id, offsets, deadline=self._deadline())
-
-    def _delete(self, partitions: Sequence[TopicPartition]) -> Outcomes:
-        delete = delete_share_offsets if self._share else delete_offsets
-        return delete(self._client, self._group_id, partitions, deadline=self._deadline())
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._patience_s)
@@ -202,7 +203,7 @@ def _is_active(group: ListedGroup | None) -> bool:
     return group is not None and group.state.lower() not in WITHOUT_MEMBERS
 
 
-def _position(move: GroupMove, refused: str | None, outcome: Outcome | None, *, forced: bool) -> GroupPosition:
+def _position(move: GroupMove, refused: str | None, outcome: ChangeOutcome | None, *, forced: bool) -> GroupPosition:
     if refused is None and outcome is not None and not outcome.done:
         refused = _reason(outcome)
     return GroupPosition(
@@ -221,7 +222,7 @@ def _position(move: GroupMove, refused: str | None, outcome: Outcome | None, *, 
     )
 
 
-def _reason(outcome: Outcome) -> str:
+def _reason(outcome: ChangeOutcome) -> str:
     return _ACTIVE if outcome.code in ACTIVE else outcome.reason
 
 
@@ -276,12 +277,14 @@ def decode_positions(
     except ValidationError as error:
         what = f"the previous offsets of groups cannot be read: {error.errors()[0]['msg']}"
         raise CorruptDataError(what, operation="put groups back") from error
-    for each in stored:
-        where = TopicPartition(topic=each.topic, partition=each.partition)
+    for position in stored:
+        where = TopicPartition(topic=position.topic, partition=position.partition)
         previous = None
-        if each.offset is not None:
-            previous = _committed_at(where, each.offset, leader_epoch=each.leader_epoch, metadata=each.metadata)
-        yield (each.group, each.type), where, previous
+        if position.offset is not None:
+            previous = _committed_at(
+                where, position.offset, leader_epoch=position.leader_epoch, metadata=position.metadata
+            )
+        yield (position.group, position.type), where, previous
 
 
 def _committed_at(
@@ -302,52 +305,66 @@ class RestoredGroups:
 
     def __init__(self, config: Config, restore: str | None = None, *, force: bool = False) -> None:
         """`force`: also move groups that have members, if Kafka allows to remove them."""
-        if config.kafka is None:
-            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
-        if config.archive is None:
-            raise UsageError("no archive is named", hint="give --archive, or archive in the configuration")
-        patience_s = config.patience
-        self._undo = ExitStack()
-        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
+        kafka, patience_s = config.cluster, config.patience
+        self._patience_s = patience_s
+        self._archive = open_archive(config.archive_url, config.storage, layout=config.layout)
         storage = self._archive.storage
         self.restore_id = find_restore(finished_restores(storage), restore)
         self._plan, self._report = read_restore(storage, self.restore_id)
-        client = self._undo.enter_context(KafkaClient(config.kafka))
-        self._refuse_other_cluster(client, patience_s)
-        self._movement = Movement(client, storage, self._plan, patience_s=patience_s, force=force)
+        self.run_id = self._plan.archive.run_id
+        """The run that the restore was planned from."""
+        self._client = KafkaClient(kafka)
+        self._refuse_other_cluster(patience_s)
+        self._movement = Movement(self._client, storage, self._plan, patience_s=patience_s, force=force)
+        self.roll_back = self._movement.roll_back
         self.missing: tuple[MissingGroup, ...] = ()
-        """Requested groups without an offset to commit, in the last `plan` or `apply`."""
+        """Requested groups without an offset to commit, in the last `apply`."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._undo.close()
+        self._client.close()
 
-    @property
-    def run_id(self) -> str | None:
-        """The run that the restore was planned from."""
-        return self._plan.archive.run_id
+    def apply(
+        self, patterns: Sequence[str], *, mount: Path | None = None, dry_run: bool = False
+    ) -> tuple[GroupPosition, ...]:
+        """Move groups. `dry_run`: return the offsets and the groups that would be refused, and change nothing.
 
-    def plan(self, patterns: Sequence[str]) -> tuple[GroupPosition, ...]:
-        """The offsets that `apply` would commit, and the groups that it would refuse. Changes nothing."""
-        return self._movement.look(self._moves(patterns))
+        `mount`: the state of a mount, whose commits count before the archive's.
+        """
+        partitions = [PartitionReport(**partition) for partition in self._report["partitions"]]
+        if mount is None:
+            wanted = patterns or self._plan.groups or ("*",)
+            moves, self.missing = plan_moves(self._archive, self._plan, partitions, wanted)
+            return self._movement.apply(moves, dry_run=dry_run)
+        groups = mounted_groups(mount, self._archive.url, archived_groups(self._archive, self._plan))
+        moves, self.missing = _translated(
+            groups.groups, restored_topics(self._plan, partitions), patterns or groups.committed
+        )
+        return self._with_lags(self._movement.apply(moves, dry_run=dry_run, active=groups.active))
 
-    def apply(self, patterns: Sequence[str]) -> tuple[GroupPosition, ...]:
-        return self._movement.apply(self._moves(patterns))
+    def _with_lags(self, positions: Sequence[GroupPosition]) -> tuple[GroupPosition, ...]:
+        """How far each is behind the end of the target's log."""
+        wanted = {
+            TopicPartition(topic=position.topic, partition=position.partition): LATEST
+            for position in positions
+            if position.offset is not None
+        }
+        ends = list_offsets(self._client, wanted, deadline=Deadline.after(self._patience_s)) if wanted else {}
+        return tuple(
+            position
+            if position.offset is None
+            else replace(
+                position,
+                behind=ends[TopicPartition(topic=position.topic, partition=position.partition)].offset
+                - position.offset,
+            )
+            for position in positions
+        )
 
-    def roll_back(self) -> tuple[GroupPosition, ...]:
-        """Restore the offsets from before the restore."""
-        return self._movement.roll_back()
-
-    def _moves(self, patterns: Sequence[str]) -> tuple[GroupMove, ...]:
-        partitions = [PartitionReport(**each) for each in self._report["partitions"]]
-        moves = plan_moves(self._archive, self._plan, partitions, patterns or self._plan.groups or ("*",))
-        self.missing = moves.missing
-        return moves.offsets
-
-    def _refuse_other_cluster(self, client: KafkaClient, patience_s: float) -> None:
-        found = client.metadata([], deadline=Deadline.after(patience_s)).cluster_id
+    def _refuse_other_cluster(self, patience_s: float) -> None:
+        found = self._client.metadata([], deadline=Deadline.after(patience_s)).cluster_id
         if found != self._plan.cluster_id:
             raise RefusedError(
                 f"the restore went into cluster {self._plan.cluster_id}, and this is cluster {found}",
@@ -359,9 +376,69 @@ class RestoredGroups:
 
 def find_restore(known: Sequence[str], given: str | None) -> str:
     """The restore with this id or prefix of an id; without one, the only restore."""
-    matching = [each for each in known if each == given] or [each for each in known if each.startswith(given or "")]
+    matching = [known_id for known_id in known if known_id == given] or [
+        known_id for known_id in known if known_id.startswith(given or "")
+    ]
     if len(matching) == 1:
         return matching[0]
     named = "restores were made from this archive" if given is None else f"restores have the id {given!r}"
     hint = f"give --restore with one of {', '.join(sorted(matching)[:10])}" if matching else "run 'maxbrod restore'"
     raise UsageError(f"{len(matching) or 'no'} {named}", operation=_OPERATION, hint=hint)
+
+
+def plan_moves(
+    archive: Archive, plan: RestorePlan, partitions: Iterable[PartitionReport], patterns: Sequence[str]
+) -> tuple[tuple[GroupMove, ...], tuple[MissingGroup, ...]]:
+    """Return the offsets of groups, as recorded by the run that the restore was made from, and groups without any."""
+    moment = _moment_of(archive, plan)
+    known = () if moment.cluster is None else moment.cluster.groups
+    runs = {} if moment.known is None else moment.known.offset_runs
+    found, missing = _translated(known, restored_topics(plan, partitions), patterns, runs)
+    return tuple(move if move.run_id else replace(move, run_id=plan.archive.run_id) for move in found), missing
+
+
+def _translated(
+    known: Sequence[Group],
+    topics: Mapping[str, RestoredTopic],
+    patterns: Sequence[str],
+    runs: Mapping[Place, str] | None = None,
+) -> tuple[tuple[GroupMove, ...], tuple[MissingGroup, ...]]:
+    chosen, missing = choose_groups(patterns, known)
+    for name in missing:
+        raise matches_nothing(name, [group.group_id for group in known], what="group")
+    moves = translate_groups(chosen, topics, runs)
+    placed = {move.group_id for move in moves if move.offset is not None}
+    return moves, tuple(lacking_groups(patterns, chosen, placed))
+
+
+def archived_groups(archive: Archive, plan: RestorePlan) -> Sequence[Group]:
+    """The groups as recorded by the run that the restore was made from."""
+    cluster = _moment_of(archive, plan).cluster
+    return () if cluster is None else cluster.groups
+
+
+def _moment_of(archive: Archive, plan: RestorePlan) -> Moment:
+    return find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
+
+
+def restored_topics(plan: RestorePlan, partitions: Iterable[PartitionReport]) -> dict[str, RestoredTopic]:
+    """Each topic as restored, by the source's name."""
+    reports = {(partition.target, partition.partition): partition for partition in partitions}
+    found = {}
+    for topic in plan.topics:
+        target = topic.target
+        if target.repartitioned:
+            shares = {
+                number: decode_shares(reports[target.name, number].map) for number in range(target.partition_count)
+            }
+            found[target.source_topic] = RestoredTopic(topic_id=target.topic_id, target=target.name, shares=shares)
+            continue
+        logs: dict[int, ExactLog | OffsetMap] = {}
+        for partition in topic.partitions:
+            report = reports[target.name, partition.source.partition]
+            exact = partition.offsets.mode is OffsetsMode.EXACT
+            logs[partition.source.partition] = (
+                ExactLog(start=partition.source.first_offset, end=report.end) if exact else decode_map(dict(report.map))
+            )
+        found[target.source_topic] = RestoredTopic(topic_id=target.topic_id, target=target.name, logs=logs)
+    return found

@@ -10,9 +10,10 @@ import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import out, print_json, print_line, table
+from maxbrod.cli.verbs import load, looking
 from maxbrod.errors import UsageError
 from maxbrod.hold.options import HoldOptions
-from maxbrod.options import PLACE, JsonOption
+from maxbrod.options import PLACE, JsonOption, LookOptions
 from maxbrod.text import counted, human_time
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from maxbrod.archive.holds import Hold
 
 app = typer.Typer(no_args_is_help=True, help="Holds: records that nothing prunes, compacts by key or erases.")
-_SHARED = (*PLACE, JsonOption)
+_SHARED = (*PLACE, LookOptions, JsonOption)
 
 
 @app.command()
@@ -36,15 +37,14 @@ def add(call: Call[HoldOptions]) -> None:
 
       maxbrod hold add -a /backups/kafka --run latest --why 'before the migration'
     """
-    from maxbrod.archive.holds import add_hold  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-    from maxbrod.archive.selection import parse_time_ms, select_names  # noqa: PLC0415
-
-    options = call.options
+    options, parse_time_ms = call.options, load("archive.selection:parse_time_ms")
     if not (options.topics or options.since or options.until or options.run):
         raise UsageError("nothing says what to hold", hint="give --topic, --since, --until or --run; '*' is all topics")
     archive = _open(call)
-    select_names({position.topic for position in archive.catalog.positions().values()}, options.topics, may_come=True)
-    hold = add_hold(
+    with looking(call):
+        topics = {position.topic for position in archive.catalog.positions().values()}
+    load("archive.selection:select_names")(topics, options.topics, may_come=True)
+    hold: Hold = load("archive.holds:add_hold")(
         archive,
         who=_who(options),
         why=_why(options),
@@ -53,21 +53,16 @@ def add(call: Call[HoldOptions]) -> None:
         until_ms=None if options.until is None else parse_time_ms(options.until),
         run=options.run,
     )
-    if call.as_json:
-        print_json(asdict(hold))
-    else:
-        print_line(f"hold {hold.id} is in force: {_what(hold)}")
+    _show(call, hold, "is in force")
 
 
 @app.command(name="list")
 @command("hold", HoldOptions, after=_SHARED, without=["id", "topics", "since", "until", "run", "who", "why"])
 def list_(call: Call[HoldOptions]) -> None:
     """List the holds in force, with --all released ones as well."""
-    from maxbrod.archive.archive import open_archive  # noqa: PLC0415
-    from maxbrod.archive.holds import read_holds  # noqa: PLC0415 - as above
-
-    archive = open_archive(call.archive, call.config.storage, layout=call.config.layout)
-    holds = [hold for hold in read_holds(archive.storage) if call.options.all or hold.released is None]
+    archive = _open(call, write=False)
+    found: list[Hold] = load("archive.holds:read_holds")(archive.storage)
+    holds = [hold for hold in found if call.options.all or hold.released is None]
     if call.as_json:
         print_json({"archive": archive.url, "holds": [asdict(hold) for hold in holds]})
         return
@@ -86,22 +81,27 @@ def list_(call: Call[HoldOptions]) -> None:
 @command("hold", HoldOptions, after=_SHARED, without=["all", "topics", "since", "until", "run"])
 def release(call: Call[HoldOptions]) -> None:
     """Release a hold. Who released it, and why, stays on record."""
-    from maxbrod.archive.holds import release_hold  # noqa: PLC0415 - as above
-
     if call.options.id is None:
         raise UsageError("no hold is named", hint="see 'maxbrod hold list'")
-    hold = release_hold(_open(call), call.options.id, who=_who(call.options), why=_why(call.options))
+    release_hold = load("archive.holds:release_hold")
+    hold: Hold = release_hold(_open(call), call.options.id, who=_who(call.options), why=_why(call.options))
+    _show(call, hold, "is released")
+
+
+def _show(call: Call[HoldOptions], hold: Hold, now: str) -> None:
     if call.as_json:
         print_json(asdict(hold))
     else:
-        print_line(f"hold {hold.id} is released: {_what(hold)}")
+        print_line(f"hold {hold.id} {now}: {_what(hold)}")
 
 
-def _open(call: Call[HoldOptions]) -> Archive:
-    from maxbrod.archive.archive import open_archive, open_for_writing  # noqa: PLC0415 - as above
-
-    opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
-    return opened if opened.survey is not None else open_for_writing(call.archive, call.config.storage)
+def _open(call: Call[HoldOptions], *, write: bool = True) -> Archive:
+    storage = call.config.storage
+    with looking(call):
+        opened: Archive = load("archive.archive:open_archive")(call.archive, storage, layout=call.config.layout)
+        if write and opened.survey is None:
+            opened = load("archive.archive:open_for_writing")(call.archive, storage)
+    return opened
 
 
 def _who(options: HoldOptions) -> str:

@@ -1,23 +1,19 @@
 """The options of `maxbrod hold`."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from maxbrod.options import Option, Options, Since, Topics, Until
+from maxbrod.options import Options, Since, Topics, Until, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class HoldOptions(Options):
-    id: Annotated[str | None, Option("The id of the hold, or its beginning.", metavar="ID", argument=True)] = None
+    id: str | None = option("The id of the hold, or its beginning.", metavar="ID", argument=True)
     topics: Topics = ()
     since: Since = None
     until: Until = None
-    run: Annotated[str | None, Option("Hold the archive as this run left it, and the run itself.", metavar="RUN")] = (
-        None
+    run: str | None = option("Hold the archive as this run left it, and the run itself.", metavar="RUN")
+    who: str | None = option(
+        "Who holds or releases. The name of the user who runs the command by default.", metavar="NAME"
     )
-    who: Annotated[
-        str | None,
-        Option("Who holds or releases. The name of the user who runs the command by default.", metavar="NAME"),
-    ] = None
-    why: Annotated[str | None, Option("The reason. Required.", metavar="TEXT")] = None
-    all: Annotated[bool, Option("List released holds as well.")] = False
+    why: str | None = option("The reason. Required.", metavar="TEXT")
+    all: bool = option("List released holds as well.", default=False)

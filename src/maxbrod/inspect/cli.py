@@ -1,31 +1,36 @@
-"""`maxbrod ls`, `show` and `gc`: the topics and runs of an archive, one of them in detail, and its garbage."""
+"""`maxbrod ls`, `show`, `gc` and `status`: topics and runs, one of them in detail, garbage, and what is promised."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich.text import Text
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.durations import parse_duration_s
-from maxbrod.cli.output import ending, out, print_json, print_line, table
-from maxbrod.errors import UsageError
-from maxbrod.inspect.options import GcOptions, LsOptions, ShowOptions
+from maxbrod.cli.output import ending, out, print_json, print_json_line, print_line, print_promises, table
+from maxbrod.cli.signals import stopping_by_signals
+from maxbrod.cli.verbs import at_work, load, looking
+from maxbrod.errors import EXIT_DONE, UsageError
+from maxbrod.inspect.options import GcOptions, LsOptions, ShowOptions, StatusOptions
 from maxbrod.layouts.registry import NATIVE
-from maxbrod.options import PLACE, ArchiveOptions, JsonOption, StorageOptions
+from maxbrod.option_values import parse_duration_s
+from maxbrod.options import PLACE, ArchiveOptions, JsonOption, LookOptions, StorageOptions
 from maxbrod.text import counted, human_bytes, human_count, human_time, stored_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from maxbrod.archive.archive import Archive
     from maxbrod.archive.runs import RunReport, RunSummary
-    from maxbrod.inspect.extents import PartitionExtent
     from maxbrod.inspect.garbage import GarbageReport
     from maxbrod.inspect.listing import GenerationSummary, TopicListing, TopicSummary
-    from maxbrod.inspect.topic import TopicDescription, TopicDetails
+    from maxbrod.inspect.status import ArchiveStatus
+    from maxbrod.inspect.topic import PartitionExtent, TopicDescription, TopicDetails
 
+_DATA: Final = "data"
+"""The cover of offsets that are archived."""
 _LINES_SHOWN: Final = 10
 _OBJECTS_SHOWN: Final = 20
 _BAR_WIDTH: Final = 64
@@ -37,7 +42,7 @@ _SHOWN_ELSEWHERE: Final = {"command", "complete"}
 """Statistics of a run that another line already has."""
 
 
-@command("ls", LsOptions, after=(*PLACE, JsonOption))
+@command("ls", LsOptions, after=(*PLACE, LookOptions, JsonOption))
 def ls(call: Call[LsOptions]) -> None:
     """List the topics of an archive, or its runs.
 
@@ -49,28 +54,26 @@ def ls(call: Call[LsOptions]) -> None:
 
       maxbrod ls -c maxbrod.yaml --runs --json
     """
-    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-    from maxbrod.archive.runs import list_runs  # noqa: PLC0415
-    from maxbrod.inspect.listing import list_topics  # noqa: PLC0415
-
     options = call.options
-    opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
+    if options.runs and options.all:
+        raise UsageError("--all is about topics, --runs lists runs", hint="leave one of them out")
+    with looking(call):
+        opened = _open(call)
+        listed = load("archive.runs:list_runs" if options.runs else "inspect.listing:list_topics")
+        listing = listed(opened, options.topics, as_of=options.as_of)
     if options.runs:
-        if options.all:
-            raise UsageError("--all is about topics, --runs lists runs", hint="leave one of them out")
         if opened.survey is not None and not call.as_json:
             print_line(_no_runs(opened.survey.layout))
-            return
-        _show_runs(list_runs(opened, options.topics, as_of=options.as_of), as_json=call.as_json)
+        else:
+            _show_runs(listing, as_json=call.as_json)
         return
-    listing = list_topics(opened, options.topics, as_of=options.as_of)
     if call.as_json:
         print_json(asdict(listing))
     else:
         _show_topics(listing, every=options.all)
 
 
-@command("show", ShowOptions, after=(*PLACE, JsonOption))
+@command("show", ShowOptions, after=(*PLACE, LookOptions, JsonOption))
 def show(call: Call[ShowOptions]) -> None:
     """Show what is archived of a topic by partition, with its gaps, configuration and consumer groups.
 
@@ -84,25 +87,35 @@ def show(call: Call[ShowOptions]) -> None:
 
       maxbrod show -a /backups/kafka --run latest --json
     """
-    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-    from maxbrod.archive.runs import show_run  # noqa: PLC0415
-    from maxbrod.inspect.topic import EVERY, show_topic  # noqa: PLC0415
-
     options = call.options
     if (options.topic is None) == (options.run is None):
         raise UsageError("name a topic, or a run with --run", hint="see 'maxbrod ls' and 'maxbrod ls --runs'")
     if options.all and options.topic_id is not None:
         raise UsageError("--all and --topic-id exclude each other")
-    opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
+    with looking(call):
+        opened = _open(call)
+        report = _run_or_topic(opened, options)
+    (_print_topics if options.run is None else _print_run)(report, as_json=call.as_json)
+
+
+def _run_or_topic(opened: Archive, options: ShowOptions) -> Any:  # noqa: ANN401 - whichever was asked for
     if options.run is not None:
-        _print_run(show_run(opened, options.run), as_json=call.as_json)
-    elif options.topic is not None:
-        topic_id = EVERY if options.all else options.topic_id
-        report = show_topic(opened, options.topic, partition=options.partition, as_of=options.as_of, topic_id=topic_id)
-        _print_topics(report, as_json=call.as_json)
+        return load("archive.runs:show_run")(opened, options.run)
+    return load("inspect.topic:show_topic")(
+        opened,
+        options.topic,
+        partition=options.partition,
+        as_of=options.as_of,
+        topic_id=load("inspect.topic:EVERY") if options.all else options.topic_id,
+    )
 
 
-@command("gc", GcOptions, after=(ArchiveOptions, StorageOptions, JsonOption))
+@command(
+    "gc",
+    GcOptions,
+    after=(ArchiveOptions, StorageOptions, LookOptions, JsonOption),
+    looks=lambda given: "delete" not in given,
+)
 def gc(call: Call[GcOptions]) -> None:
     """List objects that no run has committed, and delete them.
 
@@ -117,22 +130,86 @@ def gc(call: Call[GcOptions]) -> None:
 
       maxbrod gc -a s3://backups/kafka --grace 7d --delete
     """
-    from maxbrod.archive.archive import open_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-    from maxbrod.inspect.garbage import collect_garbage  # noqa: PLC0415
-
     options = call.options
     grace_s = parse_duration_s(options.grace)
-    report = collect_garbage(
-        open_archive(call.archive, call.config.storage),
-        grace_s=grace_s,
-        delete=options.delete,
-        trust_clock=options.trust_clock,
-    )
+    with at_work(call, meanwhile="objects that are being deleted go first") as work:
+        with work.looking("reading the archive"):
+            archive = load("archive.archive:open_archive")(call.archive, call.config.storage)
+        report = load("inspect.garbage:collect_garbage")(
+            archive, work=work, grace_s=grace_s, delete=options.delete, trust_clock=options.trust_clock
+        )
     if call.as_json:
         print_json(asdict(report))
     else:
         _print_garbage(report, options.grace)
     raise typer.Exit(report.exit_code)
+
+
+@command("status", StatusOptions, before=PLACE, after=(LookOptions, JsonOption))
+def status(call: Call[StatusOptions]) -> None:
+    """Show whether an archive keeps its promises: one OK, WARN or FAILED line for each.
+
+    The last backup and the recovery point against a target; offsets that are neither archived nor explained; objects
+    that are missing; the last deep check and the last drill, with the time that a whole restore would take at its
+    speed; size and growth; format and clock. What was not looked at is never OK. No cluster is asked, and no
+    object is read.
+
+    An offset is explained if the archive has no record at it and says why: the topic was compacted, retention deleted
+    the record before a backup read it, or it was pruned. The recovery point is the time up to which the archive has
+    everything that the cluster had.
+
+    The exit code is 3 or 4 if a promise has failed, 0 if there are only warnings, unless --strict.
+
+    For example:
+
+      maxbrod status -a /backups/kafka --recovery-point 1h
+
+      maxbrod status s3://backups/kafka s3://backups/other --json
+
+      maxbrod status -a /backups/kafka --recovery-time 4h --watch 30s
+    """
+    options = call.options
+    # Words stand for what the file or the environment says; a flag is one more.
+    named = call.config.archive if "archive" in call.given or "archives" not in call.given else None
+    urls = [*([] if named is None else [named]), *options.archives]
+    if not urls:
+        raise UsageError("no archive is named", hint="give --archive URL, or one or more archives as words")
+    if options.watch is None:
+        with looking(call):
+            found = _statuses(call, urls)
+        raise typer.Exit(_show_statuses(call, found))
+    stop = threading.Event()
+    code = EXIT_DONE
+    with stopping_by_signals(stop):
+        while not stop.is_set():
+            if out.is_terminal and not call.as_json:
+                out.clear()
+            code = _show_statuses(call, _statuses(call, urls))
+            stop.wait(options.watch)
+    raise typer.Exit(code)
+
+
+def _statuses(call: Call[StatusOptions], urls: list[str]) -> list[ArchiveStatus]:
+    price = load("inspect.status:price_of")(call.options)
+    status_of = load("inspect.status:status_of")
+    return [status_of(url, call.config.storage, call.options, price, layout=call.config.layout) for url in urls]
+
+
+def _show_statuses(call: Call[StatusOptions], found: list[ArchiveStatus]) -> int:
+    code = max(each.exit_code for each in found)
+    if call.as_json:
+        document = {"archives": [asdict(archive) for archive in found], "exit_code": code}
+        (print_json if call.options.watch is None else print_json_line)(document)
+        return code
+    for status in found:
+        print_line(status.archive)
+        print_promises(status.promises)
+    return code
+
+
+def _open(call: Call[Any]) -> Archive:
+    found: Archive = load("archive.archive:open_archive")(call.archive, call.config.storage, layout=call.config.layout)
+    return found
 
 
 def _no_runs(layout: str) -> str:
@@ -141,7 +218,7 @@ def _no_runs(layout: str) -> str:
 
 def _show_topics(listing: TopicListing, *, every: bool) -> None:
     title = listing.archive if listing.as_of is None else f"{listing.archive} as of {listing.as_of}"
-    shown = table(title, "*topic", ">parts", ">records", "from", "to", ">stored", ">gaps")
+    shown = table(title, "*topic", ">parts", ">records", "oldest", "newest", ">stored", ">gaps")
     chosen = [topic for topic in listing.topics if topic.newest or every]
     for topic in chosen:
         shown.add_row(
@@ -208,14 +285,14 @@ def _show_recovery_point(listing: TopicListing, chosen: list[TopicSummary]) -> N
         print_line(f"recovery point: {human_time(listing.recovery_point)}, or later{because}")
     if listing.behind:
         behind = counted(listing.behind, "partition", "is", "are")
-        print_line(f"{behind} not archived as far as the last backup was to: see check")
+        print_line(f"{behind} not archived to the end that the last backup saw: see 'maxbrod check'")
 
 
 def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(run) for run in runs])
         return
-    columns = ("*run, by its begin", "of", ">took", ">topics", ">records", ">size", "ended")
+    columns = ("*run, by its start", "verb", ">took", ">topics", ">records", ">size", "ended")
     shown = table("Runs, in the order of commits", *columns)
     for run in runs:
         shown.add_row(
@@ -253,8 +330,6 @@ def _describe_generation(generation: GenerationSummary) -> str:
 
 
 def _print_topics(report: TopicDescription, *, as_json: bool) -> None:
-    from maxbrod.inspect.extents import legend  # noqa: PLC0415 - the catalog's words: not for `--help`
-
     if as_json:
         print_json(asdict(report))
         return
@@ -269,7 +344,10 @@ def _print_topics(report: TopicDescription, *, as_json: bool) -> None:
         for extent in details.partitions:
             _print_partition(extent)
         print_line("")
-        out.print(legend(span for extent in details.partitions for span in extent.spans), highlight=False)
+        out.print(
+            load("inspect.topic:legend")(span for extent in details.partitions for span in extent.spans),
+            highlight=False,
+        )
         if details.configs:
             print_line(f"configuration at {details.described_by or report.snapshot}:")
             for name, value in sorted(details.configs.items()):
@@ -279,13 +357,12 @@ def _print_topics(report: TopicDescription, *, as_json: bool) -> None:
 
 
 def _print_partition(extent: PartitionExtent) -> None:
-    from maxbrod.inspect.extents import DATA, coverage_bar  # noqa: PLC0415 - as above
-
+    bar = load("inspect.topic:coverage_bar")(extent.spans, _BAR_WIDTH)
     most = "" if extent.exact else "at most "
     packed = stored_bytes(extent.bytes, extent.raw_bytes)
     print_line("")
     print_line(f"partition {extent.partition}: offsets [{extent.first_offset:,}, {extent.end_offset:,})")
-    out.print(Text("  [").append(coverage_bar(extent.spans, _BAR_WIDTH)).append("]"), highlight=False)
+    out.print(Text("  [").append(bar).append("]"), highlight=False)
     print_line(f"  {most}{counted(extent.records, 'record')} in {counted(extent.segments, 'segment')}, {packed}")
     if extent.log_start is not None and extent.log_start != extent.first_offset:
         print_line(f"  the log itself began at offset {extent.log_start:,} then")
@@ -299,7 +376,7 @@ def _print_partition(extent: PartitionExtent) -> None:
         f"  {span.cover}: [{span.first_offset:,}, {span.end_offset:,}), "
         f"{counted(span.end_offset - span.first_offset, 'offset')}"
         for span in extent.spans
-        if span.cover != DATA
+        if span.cover != _DATA
     ]
     _print_first(gaps, "more gap", indent="  ")
 
@@ -328,8 +405,8 @@ def _print_run(report: RunReport, *, as_json: bool) -> None:
     for name, value in run.statistics.items():
         if name in _SHOWN_ELSEWHERE or value in ([], {}):
             continue
-        for each in value if isinstance(value, list) else [value]:
-            print_line(f"{name.replace('_', ' ')}: {each:,}" if isinstance(each, int) else f"{name}: {each}")
+        for item in value if isinstance(value, list) else [value]:
+            print_line(f"{name.replace('_', ' ')}: {item:,}" if isinstance(item, int) else f"{name}: {item}")
     shown = table("What is in the archive from this run", "*topic", ">parts", ">records", ">stored", ">objects", "gaps")
     for topic in report.topics:
         gaps = ", ".join(f"{count:,} {reason}" for reason, count in topic.gaps.items())
@@ -360,12 +437,10 @@ def _print_garbage(report: GarbageReport, grace: str) -> None:
             "not by this machine's clock: the objects stay until a backup finds something new; if this clock is "
             "right, give --trust-clock"
         )
-    from maxbrod.archive.unlisted import HINT  # noqa: PLC0415 - as above
-
-    unlisted = [f"stays, because the catalog lacks its records: {each}" for each in report.unlisted]
+    unlisted = [f"stays, because the catalog lacks its records: {lost}" for lost in report.unlisted]
     _print_first(unlisted, "", " more", most=_OBJECTS_SHOWN)
     if report.unlisted:
-        print_line(f"  {HINT}")
+        print_line(f"  {load('archive.unlisted:HINT')}")
     if report.objects and not report.deleted:
         print_line("nothing was changed; repeat with --delete")
 

@@ -14,22 +14,21 @@ while the catalog is rebuilt, or if it seems to have lost its end.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from maxbrod.archive.archive import Archive
 from maxbrod.archive.undo import PRUNES, SLACK_MS, named_by_undo, undoable
 from maxbrod.archive.unlisted import UnlistedRange, find_lost_end, find_unlisted
 from maxbrod.archive.upkeep import read_clocks, rebuild_under_way
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.ledger import documents_in, read_ledger
-from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UsageError
-from maxbrod.restore.staged_objects import stagings_left
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from maxbrod.archive.archive import Archive
-    from maxbrod.storage.interface import ObjectInfo
+from maxbrod.config import Config
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, StoppedError, UsageError
+from maxbrod.restore.state import stagings_left
+from maxbrod.storage.interface import ObjectInfo
+from maxbrod.work.work import Work
 
 FOLDERS: Final = ("packs", "probes", PRUNES, "segments", "snapshots")
 """The folders in which a killed run leaves objects. Commits clean up the catalog's own folder."""
@@ -63,21 +62,22 @@ class GarbageReport:
 
 
 def collect_garbage(
-    archive: Archive, *, grace_s: int = GRACE_S, delete: bool = False, trust_clock: bool = False
+    archive: Archive,
+    *,
+    work: Work | None = None,
+    grace_s: int = GRACE_S,
+    delete: bool = False,
+    trust_clock: bool = False,
 ) -> GarbageReport:
     """Find garbage, and with `delete` delete it.
 
     `grace_s` must be longer than any run takes from its first object to its commit. `trust_clock`: this machine's clock
     is right, whatever the newest run says. RefusedError: the clocks contradict each other; the catalog seems to have
     lost its end; or a run committed meanwhile, or a rebuild began: then some of the garbage may be deleted, and nothing
-    else is.
+    else is. StoppedError: `work` was stopped, with the same effect.
     """
-    if archive.survey is not None:
-        raise RefusedError(
-            f"only the layout's own tool knows what is garbage in the layout {archive.survey.layout}",
-            operation="gc",
-            object_name=archive.url,
-        )
+    work = work or Work(Config())
+    _demand_own_layout(archive)
     if grace_s < GRACE_S_MIN:
         raise UsageError(
             f"a grace time of {grace_s} s is shorter than a run may take",
@@ -85,12 +85,14 @@ def collect_garbage(
         )
     clocks = read_clocks(archive, ask_store=delete, trusted=trust_clock)
     now_ms = clocks.object_ms
-    listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]
-    listed += stagings_left(archive.storage)
-    archive.catalog.refresh()
-    named = archive.catalog.path_set()
-    prunes = undoable(archive.storage, archive.catalog.runs(), clocks, slack_ms=SLACK_MS)
-    named.add(named_by_undo(archive.storage, prunes))
+    with work.looking("listing objects"):
+        listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]
+        listed += stagings_left(archive.storage)
+    with work.looking("reading the catalog"):
+        archive.catalog.refresh()
+        named = archive.catalog.path_set()
+        prunes = undoable(archive.storage, archive.catalog.runs(), clocks, slack_ms=SLACK_MS)
+        named.add(named_by_undo(archive.storage, prunes))
     unnamed = [found for found in listed if found.path not in named]
     garbage = [found for found in unnamed if found.modified_ms < now_ms - grace_s * 1000]
     if garbage:
@@ -99,16 +101,17 @@ def collect_garbage(
     old = {found.path for found in garbage}
     young = [found for found in unnamed if found.path not in old]
     version = archive.catalog.version
-    _demand_whole(archive, now_ms)
-    unlisted = find_unlisted(archive.storage, _own(archive), garbage)
+    with work.looking("looking into garbage"):
+        _demand_whole(archive, now_ms)
+        unlisted = find_unlisted(archive.storage, _own(archive), garbage)
     kept = {each.path for each in unlisted}
     garbage = [found for found in garbage if found.path not in kept]
     if delete:
         paths = [found.path for found in garbage]
         dead, silent = _documents(archive, {found.path for found in listed}.difference(paths), now_ms - grace_s * 1000)
         # First: what names an object as part of the archive must not outlive it. The others say what it is not.
-        _delete(archive, dead, since_ms=now_ms - grace_s * 1000)
-        _delete(archive, paths, since_ms=now_ms - grace_s * 1000)
+        _delete(work, archive, dead, since_ms=now_ms - grace_s * 1000)
+        _delete(work, archive, paths, since_ms=now_ms - grace_s * 1000)
         if silent:
             archive.storage.delete(silent)
     return GarbageReport(
@@ -124,6 +127,15 @@ def collect_garbage(
         prunes_waiting=tuple(prune.run_id for prune in prunes if prune.until_ms <= now_ms - SLACK_MS),
         unlisted=tuple(unlisted),
     )
+
+
+def _demand_own_layout(archive: Archive) -> None:
+    if archive.survey is not None:
+        raise RefusedError(
+            f"only the layout's own tool knows what is garbage in the layout {archive.survey.layout}",
+            operation="gc",
+            object_name=archive.url,
+        )
 
 
 def _demand_whole(archive: Archive, now_ms: int) -> None:
@@ -159,9 +171,17 @@ def _documents(archive: Archive, there: Collection[str], before_ms: int) -> tupl
     return sorted(old.intersection(ledger.dead)), sorted(old.intersection(ledger.silent))
 
 
-def _delete(archive: Archive, paths: Sequence[str], *, since_ms: int) -> None:
+def _delete(work: Work, archive: Archive, paths: Sequence[str], *, since_ms: int) -> None:
     version = archive.catalog.version
+    work.tell("deleting")
     for start in range(0, len(paths), _DELETED_AT_ONCE):
+        if work.is_stopped():
+            raise StoppedError(
+                f"stopped on request; {start} objects are deleted, the other garbage stays",
+                operation="gc",
+                object_name=archive.url,
+                hint="run it again",
+            )
         rebuild = rebuild_under_way(archive.storage, since_ms=since_ms)
         if rebuild is not None:
             raise RefusedError(

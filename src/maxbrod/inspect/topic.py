@@ -1,30 +1,69 @@
-"""One topic in detail, now or as of any run: `maxbrod show`."""
+"""One topic in detail, now or as of any run: `maxbrod show`.
+
+The offsets of a partition are also one line, with a cell for each range: a letter and a colour for what it holds.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from rich.text import Text
+
+from maxbrod.archive.knowledge import Known
 from maxbrod.archive.selection import Incarnation, incarnations_in, matches_nothing, newest_ids
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.errors import UsageError
-from maxbrod.inspect.extents import PartitionExtent, measure_partitions
 from maxbrod.inspect.listing import GenerationSummary, summarise_generations
-from maxbrod.model import PartitionId
+from maxbrod.model import AbortedTransaction, GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from maxbrod.archive.archive import Archive
-    from maxbrod.archive.knowledge import Known
-    from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.kafka.state.cluster_state import ClusterState
 
 _ROWS_DECODED: Final = 1 << 16
 """Rows take a hundred megabytes as values."""
 EVERY: Final = "*"
 """Stands in place of a topic id for all incarnations."""
+DATA: Final = "data"
+HOLE: Final = "hole"
+"""Offsets that no row covers, which must not happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Offsets [first, end) with the same cover: data, hole, or the reason of a gap."""
+
+    first_offset: int
+    end_offset: int
+    cover: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionExtent:
+    """The archived part of one partition. `exact` is false if the last slice reaches beyond the requested end.
+
+    Records and bytes are then those of whole slices, and so upper bounds.
+    """
+
+    partition: int
+    first_offset: int
+    end_offset: int
+    exact: bool
+    records: int
+    segments: int
+    bytes: int
+    raw_bytes: int
+    min_timestamp: int | None
+    max_timestamp: int | None
+    first_leader_epoch: int | None
+    last_leader_epoch: int | None
+    spans: tuple[Span, ...]
+    aborted: tuple[AbortedTransaction, ...]
+    log_start: int | None = None
+    """The start of the log at the run whose snapshot was read; None if the snapshot does not have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,50 +121,42 @@ def show_topic(
     """The newest incarnation of a topic, or that of `topic_id`. UsageError: it does not exist."""
     moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
     snapshot = moment.snapshot
+    names = {} if snapshot is None else snapshot.topics
     archived = incarnations_in(archive.catalog.topics(as_of=moment.ends, revisions=moment.revisions))
-    born = {each.topic_id: each.first_written_at for each in archived if each.topic == topic}
-    empty = _empty_partitions(snapshot, topic)
-    known = {*born, *(each.topic_id for each in empty)}
+    born = {
+        incarnation.topic_id: incarnation.first_written_at for incarnation in archived if incarnation.topic == topic
+    }
+    # Some of these have rows.
+    empty = [place for place in (() if snapshot is None else snapshot.ends) if names.get(place.topic_id) == topic]
+    known = {*born, *(place.topic_id for place in empty)}
     if not known:
-        raise matches_nothing(topic, _names(archived, snapshot))
-    incarnations = [Incarnation(topic=topic, topic_id=each, first_written_at=born.get(each, 0)) for each in known]
+        raise matches_nothing(topic, {*(incarnation.topic for incarnation in archived), *names.values()})
+    incarnations = [
+        Incarnation(topic=topic, topic_id=topic_id, first_written_at=born.get(topic_id, 0)) for topic_id in known
+    ]
     (newest,) = newest_ids(incarnations, moment.ranks)
     chosen = _chosen_ids(topic, known, newest, topic_id)
-    extents = _measure(
-        archive, {each: empty[each] for each in sorted(empty) if each.topic_id in chosen}, chosen, moment
-    )
-    details = [_details(topic, each, extents, moment, newest=each == newest) for each in chosen]
-    if as_of is None:
-        generations = summarise_generations(archive.catalog)
-        details = [replace(detail, generations=generations.get(detail.topic_id, ())) for detail in details]
+    extents = _measure(archive, sorted(place for place in empty if place.topic_id in chosen), chosen, moment)
+    generations = summarise_generations(archive.catalog) if as_of is None else {}
+    details = []
+    for chosen_id in chosen:
+        found = _details(topic, chosen_id, extents, moment, newest=chosen_id == newest)
+        found = replace(found, generations=generations.get(chosen_id, ()))
+        details.append(found if partition is None else _only(found, partition))
     return TopicDescription(
         archive=archive.url,
         as_of=moment.as_of,
         snapshot=None if snapshot is None else snapshot.run_id,
-        topics=tuple(details if partition is None else (_only(detail, partition) for detail in details)),
+        topics=tuple(details),
     )
 
 
-def _empty_partitions(snapshot: Snapshot | None, topic: str) -> dict[PartitionId, list[Segment | Gap]]:
-    """The partitions of a topic in the snapshot, each without rows. Some of them may have rows."""
-    known = {} if snapshot is None else snapshot.topics
-    return {each: [] for each in (() if snapshot is None else snapshot.ends) if known.get(each.topic_id) == topic}
-
-
 def _measure(
-    archive: Archive,
-    empty: Mapping[PartitionId, Sequence[Segment | Gap]],
-    topic_ids: Collection[str],
-    moment: Moment,
+    archive: Archive, empty: Iterable[PartitionId], topic_ids: Collection[str], moment: Moment
 ) -> dict[PartitionId, PartitionExtent]:
     """The extent of each partition of these topics, measured portion by portion."""
-    found: dict[PartitionId, PartitionExtent] = {}
-
-    def measure(partitions: Mapping[PartitionId, Sequence[Segment | Gap]]) -> None:
-        extents = measure_partitions(partitions, _ends(partitions, moment))
-        found.update(zip(partitions, extents, strict=True))
-
-    measure(empty)
+    ends = {} if moment.snapshot is None else moment.snapshot.ends
+    found = {place: measure_partition(place.partition, [], ends[place]) for place in empty}
     portions = archive.catalog.portions(
         topic_ids=topic_ids, as_of=moment.ends, revisions=moment.revisions, rows_max=_ROWS_DECODED
     )
@@ -134,7 +165,8 @@ def _measure(
         for row in decode_rows(portion):
             if isinstance(row, (Segment, Gap)):  # it returns no other rows
                 rows.setdefault(PartitionId(topic_id=row.topic_id, partition=row.partition), []).append(row)
-        measure(rows)
+        for place, mine in rows.items():
+            found[place] = measure_partition(place.partition, mine, None if moment.as_of is None else ends.get(place))
     return dict(sorted(found.items()))
 
 
@@ -156,39 +188,23 @@ def _details(
     *,
     newest: bool,
 ) -> TopicDetails:
-    mine = [extent for each, extent in partitions.items() if each.topic_id == topic_id]
-    extents = _with_log_starts(mine, topic_id, moment.snapshot)
+    log_starts = {} if moment.snapshot is None else moment.snapshot.log_starts
+    extents = tuple(
+        replace(extent, log_start=log_starts.get(partition))
+        for partition, extent in partitions.items()
+        if partition.topic_id == topic_id
+    )
+    described = () if moment.cluster is None else moment.cluster.topics
     return TopicDetails(
         topic=topic,
         topic_id=topic_id,
         newest=newest,
         partitions=extents,
-        configs=_configs(moment.cluster, topic_id),
+        configs=next((state.configs for state in described if state.topic_id == topic_id), None),
         groups=() if moment.known is None else tuple(_groups(moment.known, topic, topic_id, extents)),
         last_seen=moment.lost.get(topic_id),
         described_by=moment.topic_runs.get(topic_id),
     )
-
-
-def _with_log_starts(
-    extents: Iterable[PartitionExtent], topic_id: str, snapshot: Snapshot | None
-) -> tuple[PartitionExtent, ...]:
-    known = {} if snapshot is None else snapshot.log_starts
-    return tuple(
-        replace(extent, log_start=known.get(PartitionId(topic_id=topic_id, partition=extent.partition)))
-        for extent in extents
-    )
-
-
-def _ends(mine: Mapping[PartitionId, Sequence[object]], moment: Moment) -> dict[PartitionId, int]:
-    """The ends as of a run, and the ends of partitions without rows."""
-    ends = {} if moment.snapshot is None else moment.snapshot.ends
-    return {each: ends[each] for each, rows in mine.items() if each in ends and (moment.as_of is not None or not rows)}
-
-
-def _configs(cluster: ClusterState | None, topic_id: str) -> Mapping[str, str | None] | None:
-    topics = () if cluster is None else cluster.topics
-    return next((topic.configs for topic in topics if topic.topic_id == topic_id), None)
 
 
 def _groups(known: Known, topic: str, topic_id: str, extents: Iterable[PartitionExtent]) -> Iterator[TopicGroupOffset]:
@@ -209,15 +225,125 @@ def _groups(known: Known, topic: str, topic_id: str, extents: Iterable[Partition
 
 
 def _only(details: TopicDetails, partition: int) -> TopicDetails:
-    chosen = tuple(each for each in details.partitions if each.partition == partition)
+    chosen = tuple(extent for extent in details.partitions if extent.partition == partition)
     if not chosen:
         raise UsageError(
             f"the topic {details.topic!r} has no partition {partition}",
-            hint=f"it has {', '.join(str(each.partition) for each in details.partitions)}",
+            hint=f"it has {', '.join(str(extent.partition) for extent in details.partitions)}",
         )
     groups = tuple(group for group in details.groups if group.partition == partition)
     return replace(details, partitions=chosen, groups=groups)
 
 
-def _names(archived: Iterable[Incarnation], snapshot: Snapshot | None) -> set[str]:
-    return {*(each.topic for each in archived), *(() if snapshot is None else snapshot.topics.values())}
+def measure_partition(partition: int, rows: Sequence[Segment | Gap], end: int | None) -> PartitionExtent:
+    data = [row for row in rows if isinstance(row, Segment)]
+    last = max((row.end_offset for row in rows), default=end or 0)
+    reached = last if end is None else min(last, end)
+    return PartitionExtent(
+        partition=partition,
+        first_offset=rows[0].base_offset if rows else reached,
+        end_offset=reached,
+        exact=not any(row.end_offset > reached for row in data),
+        records=sum(row.records for row in data),
+        segments=len(data),
+        bytes=sum(row.bytes for row in data),
+        raw_bytes=sum(row.raw_bytes for row in data),
+        min_timestamp=min((row.min_timestamp for row in data if row.min_timestamp is not None), default=None),
+        max_timestamp=max((row.max_timestamp for row in data if row.max_timestamp is not None), default=None),
+        first_leader_epoch=data[0].first_leader_epoch if data else None,
+        last_leader_epoch=data[-1].last_leader_epoch if data else None,
+        spans=_spans(rows, reached),
+        aborted=_aborted(data),
+    )
+
+
+def _spans(rows: Iterable[Segment | Gap], end: int) -> tuple[Span, ...]:
+    """Neighbours with the same cover become one span; offsets without a row become a hole."""
+    spans: list[Span] = []
+
+    def add(first: int, last: int, cover: str) -> None:
+        if spans and spans[-1].cover == cover:
+            first = spans.pop().first_offset
+        spans.append(Span(first_offset=first, end_offset=last, cover=cover))
+
+    for row in rows:
+        reached = spans[-1].end_offset if spans else row.base_offset
+        first, last = max(row.base_offset, reached), min(row.end_offset, end)
+        if first > reached:
+            add(reached, first, HOLE)
+        if last > first:
+            add(first, last, DATA if isinstance(row, Segment) else str(row.reason))
+    return tuple(spans)
+
+
+def _aborted(data: Iterable[Segment]) -> tuple[AbortedTransaction, ...]:
+    """Each transaction once: every slice that it touches names it, and it ends in the last of them."""
+    found: dict[tuple[int, int], AbortedTransaction] = {}
+    for row in data:
+        for aborted in row.aborted:
+            known = found.get((aborted.producer_id, aborted.first_offset))
+            if known is None or known.last_offset < aborted.last_offset:
+                found[aborted.producer_id, aborted.first_offset] = aborted
+    return tuple(sorted(found.values(), key=lambda aborted: (aborted.first_offset, aborted.producer_id)))
+
+
+MARKS: Final = {
+    DATA: ("=", "green"),
+    GapReason.COMPACTED: ("c", "cyan"),
+    GapReason.RETENTION: ("r", "yellow"),
+    GapReason.TRUNCATED: ("t", "magenta"),
+    GapReason.PRUNED: ("p", "blue"),
+    GapReason.DELETED: ("d", "bright_black"),
+    GapReason.UNRECORDED: ("u", "bright_black"),
+    GapReason.CORRUPT: ("X", "bold red"),
+    GapReason.UNEXPLAINED: ("?", "bold red"),
+    HOLE: ("!", "bold white on red"),
+}
+"""The letter and the style of each cover. Letters differ without colour; neighbours never hide the last three."""
+_ALARMING: Final = (GapReason.CORRUPT, GapReason.UNEXPLAINED, HOLE)
+_UNKNOWN: Final = ("~", "red")
+
+
+def coverage_bar(spans: Sequence[Span], width: int) -> Text:
+    """Each cell shows what most of its offsets are; but a problem shows even if it is a single offset."""
+    bar = Text(no_wrap=True)
+    for cover in _cells(spans, width):
+        letter, style = MARKS.get(cover, _UNKNOWN)
+        bar.append(letter, style)
+    return bar
+
+
+def legend(spans: Iterable[Span]) -> Text:
+    """The meaning of the letters that occur."""
+    covers = {span.cover for span in spans}
+    line = Text()
+    for cover, (letter, style) in MARKS.items():
+        if cover in covers:
+            line.append("  " if line else "").append(letter, style).append(f" {cover}")
+    return line
+
+
+def _cells(spans: Sequence[Span], width: int) -> list[str]:
+    if not spans:
+        return []
+    first, end = spans[0].first_offset, spans[-1].end_offset
+    width = min(width, end - first)
+    # Integers throughout: offsets have 63 bits, more than a float can hold.
+    edges = [first + (end - first) * cell // width for cell in range(width + 1)]
+    cells, place = [], 0
+    for low, high in pairwise(edges):
+        while spans[place].end_offset <= low:
+            place += 1
+        cells.append(_cover(spans, place, low, high))
+    return cells
+
+
+def _cover(spans: Sequence[Span], place: int, low: int, high: int) -> str:
+    counts: dict[str, int] = {}
+    while place < len(spans) and spans[place].first_offset < high:
+        span = spans[place]
+        offsets = min(span.end_offset, high) - max(span.first_offset, low)
+        counts[span.cover] = counts.get(span.cover, 0) + offsets
+        place += 1
+    alarming = [cover for cover in _ALARMING if cover in counts]
+    return str(alarming[-1]) if alarming else max(counts, key=lambda cover: counts[cover])

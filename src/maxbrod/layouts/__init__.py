@@ -1,1 +1,1 @@
-"""How families of archives name, write and read segments. Bytes and objects; no Kafka, no catalog, no Spark."""
+"""Layouts name, write and read the segments of archives. Bytes and objects; no Kafka, no catalog, no Spark."""

@@ -1,9 +1,14 @@
-"""Records on their way into a layout: checked, filtered, with the tool's headers, as the buffers that kernels read."""
+"""Records on their way into a layout: checked, filtered, with the tool's headers, as the buffers that kernels read.
+
+Where a segment ends depends on its records alone, not on the Arrow batches that bring them. Writing the same records
+again therefore results in the same segments with the same names.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +26,15 @@ from maxbrod.batch.columns import (
     number_column,
 )
 from maxbrod.batch.kernels import sealed
-from maxbrod.errors import RefusedError
+from maxbrod.errors import RefusedError, UsageError
+from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions, check_topic
+from maxbrod.layouts.manifest import SEGMENT_BYTES_LIMIT, SEGMENT_BYTES_MAX, backup_for, refuse_unknown
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
+    from maxbrod.storage.interface import Storage
 
 _NO_LIMIT: Final = 1 << 62
 
@@ -140,9 +147,9 @@ def _order(own: NDArray[np.int32], ends: NDArray[np.int32], added: int) -> NDArr
     """For each entry of the new column its row in: all own entries, all first added ones, all second ones, …"""
     order = np.empty(int(ends[-1]), np.int64)
     is_own = np.ones(len(order), np.bool_)
-    for each in range(added):
-        at = ends[1:] - added + each
-        order[at] = int(own.sum()) + each * len(own) + np.arange(len(own))
+    for number in range(added):
+        at = ends[1:] - added + number
+        order[at] = int(own.sum()) + number * len(own) + np.arange(len(own))
         is_own[at] = False
     order[is_own] = np.arange(int(own.sum()))
     return order
@@ -152,8 +159,7 @@ def _order(own: NDArray[np.int32], ends: NDArray[np.int32], added: int) -> NDArr
 class Rotation:
     """The size of the current segment, which ends before the next record once it exceeds its maximum.
 
-    The cut depends on the records alone, not on the batches that bring them. Writing the same records again therefore
-    results in the same segments with the same names. `bytes` includes what precedes the first record.
+    `bytes` includes what precedes the first record.
     """
 
     bytes_max: int
@@ -170,7 +176,8 @@ class Rotation:
         ends = np.cumsum(sizes)
         row, done = 0, 0
         while row < len(sizes):
-            begins = not self.records or self._full()
+            full = self.bytes > self.bytes_max or (self.records_max is not None and self.records >= self.records_max)
+            begins = full or not self.records
             if begins:
                 self.bytes, self.records = self.bytes_fresh, 0
             fits = int(np.searchsorted(ends, done + self.bytes_max - self.bytes, side="right")) + 1
@@ -181,5 +188,135 @@ class Rotation:
             yield row, last, begins
             row, done = last, int(ends[last - 1])
 
-    def _full(self) -> bool:
-        return self.bytes > self.bytes_max or (self.records_max is not None and self.records >= self.records_max)
+
+@dataclass(slots=True)
+class SegmentExtent:
+    """The first and the last record of a segment, its number of records, and the bounds of their timestamps."""
+
+    rows: int = 0
+    first_offset: int = 0
+    first_timestamp: int = 0
+    last_offset: int = 0
+    last_timestamp: int = 0
+    min_timestamp: int = 0
+    max_timestamp: int = 0
+
+    def add(self, buffers: RecordBuffers, first: int, last: int) -> None:
+        """Rows [first, last), which follow all before."""
+        timestamps = buffers.timestamp[first:last]
+        lowest, highest = int(timestamps.min()), int(timestamps.max())
+        if not self.rows:
+            self.first_offset, self.first_timestamp = int(buffers.offset[first]), int(timestamps[0])
+            self.min_timestamp, self.max_timestamp = lowest, highest
+        self.last_offset, self.last_timestamp = int(buffers.offset[last - 1]), int(timestamps[-1])
+        self.min_timestamp, self.max_timestamp = min(self.min_timestamp, lowest), max(self.max_timestamp, highest)
+        self.rows += last - first
+
+    def segment(self, where: TopicPartition, path: str, size: int, details: Mapping[str, Any]) -> ForeignSegment:
+        """Describe the segment, which is stored as an object of this path and size."""
+        return ForeignSegment(
+            where=where,
+            path=path,
+            base_offset=self.first_offset,
+            end_offset=self.last_offset + 1,
+            records=self.rows,
+            bytes=size,
+            min_timestamp=self.min_timestamp,
+            max_timestamp=self.max_timestamp,
+            details=details,
+        )
+
+
+class TreeWriter:
+    """Fills segments up to their encoded size. A layout measures records, encodes them and puts segments."""
+
+    def __init__(self, storage: Storage, where: TopicPartition, rotation: Rotation) -> None:
+        self._storage, self._where, self._rotation = storage, where, rotation
+        self._extent = SegmentExtent()
+        self._written: list[ForeignSegment] = []
+
+    def write(self, records: Iterable[pa.RecordBatch], position: int) -> list[ForeignSegment]:
+        for batch in consumable(records, position):
+            buffers = RecordBuffers.of(batch)
+            sizes = self._measure(buffers)
+            for first, last, begins in self._rotation.pieces(sizes):
+                if begins:
+                    self._finish()
+                self._fill(buffers, first, sizes[first:last])
+                self._extent.add(buffers, first, last)
+        self._finish()
+        return self._written
+
+    def _finish(self) -> None:
+        if self._extent.rows:
+            self._written.append(self._put())
+            self._extent = SegmentExtent()
+
+    def _measure(self, buffers: RecordBuffers) -> NDArray[np.int64]:
+        """Return the encoded size of each record."""
+        raise NotImplementedError
+
+    def _fill(self, buffers: RecordBuffers, first: int, sizes: NDArray[np.int64]) -> None:
+        """Encode records of these sizes, from the row `first` on, into the current segment."""
+        raise NotImplementedError
+
+    def _put(self) -> ForeignSegment:
+        """Store the current segment, and begin the next one."""
+        raise NotImplementedError
+
+
+class BackupWriter:
+    """Writes the segments of a backup of kbak or kbs. A layout encodes records (`_fill`) and segments (`_flush`)."""
+
+    def __init__(self, storage: Storage, where: TopicPartition, options: WriteOptions, survey: Survey) -> None:
+        check_topic(where.topic)
+        self._backup = backup_for(survey, options)
+        refuse_unknown(storage, self._backup, survey)
+        self._storage, self._where, self._options = storage, where, options
+        self._bytes_max = options.segment_bytes_max or SEGMENT_BYTES_MAX
+        self._records_max = options.segment_records_max or (1 << 62)
+        if not 1 <= self._bytes_max <= SEGMENT_BYTES_LIMIT or self._records_max < 1:
+            raise UsageError(f"a segment has 1 to {SEGMENT_BYTES_LIMIT} bytes, and a record or more")
+        self._next_offset = survey.positions.get(where, 0)
+        self._markers = 0
+        """Transaction markers that were left out since the last segment was written."""
+        self._extent = SegmentExtent()
+        self._written: list[ForeignSegment] = []
+
+    def write(self, records: Iterable[pa.RecordBatch]) -> list[ForeignSegment]:
+        for batch in records:
+            self._add(conform(batch))
+        if self._extent.rows:
+            self._flush()
+        return self._written
+
+    def _add(self, records: pa.RecordBatch) -> None:
+        control = number_column(records.column("control"))
+        if control.any():
+            self._markers += int(control.sum())
+            records = records.filter(number_array(~control))
+        if not records.num_rows:
+            return
+        if self._options.extra.get("offset_headers") == "true":
+            records = with_headers(records, self._tracking_headers(records))
+        buffers = RecordBuffers.of(records)
+        if int(buffers.offset[0]) < self._next_offset or (np.diff(buffers.offset) <= 0).any():
+            raise RefusedError(
+                f"records of {self._where} do not come in the order of offsets, after offset {self._next_offset - 1}",
+                offset=int(buffers.offset[0]),
+                hint="survey the archive again, and continue where it ends",
+            )
+        self._fill(buffers)
+        self._next_offset = int(buffers.offset[-1]) + 1
+
+    def _tracking_headers(self, records: pa.RecordBatch) -> Sequence[tuple[bytes, pa.Array]]:
+        """Name and values of each header that the tool adds to the records."""
+        raise NotImplementedError
+
+    def _fill(self, buffers: RecordBuffers) -> None:
+        """Adds all rows to the current segment, and flushes it each time it is full."""
+        raise NotImplementedError
+
+    def _flush(self) -> None:
+        """Writes the current segment, and begins the next one."""
+        raise NotImplementedError

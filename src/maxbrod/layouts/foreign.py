@@ -7,18 +7,19 @@ make a tree that the tool itself can read. Everything above uses this interface 
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of what travels to a worker
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from importlib import import_module
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
 from maxbrod.errors import UsageError
-from maxbrod.model import AbortedTransaction, TopicPartition  # noqa: TC001 - the same
+from maxbrod.model import AbortedTransaction, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
     from maxbrod.batch.headers import BatchHeaders
     from maxbrod.storage.interface import Storage
 
+Value = TypeVar("Value")
 
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 UNCOMMITTED: Final = "uncommitted"
 """In the details of a survey and its segments: records of aborted transactions, and markers, may be among the others.
 
@@ -56,7 +61,7 @@ class ForeignSegment:
     aborted: tuple[AbortedTransaction, ...] = ()
     """Transactions that reach into the segment. Like epochs and codec, known in layouts that keep batches only."""
     reason: str = "unrecorded"
-    """Why it has fewer records than offsets, if so."""
+    """The reason why it has fewer records than offsets, if so."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Facts that the layout itself needs to read the segment. JSON values."""
 
@@ -72,6 +77,33 @@ def describe(layout: str, segment: ForeignSegment) -> str:
 def described(text: str) -> tuple[str, ForeignSegment]:
     """Return the layout's name and the segment: the inverse of `describe`."""
     return _DESCRIBED.validate_json(text)
+
+
+def is_plain_name(name: str) -> bool:
+    """True if Kafka allows it as a topic's name, so that it is one part of a path and leads nowhere else."""
+    return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
+
+
+def check_topic(topic: str) -> str:
+    """The name of a topic to write, which becomes a folder. UsageError: Kafka does not allow it."""
+    if not is_plain_name(topic):
+        raise UsageError(f"{topic!r} cannot be a topic", hint="use letters, digits, '.', '_' and '-'")
+    return topic
+
+
+def by_partition(segments: Iterable[ForeignSegment]) -> dict[TopicPartition, list[ForeignSegment]]:
+    grouped: dict[TopicPartition, list[ForeignSegment]] = {}
+    for segment in segments:
+        grouped.setdefault(segment.where, []).append(segment)
+    return grouped
+
+
+def by_topic(values: Mapping[TopicPartition, Value]) -> dict[str, dict[str, Value]]:
+    """Values by topic, then by partition as text: the form that they have in the JSON of several tools."""
+    topics: dict[str, dict[str, Value]] = {}
+    for where, value in sorted(values.items(), key=itemgetter(0)):
+        topics.setdefault(where.topic, {})[str(where.partition)] = value
+    return topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,30 +183,14 @@ class Survey:
     details: Mapping[str, Any] = field(default_factory=dict)
     """Facts that the layout itself needs to publish. JSON values."""
 
-    def of_partition(self, where: TopicPartition) -> PartitionSurvey:
-        """Return the part that the writer of one partition needs."""
-        return PartitionSurvey(
+    def of_partition(self, where: TopicPartition) -> Survey:
+        """Return the part that travels to the writer of one partition."""
+        return Survey(
             layout=self.layout,
-            where=where,
             segments=tuple(segment for segment in self.segments if segment.where == where),
-            position=self.positions.get(where),
+            positions={where: self.positions[where]} if where in self.positions else {},
             details=self.details,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionSurvey:
-    """The part of a survey that travels to the writer of one partition."""
-
-    layout: str
-    where: TopicPartition
-    segments: tuple[ForeignSegment, ...]
-    position: int | None
-    details: Mapping[str, Any]
-
-    def survey(self) -> Survey:
-        positions = {} if self.position is None else {self.where: self.position}
-        return Survey(layout=self.layout, segments=self.segments, positions=positions, details=self.details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +222,35 @@ class WriteOptions:
     has no record ever had one. None: unknown."""
     asked_from: int | None = None
     """The offset to begin with: if that is before `read_from`, the source had deleted the offsets in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionLimits:
+    """The segments that a compaction merges, by names and defaults of kafka-replicator. Sizes are of stored bytes."""
+
+    level_min: int = 0
+    level_max: int = 0
+    age_ms_min: int = 3_600_000
+    segments_min: int = 10
+    bytes_min: int = 1 << 30
+    segments_max: int = 10_000
+    bytes_max: int = 4 << 30
+    delete: bool = True
+    step_over: bool = False
+    """True: merge behind segments that are missing, too young or damaged."""
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("level", self.level_min, self.level_max),
+            ("segment_count", self.segments_min, self.segments_max),
+            ("segment_size", self.bytes_min, self.bytes_max),
+        ):
+            if least > most:
+                raise UsageError(f"min_{name} is {least}, which is above max_{name}, {most}")
+        if self.segments_min < 2 or self.bytes_min < 1 or self.age_ms_min < 0 or self.level_min < 0:
+            raise UsageError(
+                "a compaction merges at least 2 segments of at least 1 byte, of levels and ages that are not negative"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,8 +330,8 @@ class Layout:
     look: Callable[..., Survey]
     """The survey of a storage. Its keyword parameters are `choices`, and `seen` if it `remembers`."""
     publish: Publish
-    records: Callable[[], RecordAccess]
-    """Called when records are read or written: that loads numba, which takes a second, and a survey must not."""
+    records: Callable[[], RecordAccess] | None = None
+    """None: they are `read` and `check` of the layout's module `reader`, and `write` of its `writer`."""
     prune: Prune | None = None
     """None: the layout is read, and never changed."""
     repair: Callable[[Storage], list[Fault]] | None = None
@@ -321,6 +366,14 @@ class Layout:
         memory = {"seen": seen} if self.remembers else {}
         return self.look(storage, **(options or {}), **memory)
 
+    def _records(self) -> RecordAccess:
+        if self.records is not None:
+            return self.records()
+        # Only when records are read or written: that loads numba, which takes a second, and a survey must not.
+        package = f"maxbrod.layouts.{self.name}"
+        reader, writer = import_module(f"{package}.reader"), import_module(f"{package}.writer")
+        return RecordAccess(read=reader.read, write=writer.write, check=reader.check)
+
     def read(
         self, storage: Storage, segment: ForeignSegment, *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -329,7 +382,7 @@ class Layout:
         Fields that the layout does not hold have Kafka's default. CorruptDataError, TruncatedDataError name the object
         and the offset; records before the damage have been yielded by then.
         """
-        return self.records().read(storage, segment, columns)
+        return self._records().read(storage, segment, columns)
 
     def write(
         self,
@@ -345,14 +398,14 @@ class Layout:
         Runs anywhere, also twice at once, for any number of partitions at a time. Nothing counts as archived before it
         is published. What an earlier run wrote and did not publish is overwritten, or stays without being read.
         """
-        return self.records().write(storage, where, records, options, survey)
+        return self._records().write(storage, where, records, options, survey)
 
     def check(self, storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
         """Yield all deviations from the layout, including the faults of the survey.
 
         Quick: compares objects, names and metadata. Deep: also reads every record, and verifies every checksum.
         """
-        return self.records().check(storage, survey, deep=deep)
+        return self._records().check(storage, survey, deep=deep)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,20 +7,30 @@ the backup. Owns what they do alike: find a backup, survey, check and prune it, 
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from maxbrod import strict_json
+from maxbrod.bounds import DOCUMENT_BYTES_MAX, check_object
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UsageError
-from maxbrod.layouts.documents import Fields, is_plain_name, read_document
-from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey, WriteOptions
+from maxbrod.layouts.foreign import (
+    INT32_MAX,
+    INT64_MAX,
+    Fault,
+    ForeignSegment,
+    ForeignTopic,
+    Survey,
+    WriteOptions,
+    is_plain_name,
+)
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from maxbrod.storage.interface import Storage
 
 MANIFEST: Final = "manifest.json"
@@ -37,6 +47,117 @@ _LEVELS: Final = range(1, 23)
 _OPTIONS: Final = frozenset({"backup_id", "offset_headers", "source_cluster"})
 
 Codec = TypeVar("Codec", bound=IntEnum)
+
+
+def known_topic(name: str, object_name: str) -> str:
+    """The name of a topic that an archive claims to have. CorruptDataError: Kafka does not allow it."""
+    if not is_plain_name(name):
+        raise CorruptDataError(f"{name[:300]!r} cannot be a topic", object_name=object_name)
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestFields:
+    """One object of a JSON document. `place` names it in messages."""
+
+    values: Mapping[str, Any]
+    object_name: str
+    place: str = "the document"
+
+    def integer(self, name: str, *, least: int = 0, most: int = INT64_MAX, default: int | None = None) -> int:
+        value = self.values.get(name, default)
+        if type(value) is not int or not least <= value <= most:
+            raise self.wrong(name, f"not an integer from {least} to {most}")
+        return value
+
+    def optional_integer(self, name: str, *, least: int = 0, most: int = INT64_MAX) -> int | None:
+        return None if self.values.get(name) is None else self.integer(name, least=least, most=most)
+
+    def text(self, name: str, *, default: str | None = None) -> str:
+        value = self.values.get(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, "not a text")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self.values.get(name) is None else self.text(name)
+
+    def objects(self, name: str) -> list[ManifestFields]:
+        """The objects of a list; none if the field is missing."""
+        value = self.values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self.wrong(name, "not a list")
+        return [self._object(element, f"{name}[{row}]") for row, element in enumerate(value)]
+
+    def inner(self, name: str) -> ManifestFields:
+        """The object under a name; an empty one if the field is missing."""
+        value = self.values.get(name)
+        return self._object({} if value is None else value, name)
+
+    def partition(self, name: str) -> int:
+        """A field's name as the number of a partition."""
+        if not name.isascii() or not name.isdigit() or int(name[:11]) > INT32_MAX:
+            raise self.wrong(name, "not a partition")
+        return int(name)
+
+    def partitions(self, name: str) -> Iterator[tuple[TopicPartition, ManifestFields, str]]:
+        """Yield each partition that the object under a name has by topic and number, with its place in that."""
+        topics = self.inner(name)
+        for topic in topics.values:
+            partitions = topics.inner(topic)
+            for number in partitions.values:
+                where = TopicPartition(
+                    topic=known_topic(topic, self.object_name), partition=partitions.partition(number)
+                )
+                yield where, partitions, number
+
+    def topic(self, name: str, count: str, factor: str) -> ForeignTopic:
+        """Return a topic by its settings here, and its numbers of partitions and of replicas under these names."""
+        configs = self.inner("configurations").values
+        return ForeignTopic(
+            name=name,
+            partition_count=self.optional_integer(count, least=1, most=INT32_MAX),
+            replication_factor=self.optional_integer(factor, least=1, most=INT32_MAX),
+            configs={key: value for key, value in configs.items() if isinstance(value, str)},
+        )
+
+    def wrong(self, name: str, complaint: str) -> CorruptDataError:
+        return CorruptDataError(f"{name!r} of {self.place} is {complaint}", object_name=self.object_name)
+
+    def _object(self, value: object, name: str) -> ManifestFields:
+        if not isinstance(value, dict):
+            raise self.wrong(name, "not an object")
+        return ManifestFields(values=value, object_name=self.object_name, place=name)
+
+
+def read_document(storage: Storage, path: str) -> ManifestFields | None:
+    """The document of that name; None if there is no such object."""
+    try:
+        # Before it is read: a document may be larger than memory.
+        check_object(storage.head(path).size, storage.name_of(path), most=DOCUMENT_BYTES_MAX)
+        data = storage.get(path)
+    except ObjectNotFoundError:
+        return None
+    object_name = storage.name_of(path)
+    try:
+        value = strict_json.parse(data, wide=True)
+    except ValueError as error:
+        # The parser quotes nothing of its input, so this message does not either.
+        raise CorruptDataError(f"this is not JSON: {error}", object_name=object_name) from error
+    if not isinstance(value, dict):
+        raise CorruptDataError("this JSON is not an object", object_name=object_name)
+    return ManifestFields(values=value, object_name=object_name)
+
+
+def write_document(storage: Storage, path: str, value: object) -> None:
+    """Writes JSON exactly as Rust's `serde_json` prints it for people: two spaces, raw UTF-8, no final newline."""
+    try:
+        data = json.dumps(value, indent=2, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise CorruptDataError("it contains text that is not Unicode", object_name=storage.name_of(path)) from error
+    storage.replace(path, data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +224,9 @@ class BackupKind:
     """The names of segments below the backup's folder. Groups: topic, partition, number."""
     is_ours: Callable[[bytes], bool | None]
     """Judges the first bytes of a manifest. If they are inconclusive (None), the names of objects decide."""
-    backup_id: Callable[[Fields], str]
+    backup_id: Callable[[ManifestFields], str]
     """The id that a manifest states. CorruptDataError, UnsupportedFormatError: the manifest cannot be used."""
-    by_manifest: Callable[[Storage, BackupRef, Fields], Survey]
+    by_manifest: Callable[[Storage, BackupRef, ManifestFields], Survey]
     """CorruptDataError: only the segments themselves show what the backup has."""
     by_headers: Callable[[Storage, BackupRef, list[Fault]], list[ForeignSegment]]
     """Every readable segment, without overlaps; the others become faults."""
@@ -129,7 +250,11 @@ class BackupKind:
                 fault = Fault(path=path, message=message, fatal=False)
                 return Survey(layout=self.layout, segments=(), faults=(fault,), details=backup.details)
             backup = replace(backup, backup_id=self.backup_id(manifest))
-            _refuse_other(backup, backup_id)
+            if backup_id not in {None, backup.backup_id, backup.folder}:
+                raise UsageError(
+                    f"this is the backup {backup.backup_id!r}, not {backup_id!r}",
+                    hint="let the URL of the archive end in the folder above, or in that of the other one",
+                )
             return self.by_manifest(storage, backup, manifest)
         except CorruptDataError as error:
             message = f"the manifest cannot be read: {error.message}; the headers of its segments are used instead"
@@ -188,15 +313,6 @@ class BackupKind:
                 yield folder
 
 
-def _refuse_other(backup: BackupRef, backup_id: str | None) -> None:
-    """UsageError: the URL points into one backup's folder, and another one is requested."""
-    if backup_id not in {None, backup.backup_id, backup.folder}:
-        raise UsageError(
-            f"this is the backup {backup.backup_id!r}, not {backup_id!r}",
-            hint="let the URL of the archive end in the folder above, or in that of the other one",
-        )
-
-
 def in_order(segment: ForeignSegment) -> tuple[TopicPartition, int]:
     """Return the key by which the segments of a survey are sorted."""
     return segment.where, segment.base_offset
@@ -207,14 +323,17 @@ def left_out(path: str, offset: int) -> Fault:
 
 
 def positions_ahead(
-    path: str, published: Mapping[TopicPartition, int], positions: Callable[[], Mapping[TopicPartition, int]]
+    storage: Storage,
+    path: str,
+    published: Mapping[TopicPartition, int],
+    read: Callable[[Storage, str], Mapping[TopicPartition, int]],
 ) -> Iterator[Fault]:
-    """Yield where the file by which the tool resumes, read by `positions`, is ahead of the manifest.
+    """Yield where the file by which the tool resumes is ahead of the manifest. `read` returns its positions.
 
     The manifest is the truth: an offset that only the other file knows has no record here.
     """
     try:
-        found = positions()
+        found = read(storage, path)
     except CorruptDataError as error:
         yield Fault(path=path, message=error.message, fatal=False)
         return
@@ -270,7 +389,12 @@ def manifest_to_prune(storage: Storage, survey: Survey) -> tuple[BackupRef, dict
 
 def backup_for(survey: Survey, options: WriteOptions) -> BackupRef:
     """The backup to write to: the one that was surveyed, or a new one of the requested id."""
-    _check_options(options)
+    unknown = sorted(set(options.extra) - _OPTIONS)
+    if unknown:
+        raise UsageError(f"no such option: {', '.join(unknown)}", hint=f"choose one of {', '.join(sorted(_OPTIONS))}")
+    flag = options.extra.get("offset_headers", "false")
+    if flag not in {"true", "false"}:
+        raise UsageError(f"offset_headers is true or false, not {flag!r}")
     requested = options.extra.get("backup_id")
     found = BackupRef.surveyed(survey)
     if found is not None:
@@ -313,15 +437,6 @@ def other_writer(where: TopicPartition, end: int, position: int, object_name: st
         offset=position,
         hint="survey the archive again, and write what is still missing",
     )
-
-
-def _check_options(options: WriteOptions) -> None:
-    unknown = sorted(set(options.extra) - _OPTIONS)
-    if unknown:
-        raise UsageError(f"no such option: {', '.join(unknown)}", hint=f"choose one of {', '.join(sorted(_OPTIONS))}")
-    flag = options.extra.get("offset_headers", "false")
-    if flag not in {"true", "false"}:
-        raise UsageError(f"offset_headers is true or false, not {flag!r}")
 
 
 def codec_of(options: WriteOptions, codecs: type[Codec]) -> tuple[Codec, int | None]:

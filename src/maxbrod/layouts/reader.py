@@ -1,23 +1,24 @@
-"""The contents of a slice in any layout: as batches, or as the records that an application may see."""
+"""The contents of a slice in any layout: as batches, or as the records that an application may see, in portions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pyarrow.compute as pc
 
 from maxbrod.batch.columns import number_column, project
+from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX
 from maxbrod.batch.headers import BatchHeaders, walk
+from maxbrod.batch.transactions import committed_batches
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
 from maxbrod.layouts.foreign import UNCOMMITTED, described
 from maxbrod.layouts.kafka import reader as native
 from maxbrod.layouts.registry import layout_of
-from maxbrod.layouts.visible_records import Skipped, decode_committed
-from maxbrod.model import Codec
+from maxbrod.model import AbortedTransaction, Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
     import pyarrow as pa
@@ -156,3 +157,83 @@ def read_foreign(storage: Storage, details: str, *, columns: Sequence[str] | Non
         records = batch.filter(pc.invert(batch.column("control"))).select(names)
         if records.num_rows:
             yield records
+
+
+_DECODED_BYTES: Final = 2 << 20
+"""The stored bytes of a log that are decoded at once. Decompressed they may be ten times as much and more."""
+
+
+class Counts(NamedTuple):
+    control: int
+    aborted: int
+
+
+class Skipped:
+    """The number of records that no application sees, by place: of control batches, and of aborted transactions."""
+
+    def __init__(self) -> None:
+        self._offsets, self._records, self._control = (np.empty(0, np.int64) for _ in range(3))
+
+    def note(self, headers: BatchHeaders) -> None:
+        """Adds batches that were left out. They follow those that are noted already."""
+        self._offsets = np.concatenate([self._offsets, headers["base_offset"]])
+        self._records = np.concatenate([self._records, headers["count"].clip(min=0)])
+        self._control = np.concatenate([self._control, headers.control])
+
+    def pop_before(self, end: int) -> Counts:
+        """The counts of batches that begin before an offset, which are then removed."""
+        count = int(np.searchsorted(self._offsets, end))
+        records, control = self._records[:count], self._control[:count].astype(np.bool_)
+        counts = Counts(control=int(records[control].sum()), aborted=int(records[~control].sum()))
+        self._offsets, self._records, self._control = (
+            column[count:] for column in (self._offsets, self._records, self._control)
+        )
+        return counts
+
+
+@runtime_checkable
+class Tallied(Protocol):
+    """Records of the offsets [start, end). After they were iterated, `skipped` has the counts of those left out."""
+
+    skipped: Skipped
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+
+def decode_committed(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    aborted: Iterable[AbortedTransaction],
+    *,
+    columns: Sequence[str] | None = None,
+    skipped: Skipped | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The visible records of some batches, in portions that fit into memory when decompressed."""
+    visible = committed_batches(headers, aborted)
+    if skipped is not None and not visible.all():
+        skipped.note(headers.take(~visible))
+    yield from decode_portions(data, headers.take(visible), columns=columns)
+
+
+def decode_portions(
+    data: NDArray[np.uint8],
+    headers: BatchHeaders,
+    *,
+    columns: Sequence[str] | None = None,
+    object_name: str | None = None,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> Iterator[pa.RecordBatch]:
+    """All records of these batches, in such portions. BatchLimitError: one unpacks to more than `bytes_max`."""
+    from maxbrod.batch.decode import decode_in_parts  # noqa: PLC0415 - numba: only to decode records
+
+    portion = np.cumsum(headers.size) // _DECODED_BYTES
+    names = None if columns is None else list(columns)
+    for rows in np.split(np.arange(len(headers)), np.flatnonzero(np.diff(portion)) + 1):
+        if rows.size:
+            yield from decode_in_parts(
+                data, headers.take(rows), columns=names, bytes_max=bytes_max, object_name=object_name
+            )

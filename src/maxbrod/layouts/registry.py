@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
 from maxbrod.storage.composed import without_own
+from maxbrod.storage.interface import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from maxbrod.layouts.foreign import Fault, Layout, Prune
-    from maxbrod.storage.interface import Storage
 
 NATIVE: Final = "kafka"
 FOREIGN: Final = ("kbak", "kbs", "parquet", "avro", "binlog")
@@ -22,24 +22,12 @@ READ_ONLY: Final = ("logdir",)
 
 def layout_of(name: str) -> Layout:
     """Return another tool's layout by its name. Each is loaded when it is asked for."""
-    match name:
-        case "kbak":
-            from maxbrod.layouts.kbak.layout import LAYOUT  # noqa: PLC0415
-        case "kbs":
-            from maxbrod.layouts.kbs.layout import LAYOUT  # noqa: PLC0415
-        case "parquet":
-            from maxbrod.layouts.parquet.layout import LAYOUT  # noqa: PLC0415
-        case "avro":
-            from maxbrod.layouts.avro.layout import LAYOUT  # noqa: PLC0415
-        case "binlog":
-            from maxbrod.layouts.binlog.layout import LAYOUT  # noqa: PLC0415
-        case "logdir":
-            from maxbrod.layouts.logdir.layout import LAYOUT  # noqa: PLC0415
-        case _:
-            raise UsageError(
-                f"there is no layout {name!r}", hint=f"choose one of {', '.join((NATIVE, *FOREIGN, *READ_ONLY))}"
-            )
-    return LAYOUT
+    known = (*FOREIGN, *READ_ONLY)
+    if name not in known:
+        raise UsageError(f"there is no layout {name!r}", hint=f"choose one of {', '.join((NATIVE, *known))}")
+    # The survey of a log directory takes long to load, so its layout is beside it.
+    layout: Layout = import_module(f"maxbrod.layouts.{name}.{'format' if name in READ_ONLY else 'survey'}").LAYOUT
+    return layout
 
 
 def repair_of(name: str) -> Callable[[Storage], list[Fault]]:

@@ -1,45 +1,289 @@
-"""What the layouts avro, parquet and binlog share: each is a tree of segments beside which the tool keeps little.
+"""Trees of segments beside which the tool keeps little, or nothing: what the layouts avro, parquet and binlog share.
 
-What such a layout cannot hold is in one object of ours: groups, topics, the cluster, the offsets of the segments.
+What such a layout cannot hold is in one object of ours beside the segments, `maxbrod.json`, which no other tool opens.
+A JSON object, every field optional but the first: `version` 1, `layout`, `cluster_id`, `taken_at_ms`, `topics` by name
+(`partition_count`, `replication_factor`, `configs`), `groups` by id (topic, partition as text, next offset), `log_ends`
+of the source at that time by topic, partition, `offsets` by topic, partition: what segments must hold (`Coverage`).
 
-One object of ours beside the segments, `maxbrod.json`, which no other tool opens. A JSON object, every field optional
-but the first: `version` 1, `layout`, `cluster_id`, `taken_at_ms`, `topics` by name (`partition_count`,
-`replication_factor`, `configs`), `groups` by id (topic, partition as text, next offset), `log_ends` of the source at
-that time by topic, partition, `offsets` by topic, partition (see `layouts.coverage`). Without it every record can still
-be read, but missing records cannot be detected.
+A lost segment leaves no trace in a tree whose tool keeps no list of its segments. Every publishing therefore records
+the offsets that segments hold, and those between two segments that never had a record. Without such a document, or for
+offsets before it, only the neighbouring segments give evidence.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
 
 from maxbrod import strict_json
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UnsupportedFormatError, naming
-from maxbrod.layouts.coverage import (
-    Coverage,
+from maxbrod.layouts.foreign import (
+    INT32_MAX,
+    INT64_MAX,
+    ClusterFacts,
+    Doubt,
+    Fault,
+    ForeignGap,
+    ForeignGroup,
+    ForeignSegment,
+    ForeignTopic,
+    Publish,
+    Survey,
+    WriteOptions,
     by_partition,
-    decode_coverage,
-    encode_coverage,
-    extended_by,
-    judge,
-    without_segments,
+    by_topic,
+    is_plain_name,
 )
-from maxbrod.layouts.documents import INT64_MAX, by_topic
-from maxbrod.layouts.foreign import ClusterFacts, Doubt, Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
-from maxbrod.model import TopicPartition
+from maxbrod.model import MENDABLE, GapReason, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-
     from maxbrod.storage.interface import Storage
 
 PATH: Final = "maxbrod.json"
 _VERSION: Final = 1
+
+Range: TypeAlias = tuple[int, int]
+"""Offsets [first, second)."""
+
+EMPTY: Final = "empty"
+"""The reason of a gap that never had a record."""
+_RANGES_MAX: Final = 1_000_000
+_NO_LIST: Final = Doubt(
+    what="nothing lists the segments of this archive: if the first or the last segment of a partition is lost, "
+    "this cannot be detected",
+    hint="compare it with its topics, or with another copy",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """The offsets of one partition, whose segments are in `folder`. Ranges rise and do not touch."""
+
+    folder: str
+    held: tuple[Range, ...] = ()
+    """Offsets that segments held when they were published."""
+    empty: tuple[Range, ...] = ()
+    """Offsets between segments that never had a record: markers, aborted records, compaction."""
+    deleted: tuple[Range, ...] = ()
+    """Offsets that the source had deleted before they were read: their records are lost."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.held[-1][1] if self.held else 0
+
+
+class TreeVerdict(NamedTuple):
+    """The faults of the segments of a tree as a whole."""
+
+    faults: tuple[Fault, ...]
+    gaps: tuple[ForeignGap, ...]
+    """Offsets that are lost (`corrupt`, `retention`), and offsets that may be (`unexplained`)."""
+    doubts: tuple[Doubt, ...]
+
+
+def extended(
+    known: Coverage,
+    present: Iterable[ForeignSegment],
+    written: Iterable[ForeignSegment],
+    position: int | None,
+    lacking: Iterable[Range],
+    deleted: Iterable[Range] = (),
+) -> Coverage:
+    """The coverage after a publishing. `position`: where the writer continued; None: the partition is new.
+
+    A hole counts as empty only if the writer itself read what is in between, and nothing of it was `lacking` or
+    `deleted`.
+    """
+    gone = _merged([*known.deleted, *deleted])
+    added = sorted(map(_range, written))
+    reached = [] if position is None else [(position, position)]
+    holes = _without([(end, base) for (_, end), (base, _) in pairwise([*reached, *added])], [*lacking, *gone])
+    held = _merged([*known.held, *map(_range, present), *added])
+    return replace(known, held=held, empty=_merged([*known.empty, *holes]), deleted=gone)
+
+
+def extended_by(
+    known: Mapping[TopicPartition, Coverage],
+    survey: Survey,
+    written: Sequence[ForeignSegment],
+    gaps: Iterable[ForeignGap],
+    *,
+    levels: int = 0,
+) -> dict[TopicPartition, Coverage]:
+    """The coverage of every partition after a publishing. The writers have used `survey`.
+
+    `gaps`: offsets that the source lacks without a good reason, or has deleted, do not count as empty.
+    `levels`: the folders between that of a partition and its segments.
+    """
+    lacking: dict[TopicPartition, list[Range]] = {}
+    deleted: dict[TopicPartition, list[Range]] = {}
+    for gap in gaps:
+        if gap.reason in MENDABLE:
+            lacking.setdefault(gap.where, []).append((gap.base_offset, gap.end_offset))
+        elif gap.reason == GapReason.RETENTION:
+            deleted.setdefault(gap.where, []).append((gap.base_offset, gap.end_offset))
+    present, added = by_partition(survey.segments), by_partition(written)
+    folders = {segment.where: segment.path.rsplit("/", 1 + levels)[0] for segment in (*survey.segments, *written)}
+    return dict(known) | {
+        where: extended(
+            known.get(where, Coverage(folder=folder)),
+            present.get(where, ()),
+            added.get(where, ()),
+            survey.positions.get(where),
+            lacking.get(where, ()),
+            deleted.get(where, ()),
+        )
+        for where, folder in folders.items()
+    }
+
+
+def with_holes(known: Mapping[TopicPartition, Coverage], holes: Iterable[ForeignGap]) -> dict[TopicPartition, Coverage]:
+    """The coverage if these offsets, too, never had a record (`EMPTY`), or were deleted by the source."""
+    added: dict[TopicPartition, list[ForeignGap]] = {}
+    for hole in holes:
+        added.setdefault(hole.where, []).append(hole)
+    changed = {}
+    for where, found in added.items():
+        before = known.get(where, Coverage(folder=""))
+        gone = [(hole.base_offset, hole.end_offset) for hole in found if hole.reason != EMPTY]
+        never = [(hole.base_offset, hole.end_offset) for hole in found if hole.reason == EMPTY]
+        deleted = _merged([*before.deleted, *gone])
+        # A document of an earlier version counts deleted offsets as empty.
+        empty = _merged(_without([*before.empty, *never], deleted))
+        changed[where] = replace(before, empty=empty, deleted=deleted)
+    return {**known, **changed}
+
+
+def without_segments(known: Coverage, going: Iterable[ForeignSegment]) -> Coverage:
+    """The coverage once these segments, the oldest of the partition, were deleted on purpose."""
+    gone = [_range(segment) for segment in going]
+    return replace(known, held=tuple(_without(known.held, gone)), empty=_merged([*known.empty, *gone]))
+
+
+def judge(found: Iterable[ForeignSegment], known: Mapping[TopicPartition, Coverage]) -> TreeVerdict:
+    """Compare the segments of each partition, by offset and without overlaps, with what it must hold."""
+    segments = by_partition(found)
+    faults: list[Fault] = []
+    gaps: list[ForeignGap] = []
+    doubts: list[Doubt] = []
+    for where in sorted({*segments, *known}):
+        held, coverage = segments.get(where, ()), known.get(where, Coverage(folder=""))
+        present = [_range(segment) for segment in held]
+        lost = _without(coverage.held, present)
+        for base, end in lost:
+            message = f"no sound segment has the offsets {base} to {end - 1} any more, which were archived"
+            faults.append(Fault(path=coverage.folder, message=message, offset=base))
+            gaps.append(ForeignGap(where=where, base_offset=base, end_offset=end, reason="corrupt"))
+        holes = [(before[1], after[0]) for before, after in pairwise(present) if before[1] < after[0]]
+        holes = _without(holes, lost)
+        explained = _without(holes, coverage.deleted)
+        gaps += [
+            ForeignGap(where=where, base_offset=base, end_offset=end, reason=GapReason.RETENTION)
+            for base, end in _without(holes, explained)
+        ]
+        doubtful = _without(explained, coverage.empty)
+        # A topic that has offsets without a record within segments has them between segments, too.
+        counted = (segment for segment in held if segment.records is not None)
+        likely = max((one.end_offset - one.base_offset - (one.records or 0) for one in counted), default=0)
+        explicable = [hole for hole in doubtful if hole[1] - hole[0] <= likely]
+        gaps += [
+            ForeignGap(where=where, base_offset=base, end_offset=end, reason="unexplained")
+            for base, end in doubtful
+            if end - base > likely
+        ]
+        if explicable:
+            doubts.append(_explicable(where, explicable))
+    if any(where not in known or _without([_range(held[0])], known[where].held) for where, held in segments.items()):
+        doubts.append(_NO_LIST)
+    return TreeVerdict(tuple(faults), tuple(gaps), tuple(doubts))
+
+
+def _range(segment: ForeignSegment) -> Range:
+    return segment.base_offset, segment.end_offset
+
+
+def _explicable(where: TopicPartition, holes: Sequence[Range]) -> Doubt:
+    base, end = holes[0]
+    more = f", and at {len(holes) - 1} more places" if len(holes) > 1 else ""
+    return Doubt(
+        what=f"no segment has the offsets {base} to {end - 1}{more}: segments beside them lack as many, so that the "
+        "topic may never have had them; whether a segment is lost cannot be detected",
+        topic=where.topic,
+        partition=where.partition,
+    )
+
+
+def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    merged: list[Range] = []
+    for base, end in sorted(ranges):
+        if base >= end:
+            continue
+        if merged and base <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((base, end))
+    return tuple(merged)
+
+
+def _without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
+    """The parts of `ranges` that none of the others covers."""
+    left: list[Range] = []
+    covered, at = _merged(others), 0
+    for base, end in _merged(ranges):
+        reached = base
+        while at < len(covered) and covered[at][1] <= reached:
+            at += 1
+        here = at
+        while here < len(covered) and covered[here][0] < end:
+            if covered[here][0] > reached:
+                left.append((reached, covered[here][0]))
+            reached = max(reached, covered[here][1])
+            here += 1
+        if reached < end:
+            left.append((reached, end))
+    return left
+
+
+def encode_coverage(coverage: Mapping[TopicPartition, Coverage]) -> dict[str, dict[str, dict[str, Any]]]:
+    """As JSON: by topic, then by partition as text."""
+    return by_topic({where: asdict(ranges) for where, ranges in coverage.items()})
+
+
+def decode_coverage(topics: Any) -> dict[TopicPartition, Coverage]:  # noqa: ANN401 - JSON
+    """KeyError, ValueError, TypeError, AttributeError: `encode_coverage` has not written this."""
+    return {
+        where: Coverage(
+            folder=str(stored["folder"]),
+            held=_decode_ranges(stored["held"]),
+            empty=_decode_ranges(stored["empty"]),
+            deleted=_decode_ranges(stored.get("deleted", ())),
+        )
+        for where, stored in _decode_partitions(topics or {})
+    }
+
+
+def _decode_partitions(topics: Any) -> Iterator[tuple[TopicPartition, Any]]:  # noqa: ANN401 - JSON
+    """Yield the values of partitions: the inverse of `by_topic`."""
+    for topic, partitions in topics.items():
+        for partition, value in partitions.items():
+            if not is_plain_name(topic) or not 0 <= int(partition) <= INT32_MAX:
+                raise ValueError(f"{topic[:80]!r} has no partition {partition[:20]!r}")
+            yield TopicPartition(topic=topic, partition=int(partition)), value
+
+
+def _decode_ranges(listed: Any) -> tuple[Range, ...]:  # noqa: ANN401 - JSON
+    if len(listed) > _RANGES_MAX:
+        raise ValueError(f"{len(listed)} ranges of one partition are too many")
+    for base, end in listed:
+        if type(base) is not int or type(end) is not int or not 0 <= base < end <= INT64_MAX:
+            raise ValueError(f"{base!r} to {end!r} are not offsets")
+    return _merged((base, end) for base, end in listed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,24 +345,22 @@ def decode_facts(document: dict[str, Any]) -> Facts:
         cluster_id=None if cluster_id is None else str(cluster_id),
         taken_at_ms=_number(document.get("taken_at_ms")),
         topics=topics,
-        groups=tuple(_decode_group(group, offsets) for group, offsets in document.get("groups", {}).items()),
+        groups=tuple(
+            ForeignGroup(group_id=group_id, offsets=_decode_offsets(offsets))
+            for group_id, offsets in document.get("groups", {}).items()
+        ),
         log_ends=_decode_offsets(document.get("log_ends", {})),
         coverage=decode_coverage(document.get("offsets")),
     )
 
 
-def _decode_group(group_id: str, topics: dict[str, dict[str, int]]) -> ForeignGroup:
-    return ForeignGroup(group_id=group_id, offsets=_decode_offsets(topics))
-
-
-def _decode_offsets(topics: dict[str, dict[str, int]]) -> dict[TopicPartition, int]:
+def _decode_offsets(topics: Any) -> dict[TopicPartition, int]:  # noqa: ANN401 - JSON
     offsets = {}
-    for topic, partitions in topics.items():
-        for partition, offset in partitions.items():
-            number, next_offset = _number(int(partition)), _number(offset)
-            if number is None or next_offset is None:
-                raise ValueError("an offset is missing")
-            offsets[TopicPartition(topic=topic, partition=number)] = next_offset
+    for where, value in _decode_partitions(topics):
+        offset = _number(value)
+        if offset is None:
+            raise ValueError("an offset is missing")
+        offsets[where] = offset
     return offsets
 
 
@@ -158,15 +400,21 @@ def encode_facts(survey: Survey, facts: ClusterFacts, coverage: Mapping[TopicPar
     }
 
 
-def publish_tree(
-    storage: Storage, survey: Survey, written: Sequence[ForeignSegment], facts: ClusterFacts, *, levels: int = 0
-) -> None:
-    """Publish what is known besides the records, and which offsets segments hold: only this shows that one is lost.
+def publisher(check_options: Callable[[WriteOptions], object], *, levels: int = 0) -> Publish:
+    """Return the function that publishes a tree: what is known besides the records, and which offsets segments hold.
 
-    The segments themselves count as soon as they exist. `levels`: the folders between a partition's and its segments.
+    Only this shows that a segment is lost. The segments themselves count as soon as they exist.
+    `levels`: the folders between a partition's and its segments.
     """
-    coverage = extended_by(read_facts(storage).coverage, survey, written, facts.gaps, levels=levels)
-    write_facts(storage, survey, facts, coverage)
+
+    def publish(
+        storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
+    ) -> None:
+        check_options(options)
+        coverage = extended_by(read_facts(storage).coverage, survey, written, facts.gaps, levels=levels)
+        write_facts(storage, survey, facts, coverage)
+
+    return publish
 
 
 def prune_tree(storage: Storage, survey: Survey, going: Collection[str]) -> None:

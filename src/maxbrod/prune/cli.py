@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.durations import parse_duration_s
 from maxbrod.cli.output import out, print_json, print_json_with, print_line, table
-from maxbrod.errors import EXIT_INCOMPLETE, UsageError
-from maxbrod.options import PLACE, JsonOption
+from maxbrod.cli.verbs import at_work, load
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, UsageError
+from maxbrod.option_values import parse_duration_s
+from maxbrod.options import PLACE, JsonOption, LookOptions
 from maxbrod.prune.options import PruneOptions
 from maxbrod.text import counted, human_age, human_bytes, human_time
 
@@ -20,13 +21,12 @@ if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
     from maxbrod.archive.undo import UndoReport
     from maxbrod.prune.report import PruneReport
-    from maxbrod.prune.run import PruneRequest
 
 _LINES_MAX: Final = 200
 _GRACE_S_MIN: Final = 3600
 
 
-@command("prune", PruneOptions, after=(*PLACE, JsonOption))
+@command("prune", PruneOptions, after=(*PLACE, LookOptions, JsonOption), looks=lambda given: "apply" not in given)
 def prune(call: Call[PruneOptions]) -> None:
     """Take old records and old runs out of an archive, by a policy. Without --apply, only list what would go and why.
 
@@ -45,84 +45,60 @@ def prune(call: Call[PruneOptions]) -> None:
 
       maxbrod prune -a s3://backups/kafka --undo --apply
     """
-    from maxbrod.archive.archive import open_archive, open_for_writing  # noqa: PLC0415
-    from maxbrod.archive.upkeep import read_clocks  # noqa: PLC0415 - not for `--help`
-    from maxbrod.prune.run import prune_archive  # noqa: PLC0415
-
-    options = call.options
+    options, storage = call.options, call.config.storage
     if parse_duration_s(options.grace) < _GRACE_S_MIN:
         raise UsageError("a grace period of less than 1h is too short", hint="readers may still use the objects")
-    opened = open_archive(call.archive, call.config.storage, layout=call.config.layout)
-    if options.apply and opened.survey is None:
-        opened = open_for_writing(call.archive, call.config.storage, single_writer=options.single_writer)
+    with at_work(call, meanwhile="what is not committed yet is left as it was") as work:
+        with work.looking("reading the archive"):
+            archive: Archive = load("archive.archive:open_archive")(call.archive, storage, layout=call.config.layout)
+            if options.apply and archive.survey is None:
+                opener = load("archive.archive:open_for_writing")
+                archive = opener(call.archive, storage, single_writer=options.single_writer)
+        if options.undo:
+            undone = _undo(archive, call)
+        else:
+            clocks = load("archive.upkeep:read_clocks")(archive, ask_store=options.apply, trusted=options.trust_clock)
+            request = load("prune.run:request_of")(options, clocks.earliest_ms)
+            prune_archive = load("prune.run:prune_archive")
+            report: PruneReport = prune_archive(archive, request, work=work, apply=options.apply, clocks=clocks)
     if options.undo:
-        _undo(opened, call)
-        return
-    clocks = read_clocks(opened, ask_store=options.apply, trusted=options.trust_clock)
-    request = _request(options, clocks.earliest_ms)
-    report = prune_archive(opened, request, apply=options.apply, clocks=clocks)
+        _show_undone(call, undone)
     if call.as_json:
         # There may be some for each of a hundred thousand partitions.
         items = (json.dumps(asdict(item)) for item in report.items)
-        print_json_with({**asdict(replace(report, items=())), "exit_code": 0}, "items", items)
-    else:
-        _print(report, about_runs=request.runs.given)
-        aged = options.older_than is not None or options.deleted_before is not None or options.as_source
-        if aged and report.idle_ms:
-            _print_idle(report)
+        print_json_with(replace(report, items=()).as_dict(), "items", items)
+        return
+    _print(report, about_runs=request.runs.given)
+    aged = options.older_than is not None or options.deleted_before is not None or options.as_source
+    if aged and report.idle_ms:
+        print_line(
+            f"ages count up to the newest backup that found something new, {human_time(report.ages_until_ms)}: "
+            f"{human_age(report.idle_ms)} ago by this machine's clock; if this clock is right, --trust-clock counts "
+            "them up to now"
+        )
 
 
-def _request(options: PruneOptions, now_ms: int) -> PruneRequest:
-    """`now_ms` is the time up to which ages count."""
-    from maxbrod.prune.plan import SegmentPolicy  # noqa: PLC0415 - as above
-    from maxbrod.prune.run import PruneRequest  # noqa: PLC0415
-    from maxbrod.prune.runs import RunPolicy  # noqa: PLC0415
-
-    def before(age: str | None) -> int | None:
-        return None if age is None else now_ms - round(parse_duration_s(age) * 1000)
-
-    return PruneRequest(
-        segments=SegmentPolicy(
-            before_ms=before(options.older_than),
-            topic_bytes_max=options.topic_bytes,
-            archive_bytes_max=options.archive_bytes,
-            as_source_at_ms=now_ms if options.as_source else None,
-            lost_before_ms=before(options.deleted_before),
-            compacted_too=options.compacted_too,
-        ),
-        runs=RunPolicy(
-            last=options.keep_last,
-            within_s=options.keep_within,
-            hourly=options.keep_hourly,
-            daily=options.keep_daily,
-            weekly=options.keep_weekly,
-            monthly=options.keep_monthly,
-            yearly=options.keep_yearly,
-        ),
-        topics=options.topics,
-        grace_s=parse_duration_s(options.grace),
-    )
-
-
-def _undo(archive: Archive, call: Call[PruneOptions]) -> None:
-    from maxbrod.archive.undo import undo_prune  # noqa: PLC0415 - as above
-
+def _undo(archive: Archive, call: Call[PruneOptions]) -> UndoReport:
     if archive.survey is not None:
         raise UsageError(f"what was pruned of the layout {archive.survey.layout} is deleted, and cannot come back")
     if len(call.options.topics) > 1:
         raise UsageError("one prune is undone at a time", hint="name one run, or none for the newest prune")
-    report = undo_prune(archive, next(iter(call.options.topics), None), apply=call.options.apply)
-    code = EXIT_INCOMPLETE if report.lost or report.taken else 0
+    run_id = next(iter(call.options.topics), None)
+    report: UndoReport = load("archive.undo:undo_prune")(archive, run_id, apply=call.options.apply)
+    return report
+
+
+def _show_undone(call: Call[PruneOptions], report: UndoReport) -> NoReturn:
+    code = EXIT_INCOMPLETE if report.lost or report.taken else EXIT_DONE
     if call.as_json:
         print_json({**asdict(report), "exit_code": code})
     else:
         _print_undo(report)
-    if code:
-        raise typer.Exit(code)
+    raise typer.Exit(code)
 
 
 def _print(report: PruneReport, *, about_runs: bool) -> None:
-    lines = sorted(report.items, key=lambda each: (each.keep, each.topic))
+    lines = sorted(report.items, key=lambda item: (item.keep, item.topic))
     if lines:
         shown = table("Segments", "*topic", ">partition", ">offsets", ">segments", ">size", "", "why")
         for line in lines[:_LINES_MAX]:
@@ -145,10 +121,6 @@ def _print(report: PruneReport, *, about_runs: bool) -> None:
         out.print(shown)
         if len(report.runs) > _LINES_MAX:
             print_line(f"and {counted(len(report.runs) - _LINES_MAX, 'older run')}: see --json")
-    _print_totals(report)
-
-
-def _print_totals(report: PruneReport) -> None:
     go = "are gone" if report.applied else "would go"
     segments = f"{counted(report.going.segments, 'segment')} of {human_bytes(report.going.bytes)}"
     print_line(
@@ -166,14 +138,6 @@ def _print_totals(report: PruneReport) -> None:
         )
     if not report.applied and (report.going.segments or report.runs_going):
         print_line("nothing was changed; repeat with --apply")
-
-
-def _print_idle(report: PruneReport) -> None:
-    print_line(
-        f"ages count up to the newest backup that found something new, {human_time(report.ages_until_ms)}: "
-        f"{human_age(report.idle_ms)} ago by this machine's clock; if this clock is right, --trust-clock counts them "
-        "up to now"
-    )
 
 
 def _print_undo(report: UndoReport) -> None:

@@ -7,8 +7,8 @@ nothing by age or size: its oldest record may be the newest of its key, and a co
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - a field of a dataclass
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -16,13 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.catalog.portions import hash_paths
+from maxbrod.catalog.queries import hash_paths
 from maxbrod.catalog.rows import newest_times
-from maxbrod.prune.sizes import ARCHIVE_BYTES, TOPIC_BYTES, Oversize, SizedRows, running_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from numpy.typing import NDArray
 
 
@@ -32,10 +29,11 @@ PLAN_COLUMNS: Final = (
 )
 """The columns that planning reads. Holds need more."""
 _NEVER: Final = -(2**63)
+_ELIGIBLE, _STAYS, _ASKED = 1, 2, 4
 
 
 class Reason(IntEnum):
-    """Why a row stays (below `AGE`) or goes. The rule that is asked first decides."""
+    """The reason why a row stays (below `AGE`) or goes. The rule that is asked first decides."""
 
     NO_RULE = 0
     NOT_SELECTED = 1
@@ -46,8 +44,8 @@ class Reason(IntEnum):
     SOURCE_UNKNOWN = 6
     BEHIND = 7
     AGE = 10
-    TOPIC_BYTES = TOPIC_BYTES
-    ARCHIVE_BYTES = ARCHIVE_BYTES
+    TOPIC_BYTES = 11
+    ARCHIVE_BYTES = 12
     SOURCE_AGE = 13
     SOURCE_BYTES = 14
     DELETED = 15
@@ -88,7 +86,7 @@ class SegmentPolicy:
     lost_before_ms: int | None = None
     """Topics that the cluster lost before this go with all they have."""
     compacted_too: bool = False
-    """Whether compacted topics, and those of unknown policy, lose data by age and size too."""
+    """True if compacted topics, and those of unknown policy, lose data by age and size too."""
 
     @property
     def sized(self) -> bool:
@@ -98,7 +96,7 @@ class SegmentPolicy:
     @property
     def given(self) -> bool:
         limits = (self.before_ms, self.topic_bytes_max, self.archive_bytes_max, self.as_source_at_ms)
-        return any(each is not None for each in (*limits, self.lost_before_ms))
+        return any(limit is not None for limit in (*limits, self.lost_before_ms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +107,9 @@ class TopicFacts:
     retention_ms: int | None = None
     retention_bytes: int | None = None
     known: bool = False
-    """Whether the retention is known; a negative one is no limit."""
+    """True if the retention is known; a negative one is no limit."""
     lost_at_ms: int | None = None
-    """When the cluster was last seen with the topic, if it is gone."""
+    """The time at which the cluster was last seen with the topic, if it is gone."""
 
     @property
     def compacted(self) -> bool | None:
@@ -125,15 +123,44 @@ class TopicFacts:
 UNKNOWN: Final = TopicFacts()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentPlan:
-    rows: pa.Table
-    """Every row of data, by partition and offset; those of kind replaced come after all others."""
-    reasons: NDArray[np.int64]
-    """The `Reason` of each."""
-    holders: NDArray[np.int64]
-    words: Sequence[str] = ()
-    """The holds, by the numbers in `holders`."""
+class JudgedRows:
+    """Rows of data, and the reason why each stays or goes. Rules by size come last: see `Oversize`."""
+
+    def __init__(
+        self,
+        live: pa.Table,
+        replaced: pa.Table,
+        policy: SegmentPolicy,
+        topics: Mapping[str, TopicFacts],
+        *,
+        selected: Collection[str] | None = None,
+        holders: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Apply all rules but those by size.
+
+        `live` are rows of data, `replaced` rows of kind replaced that hold data; both are sorted. They may be a portion
+        of all rows, if it has all rows of its partitions. `selected` are the topic ids that the policy is about, or
+        None: all. `holders` has for each row, live ones first, the number of the hold that holds it, or -1.
+        """
+        rows = self.rows = pa.concat_tables([live, replaced]) if replaced.num_rows else live
+        count = rows.num_rows
+        self.live: NDArray[np.bool_] = np.arange(count) < live.num_rows
+        self.topic_ids, self.topic, self.partition = _places(rows, live.num_rows)
+        # Records are hardly newer than the object that has them, unless one says so.
+        at = pc.coalesce(newest_times(rows), pc.max_element_wise(rows["min_timestamp"], rows["written_at"]))
+        self.at: NDArray[np.int64] = at.to_numpy().astype(np.int64) if count else np.zeros(0, np.int64)
+        # The newest record in the row and all rows before it in its partition; of replaced rows, in the row itself.
+        self.reached = np.where(self.live, _running_max(self.partition, self.at), self.at)
+        self.reasons = np.full(count, int(Reason.NO_RULE), np.int64)
+        self.holders = np.full(count, -1, np.int64) if holders is None else holders
+        self.held: NDArray[np.bool_] = self.holders >= 0
+        facts = [topics.get(topic_id, UNKNOWN) for topic_id in self.topic_ids]
+        self.asked = self._per_topic([selected is None or topic_id in selected for topic_id in self.topic_ids])
+        lost_before = _NEVER if policy.lost_before_ms is None else policy.lost_before_ms
+        lost = [fact.lost_at_ms is not None and fact.lost_at_ms < lost_before for fact in facts]
+        self.deleted = self.asked & self._per_topic(lost)
+        if count:
+            self._decide(policy, facts)
 
     @property
     def going(self) -> pa.Table:
@@ -143,199 +170,74 @@ class SegmentPlan:
     def kept(self) -> pa.Table:
         return self.rows.filter(pa.array(self.reasons < Reason.AGE))
 
+    def finish(self, sizes: Oversize | None = None, *, in_order: bool = False) -> None:
+        """Apply the rules by size, for which `sizes` has been given all portions, and say which rows only a hold keeps.
 
-@dataclass(slots=True)
-class _Columns:
-    """Rows as arrays. `partition` and `topic` number the distinct ones in the order of rows."""
-
-    rows: pa.Table
-    topic_ids: list[str]
-    topic: NDArray[np.int64]
-    partition: NDArray[np.int64]
-    bytes: NDArray[np.int64]
-    raw_bytes: NDArray[np.int64]
-    at: NDArray[np.int64]
-    """The time of its newest record; without one, the time at which the row was written."""
-    live: NDArray[np.bool_]
-    reached: NDArray[np.int64] = field(init=False)
-    """The newest record in the row and all rows before it in its partition; of replaced rows, in the row itself."""
-
-    def __post_init__(self) -> None:
-        self.reached = np.where(self.live, _running_max(self.partition, self.at), self.at)
-
-    @property
-    def newest(self) -> NDArray[np.bool_]:
-        """The last live row of each partition."""
-        last = np.zeros(len(self.at), np.bool_)
-        live = np.flatnonzero(self.live)
-        if live.size:
-            ends = np.flatnonzero(np.append(np.diff(self.partition[live]) != 0, True))
-            last[live[ends]] = True
-        return last
-
-
-def plan_segments(
-    live: pa.Table,
-    replaced: pa.Table,
-    policy: SegmentPolicy,
-    topics: Mapping[str, TopicFacts],
-    *,
-    selected: Collection[str] | None = None,
-    holders: NDArray[np.int64] | None = None,
-    holds: Sequence[str] = (),
-    in_order: bool = False,
-    sizes: Oversize | None = None,
-) -> SegmentPlan:
-    """Decide for every row. `live` are rows of data, `replaced` rows of kind replaced that hold data; both are sorted.
-
-    The rows may be a portion of all rows, if it has all rows of its partitions. Limits by size are about more than one
-    partition: then `sizes` has been given all portions by `weigh_segments`, and tells which rows of this one go.
-    `selected` are the topic ids that the policy is about, or None: all. `holders` has for each row, live ones first,
-    the number of the hold in `holds` that holds it, or -1. `in_order`: nothing may go behind a row that stays, because
-    the layout could not say why.
-    """
-    weighed = _Weighed.of(live, replaced, policy, topics, selected, holders)
-    columns, reasons, held = weighed.columns, weighed.reasons, weighed.held
-    if policy.sized:
-        if sizes is None:
-            sizes = Oversize(policy.topic_bytes_max, policy.archive_bytes_max)
-            sizes.add(weighed.sized())
-        too_much = sizes.take(len(reasons))
-        reasons[too_much > 0] = too_much[too_much > 0]
-    if len(reasons):
-        reasons[held & weighed.asked & (reasons == Reason.NO_RULE)] = Reason.HELD
-        reasons[held & weighed.deleted] = Reason.HELD
+        `in_order`: nothing may go behind a row that stays, because the layout could not say why.
+        """
+        reasons = self.reasons
+        if sizes is not None:
+            too_much = sizes.take(len(reasons))
+            reasons[too_much > 0] = too_much[too_much > 0]
+        if not len(reasons):
+            return
+        reasons[self.held & self.asked & (reasons == Reason.NO_RULE)] = Reason.HELD
+        reasons[self.held & self.deleted] = Reason.HELD
         if in_order:
-            _keep_behind(columns, reasons)
-    return SegmentPlan(rows=columns.rows, reasons=reasons, holders=weighed.holders, words=holds)
+            stays = (reasons < Reason.AGE) & self.live
+            blocked = _running_max(self.partition, stays.astype(np.int64)) > 0
+            reasons[blocked & (reasons >= Reason.AGE) & self.live] = Reason.BEHIND
 
+    def _decide(self, policy: SegmentPolicy, facts: Sequence[TopicFacts]) -> None:
+        reasons = self.reasons
+        reasons[~self.asked] = Reason.NOT_SELECTED
+        reasons[self.deleted & ~self.held] = Reason.DELETED
+        if policy.before_ms is None and policy.as_source_at_ms is None and not policy.sized:
+            return
+        compacted = [not policy.compacted_too and bool(fact.compacted) for fact in facts]
+        unknown = [not policy.compacted_too and fact.cleanup_policy is None for fact in facts]
+        free = self.asked & ~self.deleted
+        reasons[free & self._per_topic(unknown)] = Reason.POLICY_UNKNOWN
+        reasons[free & self._per_topic(compacted)] = Reason.COMPACTED
+        # The last live row of each partition.
+        live = np.flatnonzero(self.live)
+        newest = np.zeros(len(reasons), np.bool_)
+        newest[live[np.append(np.diff(self.partition[live]) != 0, True)] if live.size else live] = True
+        reasons[free & newest & (reasons == Reason.NO_RULE)] = Reason.NEWEST
+        if policy.before_ms is not None:
+            old = self.reached < policy.before_ms
+            # All its records are old, but a row before it has newer ones.
+            self._take((self.at < policy.before_ms) & ~old, Reason.BEHIND)
+            self._take(old, Reason.AGE)
+        if policy.as_source_at_ms is not None:
+            self._decide_as_source(policy.as_source_at_ms, facts)
 
-def weigh_segments(
-    live: pa.Table,
-    replaced: pa.Table,
-    policy: SegmentPolicy,
-    topics: Mapping[str, TopicFacts],
-    *,
-    selected: Collection[str] | None = None,
-    holders: NDArray[np.int64] | None = None,
-) -> SizedRows:
-    """Return what limits by size need to know of these rows. The arguments are those of `plan_segments`."""
-    return _Weighed.of(live, replaced, policy, topics, selected, holders).sized()
+    def _decide_as_source(self, at_ms: int, facts: Sequence[TopicFacts]) -> None:
+        """Apply Kafka's own rules: `retention.ms` of a topic, and `retention.bytes` of each of its partitions."""
+        unknown = ~self._per_topic([fact.known for fact in facts])
+        self.reasons[(self.reasons == Reason.NO_RULE) & unknown] = Reason.SOURCE_UNKNOWN
+        limits = [
+            _NEVER if fact.retention_ms is None or fact.retention_ms < 0 else at_ms - fact.retention_ms
+            for fact in facts
+        ]
+        self._take(self.reached < np.array(limits, np.int64)[self.topic], Reason.SOURCE_AGE)
+        sizes = [-1 if fact.retention_bytes is None else fact.retention_bytes for fact in facts]
+        limit = np.array(sizes, np.int64)[self.topic]
+        raw = np.where(self.live, numbers_of(self.rows, "raw_bytes"), 0)
+        total = np.bincount(self.partition, weights=raw).astype(np.int64)[self.partition]
+        # A segment goes if what remains is still as large as the limit.
+        self._take(self.live & (limit >= 0) & (_running_sum(self.partition, raw) <= total - limit), Reason.SOURCE_BYTES)
 
+    def _take(self, rows: NDArray[np.bool_], reason: Reason) -> None:
+        """Give this reason to rows that have none yet, and that nothing holds."""
+        self.reasons[rows & (self.reasons == Reason.NO_RULE) & ~self.held] = reason
 
-@dataclass(slots=True, kw_only=True)
-class _Weighed:
-    """Rows with the reasons of all rules but those by size."""
-
-    columns: _Columns
-    reasons: NDArray[np.int64]
-    holders: NDArray[np.int64]
-    asked: NDArray[np.bool_]
-    deleted: NDArray[np.bool_]
-
-    @property
-    def held(self) -> NDArray[np.bool_]:
-        held: NDArray[np.bool_] = self.holders >= 0
-        return held
-
-    @classmethod
-    def of(
-        cls,
-        live: pa.Table,
-        replaced: pa.Table,
-        policy: SegmentPolicy,
-        topics: Mapping[str, TopicFacts],
-        selected: Collection[str] | None,
-        holders: NDArray[np.int64] | None,
-    ) -> _Weighed:
-        rows = pa.concat_tables([live, replaced]) if replaced.num_rows else live
-        columns = _columns(rows, live.num_rows)
-        facts = [topics.get(each, UNKNOWN) for each in columns.topic_ids]
-        asked = _per_topic(columns, [selected is None or each in selected for each in columns.topic_ids])
-        lost_before = _NEVER if policy.lost_before_ms is None else policy.lost_before_ms
-        lost = [fact.lost_at_ms is not None and fact.lost_at_ms < lost_before for fact in facts]
-        found = cls(
-            columns=columns,
-            reasons=np.full(rows.num_rows, int(Reason.NO_RULE), np.int64),
-            holders=np.full(rows.num_rows, -1, np.int64) if holders is None else holders,
-            asked=asked,
-            deleted=asked & _per_topic(columns, lost),
-        )
-        if rows.num_rows:
-            _decide(found, policy, facts)
+    def _per_topic(self, values: Sequence[bool]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = np.array(values, np.bool_)[self.topic]
         return found
 
-    def sized(self) -> SizedRows:
-        return SizedRows(
-            topic_ids=self.columns.topic_ids,
-            topic=self.columns.topic,
-            reached=self.columns.reached,
-            bytes=self.columns.bytes,
-            eligible=(self.reasons == Reason.NO_RULE) & ~self.held,
-            stays=self.reasons < Reason.AGE,
-            asked=self.asked,
-        )
 
-
-def _decide(weighed: _Weighed, policy: SegmentPolicy, facts: Sequence[TopicFacts]) -> None:
-    """Apply all rules but those by size."""
-    columns, reasons, held = weighed.columns, weighed.reasons, weighed.held
-    reasons[~weighed.asked] = Reason.NOT_SELECTED
-    reasons[weighed.deleted & ~held] = Reason.DELETED
-    if policy.before_ms is None and policy.as_source_at_ms is None and not policy.sized:
-        return
-    compacted = [None if policy.compacted_too else fact.compacted for fact in facts]
-    unknown = [fact.cleanup_policy is None and not policy.compacted_too for fact in facts]
-    free = weighed.asked & ~weighed.deleted
-    reasons[free & _per_topic(columns, unknown)] = Reason.POLICY_UNKNOWN
-    reasons[free & _per_topic(columns, [bool(each) for each in compacted])] = Reason.COMPACTED
-    reasons[free & columns.newest & (reasons == Reason.NO_RULE)] = Reason.NEWEST
-    _by_age(columns, policy, reasons, held)
-    _by_source(columns, policy, facts, reasons, held)
-
-
-def _by_age(columns: _Columns, policy: SegmentPolicy, reasons: NDArray[np.int64], held: NDArray[np.bool_]) -> None:
-    if policy.before_ms is None:
-        return
-    old = columns.reached < policy.before_ms
-    # All its records are old, but a row before it has newer ones.
-    reasons[(columns.at < policy.before_ms) & ~old & (reasons == Reason.NO_RULE) & ~held] = Reason.BEHIND
-    reasons[old & (reasons == Reason.NO_RULE) & ~held] = Reason.AGE
-
-
-def _by_source(
-    columns: _Columns,
-    policy: SegmentPolicy,
-    facts: Sequence[TopicFacts],
-    reasons: NDArray[np.int64],
-    held: NDArray[np.bool_],
-) -> None:
-    """Kafka's own rules: `retention.ms` of a topic, and `retention.bytes` of each of its partitions."""
-    at = policy.as_source_at_ms
-    if at is None:
-        return
-    reasons[(reasons == Reason.NO_RULE) & ~_per_topic(columns, [fact.known for fact in facts])] = Reason.SOURCE_UNKNOWN
-    limits = [
-        _NEVER if fact.retention_ms is None or fact.retention_ms < 0 else at - fact.retention_ms for fact in facts
-    ]
-    old = columns.reached < np.array(limits, np.int64)[columns.topic]
-    reasons[old & (reasons == Reason.NO_RULE) & ~held] = Reason.SOURCE_AGE
-    sizes = np.array([-1 if fact.retention_bytes is None else fact.retention_bytes for fact in facts], np.int64)
-    limit = sizes[columns.topic]
-    raw = np.where(columns.live, columns.raw_bytes, 0)
-    total = np.bincount(columns.partition, weights=raw).astype(np.int64)[columns.partition]
-    # A segment goes if what remains is still as large as the limit.
-    beyond = columns.live & (limit >= 0) & (running_sum(columns.partition, raw) <= total - limit)
-    reasons[beyond & (reasons == Reason.NO_RULE) & ~held] = Reason.SOURCE_BYTES
-
-
-def _keep_behind(columns: _Columns, reasons: NDArray[np.int64]) -> None:
-    stays = (reasons < Reason.AGE) & columns.live
-    blocked = _running_max(columns.partition, stays.astype(np.int64)) > 0
-    reasons[blocked & (reasons >= Reason.AGE) & columns.live] = Reason.BEHIND
-
-
-def places_of(rows: pa.Table, live: int) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+def _places(rows: pa.Table, live: int) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
     """The topic ids of the rows, and for each row the number of its topic among them, and that of its partition.
 
     The first `live` rows, and the others, are sorted each: a partition has one number among the former and another
@@ -352,31 +254,9 @@ def places_of(rows: pa.Table, live: int) -> tuple[list[str], NDArray[np.int64], 
     return encoded.dictionary.to_pylist(), topic, np.cumsum(fresh) - 1
 
 
-def _columns(rows: pa.Table, live: int) -> _Columns:
-    count = rows.num_rows
-    topic_ids, topic, partition = places_of(rows, live)
-    # Records are hardly newer than the object that has them, unless one says so.
-    at = pc.coalesce(newest_times(rows), pc.max_element_wise(rows["min_timestamp"], rows["written_at"]))
-    return _Columns(
-        rows=rows,
-        topic_ids=topic_ids,
-        topic=topic,
-        partition=partition,
-        bytes=numbers_of(rows, "bytes"),
-        raw_bytes=numbers_of(rows, "raw_bytes"),
-        at=at.to_numpy().astype(np.int64) if count else np.zeros(0, np.int64),
-        live=np.arange(count) < live,
-    )
-
-
 def numbers_of(rows: pa.Table, name: str) -> NDArray[np.int64]:
     numbers: NDArray[np.int64] = pc.fill_null(rows[name], 0).to_numpy().astype(np.int64)
     return numbers
-
-
-def _per_topic(columns: _Columns, values: Sequence[bool]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = np.array(values, np.bool_)[columns.topic]
-    return found
 
 
 def _running_max(group: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -388,6 +268,90 @@ def _running_max(group: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray
     highest = np.maximum.accumulate(group * count + rank) - group * count
     found: NDArray[np.int64] = values[by_value[highest]]
     return found
+
+
+class Oversize:
+    """The rows that go so that topics, and the archive, fit their limits of size: the oldest first.
+
+    Such a limit is about rows of many partitions, but rows are read in portions of some. So of every row only a few
+    numbers are kept, 20 bytes in all, until all portions are known. Give it all rows by `add`, then `take` the
+    decisions for them in the same order.
+    """
+
+    def __init__(self, policy: SegmentPolicy) -> None:
+        self._topic_max, self._archive_max = policy.topic_bytes_max, policy.archive_bytes_max
+        self._numbers: dict[str, int] = {}
+        self._topic: list[NDArray[np.int32]] = []
+        self._reached: list[NDArray[np.int64]] = []
+        self._bytes: list[NDArray[np.int64]] = []
+        self._flags: list[NDArray[np.int8]] = []
+        self._reasons: NDArray[np.int8] | None = None
+        self._taken = 0
+
+    def add(self, rows: JudgedRows) -> None:
+        numbers = [self._numbers.setdefault(topic_id, len(self._numbers)) for topic_id in rows.topic_ids]
+        self._topic.append(np.array(numbers, np.int32)[rows.topic])
+        self._reached.append(rows.reached)
+        self._bytes.append(numbers_of(rows.rows, "bytes"))
+        eligible = (rows.reasons == Reason.NO_RULE) & ~rows.held
+        flags = eligible * _ELIGIBLE + (rows.reasons < Reason.AGE) * _STAYS + rows.asked * _ASKED
+        self._flags.append(flags.astype(np.int8))
+
+    def take(self, count: int) -> NDArray[np.int8]:
+        """The reason why each of the next rows goes, or 0."""
+        if self._reasons is None:
+            self._reasons = self._decide()
+        self._taken += count
+        return self._reasons[self._taken - count : self._taken]
+
+    def _decide(self) -> NDArray[np.int8]:
+        topic, flags = _joined(self._topic, np.int32), _joined(self._flags, np.int8)
+        reached, size = _joined(self._reached, np.int64), _joined(self._bytes, np.int64)
+        for gathered in (self._topic, self._flags, self._reached, self._bytes):
+            gathered.clear()
+        reasons = np.zeros(len(topic), np.int8)
+        if self._topic_max is not None:
+            counted = (flags & _STAYS > 0) & (flags & _ASKED > 0)
+            total = np.bincount(topic, weights=np.where(counted, size, 0), minlength=1).astype(np.int64)
+            eligible = np.flatnonzero(flags & _ELIGIBLE)
+            gone = _oldest(eligible, topic, reached, size, total - self._topic_max)
+            reasons[gone] = Reason.TOPIC_BYTES
+            flags[gone] = 0
+        if self._archive_max is not None:
+            total = np.array([size[flags & _STAYS > 0].sum()], np.int64)
+            eligible = np.flatnonzero(flags & _ELIGIBLE)
+            nowhere = np.zeros(len(topic), np.int8)
+            reasons[_oldest(eligible, nowhere, reached, size, total - self._archive_max)] = Reason.ARCHIVE_BYTES
+        return reasons
+
+
+def _oldest(
+    eligible: NDArray[np.int64],
+    group: NDArray[np.signedinteger],
+    reached: NDArray[np.int64],
+    size: NDArray[np.int64],
+    excess: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """The oldest rows of each group, until they are as large as its excess. Rows of one age keep their order."""
+    order = eligible[np.lexsort((eligible, reached[eligible], group[eligible]))]
+    before = _running_sum(group[order], size[order]) - size[order]
+    gone: NDArray[np.int64] = order[before < excess[group[order]]]
+    return gone
+
+
+def _running_sum(group: NDArray[np.signedinteger], values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The sum of the group so far, this value included. Equal groups are neighbours."""
+    if not len(values):
+        return values
+    sums = np.cumsum(values)
+    first = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+    before = np.repeat(sums[first] - values[first], np.diff(np.append(first, len(values))))
+    found: NDArray[np.int64] = sums - before
+    return found
+
+
+def _joined(pieces: Sequence[NDArray[np.signedinteger]], kind: type[np.signedinteger]) -> NDArray[np.signedinteger]:
+    return np.concatenate([np.empty(0, kind), *pieces])
 
 
 class FreedObjects:
@@ -402,10 +366,10 @@ class FreedObjects:
         self._going: list[NDArray[np.int64]] = []
         self._kept: list[NDArray[np.bool_]] = []
 
-    def add(self, plan: SegmentPlan) -> None:
-        goes = pa.array(plan.reasons >= Reason.AGE)
-        size = pc.if_else(goes, plan.rows["bytes"].combine_chunks(), 0)
-        rows = pa.table({"path": plan.rows["path"], "going": size, "kept": pc.invert(goes).cast(pa.int8())})
+    def add(self, judged: JudgedRows) -> None:
+        goes = pa.array(judged.reasons >= Reason.AGE)
+        size = pc.if_else(goes, judged.rows["bytes"].combine_chunks(), 0)
+        rows = pa.table({"path": judged.rows["path"], "going": size, "kept": pc.invert(goes).cast(pa.int8())})
         found = rows.group_by("path").aggregate([("going", "sum"), ("kept", "max")])
         self._hashes.append(hash_paths(found["path"].to_pylist()))
         self._going.append(found["going_sum"].to_numpy())

@@ -7,14 +7,16 @@ objects are deleted right after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - a field of a dataclass
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.archive import Archive
 from maxbrod.archive.holds import HOLD_COLUMNS, Hold, Holds, active_holds
 from maxbrod.archive.runs import ending_of
 from maxbrod.archive.selection import select_names
@@ -23,36 +25,23 @@ from maxbrod.archive.undo import SLACK_MS, UNDOES, Taking, take, undoable
 from maxbrod.archive.upkeep import NO_ROWS, Clocks, read_clocks
 from maxbrod.batch.columns import number_column
 from maxbrod.catalog.commits import absent_rows
-from maxbrod.catalog.rows import time_of
+from maxbrod.catalog.replaced import Revisions, places_of
+from maxbrod.catalog.rows import Run, time_of
 from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.config import Config
 from maxbrod.errors import UsageError
+from maxbrod.layouts.foreign import ForeignSegment, Layout
 from maxbrod.layouts.registry import layout_of, prune_of
 from maxbrod.model import PartitionId, TimestampType
-from maxbrod.prune.plan import (
-    PLAN_COLUMNS,
-    FreedObjects,
-    SegmentPlan,
-    SegmentPolicy,
-    TopicFacts,
-    plan_segments,
-    weigh_segments,
-)
+from maxbrod.option_values import parse_duration_s
+from maxbrod.prune.options import PruneOptions
+from maxbrod.prune.plan import PLAN_COLUMNS, FreedObjects, JudgedRows, Oversize, SegmentPolicy, TopicFacts
 from maxbrod.prune.report import Item, PruneReport, items_of, totals_of
-from maxbrod.prune.runs import RunDecision, RunPolicy, RunToJudge, thin_runs
-from maxbrod.prune.sizes import Oversize
+from maxbrod.prune.runs import PERIODS, RunDecision, RunPolicy, RunToJudge, thin_runs
 from maxbrod.restore.state import others_interrupted
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from maxbrod.archive.archive import Archive
-    from maxbrod.catalog.replaced import Revisions
-    from maxbrod.catalog.rows import Run
-    from maxbrod.layouts.foreign import ForeignSegment, Layout
-    from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.storage.interface import Storage
-
+from maxbrod.work.work import Work
 
 GRACE_S: Final = 7 * 24 * 3600
 _NOTHING_CARRIED: Final = "needed for lost topics until a new backup carries them on"
@@ -72,6 +61,31 @@ class PruneRequest:
         return self.segments.given or self.runs.given
 
 
+def request_of(options: PruneOptions, now_ms: int) -> PruneRequest:
+    """`now_ms` is the time up to which ages count."""
+
+    def before(age: str | None) -> int | None:
+        return None if age is None else now_ms - round(parse_duration_s(age) * 1000)
+
+    return PruneRequest(
+        segments=SegmentPolicy(
+            before_ms=before(options.older_than),
+            topic_bytes_max=options.topic_bytes,
+            archive_bytes_max=options.archive_bytes,
+            as_source_at_ms=now_ms if options.as_source else None,
+            lost_before_ms=before(options.deleted_before),
+            compacted_too=options.compacted_too,
+        ),
+        runs=RunPolicy(
+            last=options.keep_last,
+            within_s=options.keep_within,
+            **{period: getattr(options, f"keep_{period}") for period in PERIODS},
+        ),
+        topics=options.topics,
+        grace_s=parse_duration_s(options.grace),
+    )
+
+
 @dataclass(slots=True)
 class _Plan:
     """Decisions, added up portion by portion. Rows are kept only to be taken."""
@@ -85,11 +99,11 @@ class _Plan:
     pruned: list[pa.Table] = field(default_factory=list)
     dropped: list[pa.Table] = field(default_factory=list)
 
-    def add(self, segments: SegmentPlan) -> None:
-        for item in items_of(segments):
+    def add(self, judged: JudgedRows) -> None:
+        for item in items_of(judged, [str(hold) for hold in self.holds]):
             (self.replaced_items if item.replaced else self.items).append(item)
         if self.freed is not None:
-            self.freed.add(segments)
+            self.freed.add(judged)
 
     def take(self, going: pa.Table, unreachable: pa.Table, markers: pa.Table) -> None:
         """Take these rows. What no run can reach goes as a whole; its highest revision leaves a gap behind."""
@@ -98,26 +112,38 @@ class _Plan:
 
 
 def prune_archive(
-    archive: Archive, request: PruneRequest, *, apply: bool = False, clocks: Clocks | None = None
+    archive: Archive,
+    request: PruneRequest,
+    *,
+    work: Work | None = None,
+    apply: bool = False,
+    clocks: Clocks | None = None,
 ) -> PruneReport:
     """Find what goes, and with `apply` take it away. Without `apply` nothing is changed.
 
-    `clocks` are those by which the request was made. RefusedError: the clocks contradict each other.
+    `clocks` are those by which the request was made. RefusedError: the clocks contradict each other. StoppedError:
+    `work` was stopped, and nothing is changed.
     """
+    work = work or Work(Config())
     if not request.given:
         raise UsageError(
             "nothing says what to prune", hint="give an age, such as --older-than 90d, or another limit: see --help"
         )
     clocks = read_clocks(archive, ask_store=apply) if clocks is None else clocks
     if archive.survey is not None:
+        work.tell("planning")
         return _prune_foreign(archive, request, clocks, apply=apply)
     if not apply:
-        return _report(archive, _plan(archive, request, clocks, taken=False), clocks, applied=False)
+        with work.looking("planning"):
+            return _report(archive, _plan(archive, request, clocks, taken=False), clocks, applied=False)
     plans: list[_Plan] = []
 
     def taking() -> Taking | None:
-        plans[:] = [_plan(archive, request, clocks, taken=True)]
-        return _taking(archive, plans[0])
+        with work.looking("planning"):
+            plans[:] = [_plan(archive, request, clocks, taken=True)]
+            found = _taking(archive, plans[0])
+        work.tell("committing")
+        return found
 
     taken = take(archive, taking, clocks, grace_s=request.grace_s)
     report = _report(archive, plans[0], clocks, applied=True)
@@ -131,27 +157,33 @@ def _plan(archive: Archive, request: PruneRequest, clocks: Clocks, *, taken: boo
     holds = _holds(archive)
     decisions = thin_runs(_run_facts(archive, runs, moment, holds, clocks), request.runs)
     reach = _reach(archive, runs, decisions) if taken and request.runs.given else None
-    policy, facts = request.segments, _topic_facts(runs, moment)
+    policy = request.segments
     selected = _selected(archive, moment, request.topics)
+    judge = partial(JudgedRows, policy=policy, topics=_topic_facts(runs, moment), selected=selected)
     # It has a value for each partition, and is not needed any more.
     del moment
     columns = tuple(dict.fromkeys([*PLAN_COLUMNS, *(HOLD_COLUMNS if holds.active else ())]))
-    sizes = None
-    if policy.sized:
-        sizes = Oversize(policy.topic_bytes_max, policy.archive_bytes_max)
+    sizes = Oversize(policy) if policy.sized else None
+    if sizes is not None:
         for live, replaced in archive.catalog.portions_with_replaced(columns):
             data, dead, held = _with_holders(live, replaced, holds)
-            sizes.add(weigh_segments(data, dead, policy, facts, selected=selected, holders=held))
+            sizes.add(judge(data, dead, holders=held))
     plan = _Plan(decisions, holds.active, FreedObjects() if policy.given else None)
-    words = [str(each) for each in holds.active]
     # Rows that are taken are remembered whole.
     for live, replaced in archive.catalog.portions_with_replaced(SCHEMA.names if taken else columns):
         data, dead, held = _with_holders(live, replaced, holds)
-        segments = plan_segments(data, dead, policy, facts, selected=selected, holders=held, holds=words, sizes=sizes)
-        plan.add(segments)
+        judged = judge(data, dead, holders=held)
+        judged.finish(sizes)
+        plan.add(judged)
         if taken:
-            unreachable = NO_ROWS if reach is None else _without_held(_unreachable(replaced, reach), holds)
-            plan.take(segments.going, unreachable, _markers(unreachable, replaced))
+            unreachable = NO_ROWS
+            if reach is not None:
+                # Rows of kind replaced that no query as of a run that stays can return.
+                gone = [number <= reach.get(place, 0) for place, number in _revisions(replaced)]
+                unreachable = replaced.filter(pa.array(gone, pa.bool_()))
+            if holds.active and unreachable.num_rows:
+                unreachable = unreachable.filter(pa.array(holds.holders(unreachable) < 0))
+            plan.take(judged.going, unreachable, _markers(unreachable, replaced))
     return plan
 
 
@@ -174,13 +206,9 @@ def _holds(archive: Archive) -> Holds:
             why="it is not finished, and reads this topic; resume it, or delete its folder in restores/",
             topics=tuple(sorted({partition.source.topic for topic in plan.topics for partition in topic.partitions})),
         )
-        for plan in _unfinished_restores(archive)
+        for plan in others_interrupted(archive.storage, "")
     ]
     return replace(holds, active=(*holds.active, *(restore for restore in restores if restore.topics)))
-
-
-def _unfinished_restores(archive: Archive) -> Iterator[RestorePlan]:
-    return others_interrupted(archive.storage, "")
 
 
 def _selected(archive: Archive, moment: Moment, patterns: Sequence[str]) -> set[str] | None:
@@ -189,7 +217,7 @@ def _selected(archive: Archive, moment: Moment, patterns: Sequence[str]) -> set[
         return None
     named = archive.catalog.topics().to_pylist()
     names = {} if moment.snapshot is None else dict(moment.snapshot.topics)
-    names |= {each["topic_id"]: each["topic"] for each in named}
+    names |= {row["topic_id"]: row["topic"] for row in named}
     chosen = select_names(set(names.values()), patterns)
     return {topic_id for topic_id, name in names.items() if name in chosen}
 
@@ -200,7 +228,8 @@ def _topic_facts(runs: Sequence[Run], moment: Moment) -> dict[str, TopicFacts]:
     at = {run.run_id: run.finished_at for run in runs}
     found: dict[str, TopicFacts] = {}
     for topic in moment.cluster.topics:
-        effective = None if topic.effective is None else {**topic.effective, **_own(topic.configs)}
+        own = {name: value for name, value in (topic.configs or {}).items() if value is not None}
+        effective = None if topic.effective is None else {**topic.effective, **own}
         lost = moment.lost.get(topic.topic_id)
         found[topic.topic_id] = TopicFacts(
             cleanup_policy=None if effective is None else effective.get("cleanup.policy", "delete"),
@@ -212,10 +241,6 @@ def _topic_facts(runs: Sequence[Run], moment: Moment) -> dict[str, TopicFacts]:
     return found
 
 
-def _own(configs: Mapping[str, str | None] | None) -> dict[str, str]:
-    return {name: value for name, value in (configs or {}).items() if value is not None}
-
-
 def _number(text: str | None) -> int | None:
     try:
         return None if text is None else int(text)
@@ -224,8 +249,8 @@ def _number(text: str | None) -> int | None:
 
 
 def _run_facts(archive: Archive, runs: Sequence[Run], moment: Moment, holds: Holds, clocks: Clocks) -> list[RunToJudge]:
-    undo = {each.run_id for each in undoable(archive.storage, runs, clocks, slack_ms=SLACK_MS)}
-    restoring = {plan.archive.run_id for plan in _unfinished_restores(archive)}
+    undo = {prune_run.run_id for prune_run in undoable(archive.storage, runs, clocks, slack_ms=SLACK_MS)}
+    restoring = {plan.archive.run_id for plan in others_interrupted(archive.storage, "")}
     # Snapshots of older releases carry nothing on: then those before are still needed for what the cluster has lost.
     carried = moment.snapshot is not None and moment.snapshot.carried is not None
     found = []
@@ -233,7 +258,7 @@ def _run_facts(archive: Archive, runs: Sequence[Run], moment: Moment, holds: Hol
         point = run.snapshot is not None
         needed = None
         if run.run_id in holds.runs:
-            needed = next(str(each) for each in holds.active if each.run_id == run.run_id)
+            needed = next(str(hold) for hold in holds.active if hold.run_id == run.run_id)
         elif run.run_id in undo or (
             run.statistics.get(UNDOES) is not None and run.finished_at > clocks.earliest_ms - GRACE_S * 1000
         ):
@@ -264,24 +289,10 @@ def _reach(archive: Archive, runs: Sequence[Run], decisions: Sequence[RunDecisio
         return None
 
 
-def _unreachable(dead: pa.Table, reach: Revisions) -> pa.Table:
-    """Rows of kind replaced that no query as of a run that stays can return."""
-    gone = [number <= reach.get(place, 0) for place, number in _revisions(dead)]
-    return dead.filter(pa.array(gone, pa.bool_()))
-
-
 def _revisions(dead: pa.Table) -> list[tuple[PartitionId, int]]:
     details = pc.extract_regex(dead["details"], r'"revision": (?P<revision>[0-9]{1,18})')
     numbers = pc.struct_field(details, "revision").cast(pa.int64()).to_pylist()
-    places = zip(dead["topic_id"].to_pylist(), dead["partition"].to_pylist(), strict=True)
-    return [
-        (PartitionId(topic_id=topic_id, partition=partition), number)
-        for (topic_id, partition), number in zip(places, numbers, strict=True)
-    ]
-
-
-def _without_held(rows: pa.Table, holds: Holds) -> pa.Table:
-    return rows.filter(pa.array(holds.holders(rows) < 0)) if holds.active and rows.num_rows else rows
+    return list(zip(places_of(dead), numbers, strict=True))
 
 
 def _markers(unreachable: pa.Table, dead: pa.Table) -> pa.Table:
@@ -340,9 +351,7 @@ def _report(archive: Archive, plan: _Plan, clocks: Clocks, *, applied: bool) -> 
 
 def _prune_foreign(archive: Archive, request: PruneRequest, clocks: Clocks, *, apply: bool) -> PruneReport:
     """By its own metadata: without runs, and without a way back."""
-    survey = archive.survey
-    if survey is None:
-        raise AssertionError
+    survey = archive.surveyed
     if request.runs.given:
         raise UsageError(
             f"the layout {survey.layout} records no runs", hint="prune it by age, by size or as its source does"
@@ -354,30 +363,29 @@ def _prune_foreign(archive: Archive, request: PruneRequest, clocks: Clocks, *, a
     holds = _holds(archive)
     facts = {
         # The layouts say nothing of a topic's policy unless it was set: then it is Kafka's default.
-        topic_id: each if each.cleanup_policy is not None else replace(each, cleanup_policy="delete")
-        for topic_id, each in {
+        topic_id: topic_facts
+        if topic_facts.cleanup_policy is not None
+        else replace(topic_facts, cleanup_policy="delete")
+        for topic_id, topic_facts in {
             **dict.fromkeys(pc.unique(live["topic_id"]).to_pylist(), TopicFacts()),
             **_topic_facts(runs, moment),
         }.items()
     }
-    segments = plan_segments(
-        live,
-        live.slice(0, 0),
-        request.segments,
-        facts,
-        selected=_selected(archive, moment, request.topics),
-        holders=holds.holders(live) if holds.active else None,
-        holds=[str(each) for each in holds.active],
-        in_order=True,
-    )
-    going = set(segments.going["path"].to_pylist())
+    selected = _selected(archive, moment, request.topics)
+    held = holds.holders(live) if holds.active else None
+    judged = JudgedRows(live, live.slice(0, 0), request.segments, facts, selected=selected, holders=held)
+    sizes = Oversize(request.segments) if request.segments.sized else None
+    if sizes is not None:
+        sizes.add(judged)
+    judged.finish(sizes, in_order=True)
+    going = set(judged.going["path"].to_pylist())
     # An object of which one part stays, because others overlap it, stays.
-    going -= set(segments.kept["path"].to_pylist())
+    going -= set(judged.kept["path"].to_pylist())
     prune_of(survey.layout)
     if apply:
         delete_segments(archive, going)
-    plan = _Plan([], freed=FreedObjects())
-    plan.add(segments)
+    plan = _Plan([], holds.active, FreedObjects())
+    plan.add(judged)
     return _report(archive, plan, clocks, applied=apply)
 
 
@@ -387,10 +395,10 @@ def with_times(archive: Archive, rows: pa.Table, policy: SegmentPolicy) -> pa.Ta
     A record without a timestamp is as old as its object. With a rule by age alone, segments behind the first young one
     of a partition are not read: they stay in any case.
     """
-    survey = archive.survey
     unknown = pc.and_(pc.equal(rows["kind"], Kind.DATA), pc.is_null(rows["max_timestamp"]))
-    if survey is None or not pc.any(unknown).as_py():
+    if archive.is_native or not pc.any(unknown).as_py():
         return rows
+    survey = archive.surveyed
     storage, layout = open_storage(archive.url, archive.options), layout_of(survey.layout)
     modified = {info.path: info.modified_ms for info in storage.list()}
     segments = {(segment.path, segment.base_offset): segment for segment in survey.segments}
@@ -428,5 +436,5 @@ def _newest_ms(storage: Storage, layout: Layout, segment: ForeignSegment, modifi
 
 def delete_segments(archive: Archive, going: Collection[str]) -> None:
     """Delete these objects, and what an earlier call that was killed has left."""
-    if archive.survey is not None:
-        prune_of(archive.survey.layout)(open_storage(archive.url, archive.options), archive.survey, going)
+    if not archive.is_native:
+        prune_of(archive.layout)(open_storage(archive.url, archive.options), archive.surveyed, going)

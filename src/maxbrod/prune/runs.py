@@ -12,12 +12,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 PERIODS: Final[Mapping[str, Callable[[datetime], tuple[int, ...]]]] = {
     "hourly": lambda at: (at.year, at.month, at.day, at.hour),
@@ -54,10 +52,10 @@ class RunToJudge:
     run_id: str
     at_ms: int
     point: bool
-    """Whether it recorded a snapshot, so that it is a point in time."""
+    """True if it recorded a snapshot, so that it is a point in time."""
     complete: bool = True
     needed: str | None = None
-    """Why it must stay whatever the policy says."""
+    """The reason why it must stay whatever the policy says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +73,12 @@ def thin_runs(runs: Sequence[RunToJudge], policy: RunPolicy) -> list[RunDecision
     reasons: dict[str, list[str]] = {run.run_id: [run.needed] if run.needed else [] for run in runs}
     points = [run for run in runs if run.point]
     for group in (points, [run for run in runs if not run.point]):
-        complete = [each for each in group if each.complete] or group
+        complete = [run for run in group if run.complete] or group
         for run_id, reason in _by_rules(complete[::-1], policy):
             reasons[run_id].append(reason)
-        for each in _within(group[::-1], policy):
-            if not each.complete:
-                reasons[each.run_id].append("within")
+        for recent in _within(group[::-1], policy):
+            if not recent.complete:
+                reasons[recent.run_id].append("within")
     _always(points, reasons)
     return [_kept(run, tuple(reasons[run.run_id])) if reasons[run.run_id] else _gone(run, points) for run in runs]
 
@@ -96,8 +94,8 @@ def _always(points: Sequence[RunToJudge], reasons: dict[str, list[str]]) -> None
 
 
 def _by_rules(newest_first: Sequence[RunToJudge], policy: RunPolicy) -> list[tuple[str, str]]:
-    found = [(each.run_id, f"last {number}") for number, each in enumerate(newest_first[: policy.last or 0], 1)]
-    found += [(each.run_id, "within") for each in _within(newest_first, policy)]
+    found = [(run.run_id, f"last {number}") for number, run in enumerate(newest_first[: policy.last or 0], 1)]
+    found += [(run.run_id, "within") for run in _within(newest_first, policy)]
     for name, period in PERIODS.items():
         count = policy.count_of(name)
         if count:
@@ -110,7 +108,7 @@ def _within(newest_first: Sequence[RunToJudge], policy: RunPolicy) -> list[RunTo
         return []
     # Not the latest time: an older run whose clock was ahead would take all others with it.
     newest = newest_first[0].at_ms
-    return [each for each in newest_first if each.at_ms > newest - policy.within_s * 1000]
+    return [run for run in newest_first if run.at_ms > newest - policy.within_s * 1000]
 
 
 def _of_periods(
@@ -119,11 +117,11 @@ def _of_periods(
     # A set, because a clock may have stepped back: a period that is met again does not count again.
     seen: set[tuple[int, ...]] = set()
     found: list[tuple[str, str]] = []
-    for each in newest_first:
-        when = period(datetime.fromtimestamp(each.at_ms / 1000, UTC))
+    for run in newest_first:
+        when = period(datetime.fromtimestamp(run.at_ms / 1000, UTC))
         if when not in seen:
             seen.add(when)
-            found.append((each.run_id, f"{name} {len(seen)}"))
+            found.append((run.run_id, f"{name} {len(seen)}"))
         if len(seen) == count:
             return found
     oldest = newest_first[-1].run_id if newest_first else None

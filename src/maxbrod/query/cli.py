@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from maxbrod.cli.commands import Call, command
+from maxbrod.cli.commands import Call, command, is_place
+from maxbrod.cli.log import showing_log
+from maxbrod.cli.progress import progress_bar
+from maxbrod.cli.signals import ending_by_interrupt
+from maxbrod.cli.verbs import load
 from maxbrod.errors import UsageError
-from maxbrod.options import PLACE, JsonOption, QuietOption, SparkOptions
+from maxbrod.options import PLACE, JsonOption, LookOptions, QuietOption, SparkOptions
 from maxbrod.query.options import QueryOptions
 
 if TYPE_CHECKING:
     from maxbrod.config import Config
     from maxbrod.query.output import Output
-    from maxbrod.query.scope import QueryScope
+    from maxbrod.query.run import Query
 
 
-@command("query", QueryOptions, after=(*PLACE, SparkOptions, QuietOption, JsonOption))
+@command("query", QueryOptions, after=(*PLACE, LookOptions, SparkOptions, QuietOption, JsonOption))
 def query(
     call: Call[QueryOptions],
     words: Annotated[
@@ -50,19 +54,39 @@ def query(
 
       maxbrod query s3://backups/kafka --histogram --topic 'orders-*' --since 2026-11-01T00:00:00Z
     """
-    from maxbrod.query.output import parse_output  # noqa: PLC0415
-    from maxbrod.query.run import scope_of  # noqa: PLC0415 - Arrow: not for `--help`
-
-    options = call.options
+    options, as_json = call.options, call.as_json
     archive, sql = _split(words or [], call)
-    settings = call.config.model_copy(update={"archive": archive or call.archive})
-    output = parse_output(options.output, to=options.to, limit=options.limit, plot=options.plot, as_json=call.as_json)
-    if _wants_prompt(call, sql):
-        if output.to is not None or output.plot is not None:
-            raise UsageError("give one query", hint="as SQL, with --file FILE, or --file - for standard input")
-        _prompt(settings, scope_of(options), output, quiet=call.quiet)
-    else:
-        _run(settings, scope_of(options), _query_of(call, sql), output, quiet=call.quiet)
+    config = call.config.model_copy(update={"archive": archive or call.archive})
+    output: Output = load("query.output:parse_output")(
+        options.output, to=options.to, limit=options.limit, plot=options.plot, as_json=as_json
+    )
+    prompted = sql is None and options.sql is None and options.file is None and not options.histogram
+    if prompted and (output.to is not None or output.plot is not None):
+        raise UsageError("give one query", hint="as SQL, with --file FILE, or --file - for standard input")
+    text = None if prompted else _query_of(call, sql)
+    _run(config, options, text, output, prompted=prompted, quiet=call.quiet)
+
+
+def _run(
+    config: Config, options: QueryOptions, text: str | None, output: Output, *, prompted: bool, quiet: bool
+) -> None:
+    """Answer the query, or without a text the histogram; or what is typed at a prompt, or read from standard input."""
+    with ending_by_interrupt(), showing_log(quiet=quiet), ExitStack() as undo:
+        with progress_bar(shown=not quiet) as on_progress:
+            opened: Query = undo.enter_context(load("query.run:Query")(config, options, on_progress=on_progress))
+            if prompted:
+                # Before the first statement is typed, so that it need not wait.
+                opened.start()
+            else:
+                histogram = load("query.output:plan_histogram")(opened) if text is None else None
+                answer = output.answer(opened, histogram or text or "")
+        if not prompted:
+            undo.close()
+            output.print(answer, histogram, sql=text or "")
+        elif sys.stdin.isatty():
+            load("query.prompt:open_prompt")(opened, output)
+        else:
+            load("query.prompt:answer_all")(opened, output, sys.stdin)
 
 
 def _split(words: list[str], call: Call[QueryOptions]) -> tuple[str | None, str | None]:
@@ -73,16 +97,11 @@ def _split(words: list[str], call: Call[QueryOptions]) -> tuple[str | None, str 
         return words[0], words[1]
     if len(words) == 1:
         has_query = "file" in call.given or call.given.get("histogram")
-        known = "archive" in call.given or ("config" in call.given and not has_query)
-        return (None, words[0]) if known else (words[0], None)
+        known = call.config.archive is not None and not has_query and not is_place(words[0])
+        return (None, words[0]) if "archive" in call.given or known else (words[0], None)
     if words:
         raise UsageError("too many words", hint="put quotes around the query")
     return None, None
-
-
-def _wants_prompt(call: Call[QueryOptions], sql: str | None) -> bool:
-    options = call.options
-    return sql is None and options.sql is None and options.file is None and not options.histogram
 
 
 def _query_of(call: Call[QueryOptions], sql: str | None) -> str | None:
@@ -108,40 +127,3 @@ def _read(file: str) -> str:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the query cannot be read: {error}", object_name=file) from None
-
-
-def _prompt(settings: Config, scope: QueryScope, output: Output, *, quiet: bool) -> None:
-    """Answer statement by statement: from a terminal with a prompt, else from standard input."""
-    from maxbrod.cli.log import showing_log  # noqa: PLC0415
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.cli.signals import ending_by_interrupt  # noqa: PLC0415
-    from maxbrod.query.prompt import answer_all, open_prompt  # noqa: PLC0415
-    from maxbrod.query.run import Query  # noqa: PLC0415 - Arrow and Delta
-
-    with ending_by_interrupt(), showing_log(quiet=quiet), ExitStack() as undo:
-        with progress_bar(shown=not quiet) as on_progress:
-            opened = undo.enter_context(Query(settings, scope, on_progress=on_progress))
-            # Before the first statement is typed, so that it need not wait.
-            opened.start()
-        if sys.stdin.isatty():
-            open_prompt(opened, output)
-        else:
-            answer_all(opened, output, sys.stdin)
-
-
-def _run(settings: Config, scope: QueryScope, sql: str | None, output: Output, *, quiet: bool) -> None:
-    from maxbrod.cli.log import showing_log  # noqa: PLC0415
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.cli.signals import ending_by_interrupt  # noqa: PLC0415
-    from maxbrod.query.output import plan_histogram  # noqa: PLC0415
-    from maxbrod.query.run import Query  # noqa: PLC0415 - Arrow and Delta
-
-    with (
-        ending_by_interrupt(),
-        showing_log(quiet=quiet),
-        progress_bar(shown=not quiet) as on_progress,
-        Query(settings, scope, on_progress=on_progress) as opened,
-    ):
-        histogram = plan_histogram(opened) if sql is None else None
-        answer = output.answer(opened, histogram or sql or "")
-    output.print(answer, histogram, sql=sql or "")

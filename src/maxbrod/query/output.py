@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from io import BytesIO
@@ -19,11 +20,9 @@ import pyarrow.parquet as pq
 from maxbrod.archive.selection import parse_time_ms
 from maxbrod.cli.output import out, print_document, print_line, safe_json, safe_text, table
 from maxbrod.errors import EnvironmentMissingError, UsageError
-from maxbrod.text import human_count
+from maxbrod.text import counted, human_count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from maxbrod.query.run import Query
     from maxbrod.table.results import Collected
 
@@ -42,10 +41,10 @@ _DAY: Final = 86_400 * _SECOND
 _STEPS_MS: Final = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500),
     *(
-        each * _SECOND
-        for each in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
+        count * _SECOND
+        for count in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
     ),
-    *(each * _DAY for each in (1, 2, 7, 14, 30, 90, 180, 365)),
+    *(count * _DAY for count in (1, 2, 7, 14, 30, 90, 180, 365)),
 )
 _HISTOGRAM_COLUMNS: Final = ["topic", "time", "records"]
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -76,19 +75,15 @@ class Output:
         form = {"table": "text", "parquet": "arrow", DOCUMENT: "json"}.get(self.form, self.form)
         return query.answer(text, limit=limit, form=form)
 
-    def _draw(self, answer: Collected, sql: str, histogram: Histogram | None) -> None:
-        assert self.plot is not None  # noqa: S101 - the caller has looked
-        if histogram is None:
-            draw(answer.table, self.plot, title=sql)
-        else:
-            step = timedelta(milliseconds=histogram.step_ms)
-            draw(spread(answer.table), self.plot, title="Records by topic and time", upwards_label=f"records in {step}")
-
     def print(self, answer: Collected | None, histogram: Histogram | None = None, *, sql: str = "") -> None:
         if answer is None:
             print_line(f"written to {self.to}")
         elif self.plot is not None:
-            self._draw(answer, sql, histogram)
+            if histogram is None:
+                draw(answer.table, self.plot, title=sql)
+            else:
+                label = f"records in {timedelta(milliseconds=histogram.step_ms)}"
+                draw(spread(answer.table), self.plot, title="Records by topic and time", upwards_label=label)
             print_line(f"{answer.table.num_rows:,} rows drawn into {self.plot}")
         elif self.form == "table" and histogram is not None:
             print_histogram(answer.table, histogram.step_ms)
@@ -136,10 +131,16 @@ def _form_of(to: str) -> str:
 def _write(rows: pa.Table, form: str, file: IO[bytes]) -> None:
     if form == "parquet":
         pq.write_table(rows, file, compression="zstd")
-    elif form == "csv":
+        return
+    if form == "csv":
         pa_csv.write_csv(rows, file)
-    else:
-        _write_lines(rows.column(0), file)
+        return
+    # One line each, joined by Arrow in whole chunks.
+    for chunk in rows.column(0).chunks:
+        lines = pc.binary_join_element_wise(chunk, "", "\n")
+        _, ends, data = lines.buffers()
+        if len(lines):
+            file.write(data[: memoryview(ends).cast("i")[len(lines)]])
 
 
 def _write_out(rows: pa.Table, form: str) -> None:
@@ -150,15 +151,6 @@ def _write_out(rows: pa.Table, form: str) -> None:
     made = BytesIO()
     _write(rows, form, made)
     sys.stdout.write((safe_json if form == "json" else safe_text)(made.getvalue().decode("utf-8")))
-
-
-def _write_lines(texts: pa.ChunkedArray, file: IO[bytes]) -> None:
-    """One line each, joined by Arrow in whole chunks."""
-    for chunk in texts.chunks:
-        lines = pc.binary_join_element_wise(chunk, "", "\n")
-        _, ends, data = lines.buffers()
-        if len(lines):
-            file.write(data[: memoryview(ends).cast("i")[len(lines)]])
 
 
 def _print_document(answer: Collected) -> None:
@@ -175,24 +167,16 @@ def _print_table(answer: Collected, limit: int | None) -> None:
     cut = False
     for row in zip(*(column.to_pylist() for column in answer.table.columns), strict=True):
         cut = cut or any(text is not None and len(text) > _LETTERS_SHOWN for text in row)
-        shown.add_row(*map(_cell, row))
+        cells = ("null" if text is None else text for text in row)
+        shown.add_row(*(text if len(text) <= _LETTERS_SHOWN else f"{text[:_LETTERS_SHOWN]}…" for text in cells))
     out.print(shown)
-    print_line(_foot(answer, limit))
-    if cut:
-        print_line(f"what is longer than {_LETTERS_SHOWN} letters is cut off; --output json has it whole")
-
-
-def _cell(text: str | None) -> str:
-    if text is None:
-        return "null"
-    return text if len(text) <= _LETTERS_SHOWN else f"{text[:_LETTERS_SHOWN]}…"
-
-
-def _foot(answer: Collected, limit: int | None) -> str:
     count = answer.table.num_rows
     if not answer.more:
-        return f"{count:,} row{'' if count == 1 else 's'}"
-    return f"the first {count:,} rows of more" + ("; --limit N shows others" if limit is None else "")
+        print_line(counted(count, "row"))
+    else:
+        print_line(f"the first {count:,} rows of more" + ("; --limit N shows others" if limit is None else ""))
+    if cut:
+        print_line(f"what is longer than {_LETTERS_SHOWN} letters is cut off; --output json has it whole")
 
 
 _TITLE_MAX: Final = 100
@@ -201,7 +185,7 @@ _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "d
 
 def draw(rows: pa.Table, file: Path, *, title: str, upwards_label: str | None = None) -> None:
     """Plot the numeric columns over the first one. UsageError: there are none. EnvironmentMissingError: matplotlib."""
-    along, upwards = rows.schema.field(0) if rows.num_columns else None, []
+    along = rows.schema.field(0) if rows.num_columns else None
     upwards = [number for number in range(1, rows.num_columns) if _is_number(rows.schema.field(number).type)]
     if along is None or not upwards:
         raise UsageError(
@@ -212,28 +196,26 @@ def draw(rows: pa.Table, file: Path, *, title: str, upwards_label: str | None = 
     figure = _figure()
     axes = figure.add_subplot()
     places = rows.column(0).to_pylist()
-    order = sorted(range(len(places)), key=lambda at: (places[at] is None, places[at]) if _sorts(along.type) else at)
-    draw_one = axes.plot if _sorts(along.type) else axes.bar
-    known = [at for at in order if places[at] is not None]
-    for number in upwards:
+    sorts = pa.types.is_temporal(along.type) or _is_number(along.type)
+    known = [at for at in range(len(places)) if places[at] is not None]
+    if sorts:
+        known.sort(key=lambda at: places[at])
+    draw_one = axes.plot if sorts else axes.bar
+    names = [rows.schema.field(number).name for number in upwards]
+    for number, name in zip(upwards, names, strict=True):
         heights = rows.column(number).to_pylist()
         draw_one(
-            [_place(places[at]) for at in known],
-            [_height(heights[at]) for at in known],
-            label=rows.schema.field(number).name,
+            [place.decode(errors="replace") if isinstance(place := places[at], bytes) else place for at in known],
+            [float("nan") if heights[at] is None else float(heights[at]) for at in known],
+            label=name,
         )
-    names = [rows.schema.field(number).name for number in upwards]
     axes.set_title(shorten(" ".join(title.split()), _TITLE_MAX, placeholder=" …"), fontsize="medium", parse_math=False)
-    axes.set_xlabel(_label(along), parse_math=False)
+    # Queries and plots are in UTC.
+    axes.set_xlabel(f"{along.name} (UTC)" if pa.types.is_timestamp(along.type) else str(along.name), parse_math=False)
     axes.set_ylabel(upwards_label or ", ".join(names), parse_math=False)
     axes.legend()
     figure.autofmt_xdate()
     figure.savefig(file, dpi=120, bbox_inches="tight")
-
-
-def _label(column: pa.Field) -> str:
-    """The name, and for times their zone: queries and plots are in UTC."""
-    return f"{column.name} (UTC)" if pa.types.is_timestamp(column.type) else str(column.name)
 
 
 def _figure() -> Any:  # noqa: ANN401 - matplotlib's own
@@ -252,18 +234,6 @@ def _figure() -> Any:  # noqa: ANN401 - matplotlib's own
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _sorts(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(kind) or _is_number(kind))
-
-
-def _place(value: Any) -> Any:  # noqa: ANN401 - of any type
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _height(value: Any) -> float:  # noqa: ANN401 - a number or null
-    return float("nan") if value is None else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,8 +295,8 @@ def print_histogram(rows: pa.Table, step_ms: int) -> None:
 
 def sparkline(counts: Sequence[int], width: int = _WIDTH_MAX) -> str:
     """A block for each count, or for several if there are too many. Zero is blank, and one is visible."""
-    each = -(-len(counts) // width) or 1
-    sums = [sum(counts[at : at + each]) for at in range(0, len(counts), each)]
+    step = -(-len(counts) // width) or 1
+    sums = [sum(counts[at : at + step]) for at in range(0, len(counts), step)]
     top = max(sums, default=0)
     return "".join(" " if not count else _BLOCKS[(count * len(_BLOCKS) - 1) // top] for count in sums)
 

@@ -11,19 +11,17 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.cache import cache_dir
 from maxbrod.cli.output import print_error, print_line
 from maxbrod.errors import MaxbrodError, UnavailableError
-from maxbrod.private_files import opened
+from maxbrod.private_files import cache_dir, opened
 from maxbrod.work.jobs import cancelled_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import FrameType
-
     from maxbrod.query.output import Output
     from maxbrod.query.run import Query
 
@@ -183,17 +181,17 @@ def split(text: str) -> tuple[list[str], str]:
         if token["end"]:
             found.append(text[start : token.start()].strip())
             start = token.end()
-    return [each for each in found if has_words(each)], text[start:]
+    return [statement for statement in found if has_words(statement)], text[start:]
 
 
 def has_words(text: str) -> bool:
     """True if there is anything but comments and spaces."""
-    return any(not each[0].isspace() and not each[0].startswith(("--", "/*")) for each in _TOKENS.finditer(text))
+    return any(not token[0].isspace() and not token[0].startswith(("--", "/*")) for token in _TOKENS.finditer(text))
 
 
 def complete(word: str, line: str, tables: Mapping[str, Sequence[str]]) -> list[str]:
     """The words that begin so. `tables` has the columns of each table; those of tables in the line come first."""
-    named = {each.strip("`").lower() for each in _WORD.findall(line)}
+    named = {word.strip("`").lower() for word in _WORD.findall(line)}
     here = [name for name in tables if name.lower() in named]
     before, _, start = word.rpartition(".")
     if before and (of := [name for name in tables if quoted(name) == before or name == before]):
@@ -201,9 +199,9 @@ def complete(word: str, line: str, tables: Mapping[str, Sequence[str]]) -> list[
     columns = dict.fromkeys(column for name in (here or tables) for column in tables[name])
     names = [*columns, *map(quoted, tables)]
     wanted = word.lstrip("`").lower()
-    found = [each for each in names if each.lstrip("`").lower().startswith(wanted)]
+    found = [name for name in names if name.lstrip("`").lower().startswith(wanted)]
     words = (_KEYWORDS if word.isupper() else _KEYWORDS.lower()).split()
-    return [*found, *(each for each in words if word and each.startswith(word))]
+    return [*found, *(known for known in words if word and known.startswith(word))]
 
 
 def quoted(name: str) -> str:

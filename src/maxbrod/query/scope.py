@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, SecretStr
 
-from maxbrod.archive.pruned import PointInTime, had, places_of
+from maxbrod.archive.pruned import PointInTime, had
 from maxbrod.archive.selection import (
     incarnations_in,
     matches_nothing,
@@ -18,15 +19,15 @@ from maxbrod.archive.selection import (
     select_names,
 )
 from maxbrod.archive.snapshots import Moment, find_moment
+from maxbrod.catalog.replaced import places_of
+from maxbrod.catalog.rows import Run
 from maxbrod.errors import UsageError
 from maxbrod.model import GapReason
+from maxbrod.query.options import ScopeOptions
 from maxbrod.table.formats import parse_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
     from maxbrod.archive.archive import Archive
-    from maxbrod.catalog.rows import Run
 
 RESERVED: Final = ("records", "segments", "runs", "groups", "gaps")
 """Names of tables, which hide topics of the same name."""
@@ -35,34 +36,17 @@ _GAP_COLUMNS: Final = ("topic", "topic_id", "partition", "base_offset", "kind", 
 _LEVELS: Final = ("read_committed", "read_uncommitted")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryScope:
-    """Options as the command line has them; empty means all."""
-
-    topics: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    partitions: str | None = None
-    since: str | None = None
-    until: str | None = None
-    as_of: str | None = None
-    isolation: str = "read_committed"
-    key: tuple[str, ...] = ()
-    """The decoding of keys: a format, or TOPIC=FORMAT for one topic."""
-    value: tuple[str, ...] = ()
-    permissive: bool = False
-    """A value that cannot be decoded is null, instead of failing the query."""
-
-    def __post_init__(self) -> None:
-        """UsageError: an option is invalid. Checked here, because the table would only do so when Spark has started."""
-        for word in (self.since, self.until):
-            if word is not None:
-                parse_time_ms(word)
-        if self.partitions is not None:
-            parse_partitions(self.partitions)
-        if self.isolation not in _LEVELS:
-            raise UsageError(f"there is no isolation {self.isolation!r}", operation="query", hint=" or ".join(_LEVELS))
-        parse_formats(self.key)
-        parse_formats(self.value)
+def check_scope(scope: ScopeOptions) -> None:
+    """UsageError: an option is invalid. Checked here, because the table would only do so when Spark has started."""
+    for word in (scope.since, scope.until):
+        if word is not None:
+            parse_time_ms(word)
+    if scope.partitions is not None:
+        parse_partitions(scope.partitions)
+    if scope.isolation not in _LEVELS:
+        raise UsageError(f"there is no isolation {scope.isolation!r}", operation="query", hint=" or ".join(_LEVELS))
+    parse_formats(scope.key)
+    parse_formats(scope.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +68,7 @@ class Selected:
         return [names[0] for key, names in taken.items() if len(names) == 1 and key not in RESERVED]
 
 
-def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Selected:
+def select(archive: Archive, scope: ScopeOptions, *, layout: str | None) -> Selected:
     """The topics and options of a query. UsageError: a topic or a run does not exist."""
     runs = archive.catalog.runs()
     moment = find_moment(archive.storage, runs, scope.as_of)
@@ -94,18 +78,21 @@ def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Select
         "path": archive.url,
         "isolationLevel": scope.isolation,
         **({} if layout is None else {"layout": layout}),
-        **_given(partitions=scope.partitions, since=scope.since, until=scope.until, asOf=scope.as_of),
         **dict(_settings("storage", archive.options)),
     }
-    names = {each.topic for each in known} | empty
+    given = {"partitions": scope.partitions, "since": scope.since, "until": scope.until, "asOf": scope.as_of}
+    options |= {name: word for name, word in given.items() if word is not None}
+    names = {incarnation.topic for incarnation in known} | empty
     chosen = sorted(select_names(names, scope.topics, scope.exclude))
-    for topic in (each for words in (scope.key, scope.value) for each in parse_formats(words) if each is not None):
+    for topic in (topic for words in (scope.key, scope.value) for topic in parse_formats(words) if topic is not None):
         if topic not in chosen:
             raise matches_nothing(topic, chosen, whose="the query")
     partitions = frozenset() if scope.partitions is None else parse_partitions(scope.partitions)
-    held = _partitions(archive, moment) if partitions else set()
-    for partition in sorted(partitions - held) if held else ():
-        raise UsageError(f"the archive has no partition {partition}", operation="query", hint="see 'maxbrod ls'")
+    if partitions:
+        portions = archive.catalog.portions(["partition"], as_of=moment.ends, revisions=moment.revisions)
+        held = {number for rows in portions for number in rows["partition"].unique().to_pylist()}
+        for partition in sorted(partitions - held) if held else ():
+            raise UsageError(f"the archive has no partition {partition}", operation="query", hint="see 'maxbrod ls'")
     if names and not chosen:
         raise UsageError("no topic is left to query", operation="query", hint="exclude fewer; see 'maxbrod ls'")
     _warn_of_pruned(archive, moment, runs, scope, chosen)
@@ -118,7 +105,7 @@ def select(archive: Archive, scope: QueryScope, *, layout: str | None) -> Select
 
 
 def _warn_of_pruned(
-    archive: Archive, moment: Moment, runs: Sequence[Run], scope: QueryScope, topics: Collection[str]
+    archive: Archive, moment: Moment, runs: Sequence[Run], scope: ScopeOptions, topics: Collection[str]
 ) -> None:
     """Name the topics of which the chosen point in the past had records that were pruned since."""
     since_ms, until_ms = (None if word is None else parse_time_ms(word) for word in (scope.since, scope.until))
@@ -132,16 +119,6 @@ def _warn_of_pruned(
     lacking = {topic for place, topic, base in places if ends is None or base < ends.get(place, 0)}
     for topic in sorted(lacking.intersection(topics)):
         _LOG.warning("%s: records that were there then were pruned since, and are not in the answer; see gaps", topic)
-
-
-def _partitions(archive: Archive, moment: Moment) -> set[int]:
-    """The numbers of all partitions that have rows."""
-    portions = archive.catalog.portions(["partition"], as_of=moment.ends, revisions=moment.revisions)
-    return {number for rows in portions for number in rows["partition"].unique().to_pylist()}
-
-
-def _given(**words: str | None) -> dict[str, str]:
-    return {name: word for name, word in words.items() if word is not None}
 
 
 def _settings(prefix: str, section: BaseModel) -> Iterable[tuple[str, str]]:

@@ -7,28 +7,27 @@ of Spark's microseconds.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.archive import Archive
 from maxbrod.archive.runs import summarise_run
+from maxbrod.archive.snapshots import Moment
 from maxbrod.catalog.schema import SCHEMA, Kind
+from maxbrod.layouts.internal_topics import SchemasTopic
 from maxbrod.table.decoders import archived_schemas, decoded_column
 from maxbrod.table.formats import format_of, parse_formats
 from maxbrod.table.read.columns import USUAL
 from maxbrod.table.scans import named_in
-from maxbrod.table.views import RECORDS, Decoded, RecordView, SmallView, View
+from maxbrod.table.views import RECORDS, Decoded, HeldTables, RecordView, SmallView, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from maxbrod.archive.archive import Archive
-    from maxbrod.archive.snapshots import Moment
-    from maxbrod.layouts.schemas_topic import SchemasTopic
-    from maxbrod.query.scope import QueryScope, Selected
-    from maxbrod.table.views import HeldTables
+    from maxbrod.query.options import ScopeOptions
+    from maxbrod.query.scope import Selected
     from maxbrod.work.session import Session
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -39,6 +38,10 @@ _TIMES: Final = ("min_timestamp", "max_timestamp", "written_at")
 def _columns(*names: str) -> list[tuple[str, pa.DataType]]:
     """Columns of the catalog, with times as timestamps."""
     return [(name, _TIME if name in _TIMES else SCHEMA.field(name).type) for name in names]
+
+
+def _typed(kind: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
+    return [(name, kind) for name in names]
 
 
 _RANGE: Final = [
@@ -58,26 +61,15 @@ SEGMENTS: Final = pa.schema(
 GAPS: Final = pa.schema([*_RANGE, ("offsets", pa.int64()), *_columns("reason"), *_WRITTEN])
 RUNS: Final = pa.schema(
     [
-        ("run_id", pa.string()),
-        ("command", pa.string()),
-        ("started_at", _TIME),
-        ("finished_at", _TIME),
-        ("topics", pa.int64()),
-        ("records", pa.int64()),
-        ("bytes", pa.int64()),
-        ("exit_code", pa.int64()),
-        ("snapshot", pa.string()),
-        ("statistics", pa.string()),
+        *_typed(pa.string(), "run_id", "command"),
+        *_typed(_TIME, "started_at", "finished_at"),
+        *_typed(pa.int64(), "topics", "records", "bytes", "exit_code"),
+        *_typed(pa.string(), "snapshot", "statistics"),
     ]
 )
 GROUPS: Final = pa.schema(
     [
-        ("group_id", pa.string()),
-        ("type", pa.string()),
-        ("state", pa.string()),
-        ("protocol_type", pa.string()),
-        ("topic", pa.string()),
-        ("topic_id", pa.string()),
+        *_typed(pa.string(), "group_id", "type", "state", "protocol_type", "topic", "topic_id"),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("leader_epoch", pa.int32()),
@@ -96,7 +88,7 @@ class Views:
         spark: Session,
         archive: Archive,
         selected: Selected,
-        scope: QueryScope,
+        scope: ScopeOptions,
         *,
         planned: bool = False,
         held: HeldTables | None = None,
@@ -113,45 +105,40 @@ class Views:
         self._archived: SchemasTopic | None = None
 
     def every(self) -> list[View]:
-        return [self._records(), *map(self._topic, self._selected.views()), *self._small()]
+        return [self._view(RECORDS), *map(self._view, self._selected.views()), *self._small()]
 
     def columns(self) -> dict[str, Sequence[str]]:
         """The columns of each view. No sample is read, so what decoded values contain is unknown."""
         records = dict.fromkeys((RECORDS, *self._selected.views()), USUAL)
-        return {**records, **{each.name: each.arrow_schema.names for each in self._small()}}
+        return {**records, **{view.name: view.arrow_schema.names for view in self._small()}}
 
     def named_in(self, sql: str) -> list[View]:
         """The views that a query reads. Creating a view takes time, so others are left out."""
-        small = {each.name: each for each in self._small()}
-        topics = self._selected.views()
-        return [
-            self._records() if name == RECORDS else small.get(name) or self._topic(name)
-            for name in named_in(self._spark, sql, (RECORDS, *topics, *small))
-        ]
+        small = {view.name: view for view in self._small()}
+        names = named_in(self._spark, sql, (RECORDS, *self._selected.views(), *small))
+        return [small.get(name) or self._view(name) for name in names]
 
     def _small(self) -> list[SmallView]:
         found = self._selected
         tables = make_tables(self._archive, found.moment, found.topics, found.newest)
         return [SmallView(name=name, arrow_schema=schema, make=make) for name, (schema, make) in tables.items()]
 
-    def _records(self) -> RecordView:
-        """Decoded as its topic if there is only one; otherwise only by formats that do not depend on the topic."""
-        topics = sorted(self._selected.topics)
-        return self._view(RECORDS, topics[0] if len(topics) == 1 else None)
-
-    def _topic(self, name: str) -> RecordView:
-        return self._view(name, name, topic_view=True)
-
-    def _view(self, name: str, topic: str | None, *, topic_view: bool = False) -> RecordView:
-        # Made once, because a sample may have to be read for it.
+    def _view(self, name: str) -> RecordView:
+        """The view of a topic, or RECORDS. Made once, because a sample may have to be read for it."""
         if name not in self._made:
-            self._made[name] = self._make(name, topic, topic_view=topic_view)
+            self._made[name] = self._make(name)
         return self._made[name]
 
-    def _make(self, name: str, topic: str | None, *, topic_view: bool) -> RecordView:
+    def _make(self, name: str) -> RecordView:
         plain = RecordView(
-            name=name, options=self._selected.options, topic=topic if topic_view else None, planned=self._planned
+            name=name,
+            options=self._selected.options,
+            topic=None if name == RECORDS else name,
+            planned=self._planned,
         )
+        # If there is only one topic, all records are decoded as its own; else only by formats that need no topic.
+        topics = sorted(self._selected.topics)
+        topic = plain.topic or (topics[0] if len(topics) == 1 else None)
         decoded: dict[str, Decoded] = {}
         for column, formats in self._formats.items():
             wanted = format_of(formats, topic)
@@ -200,8 +187,12 @@ def _rows(
         "offsets": lambda: pc.subtract(rows["end_offset"], rows["base_offset"]),
     }
     columns = [
-        made[each.name]() if each.name in made else _times(rows[each.name]) if each.type == _TIME else rows[each.name]
-        for each in schema
+        made[field.name]()
+        if field.name in made
+        else _times(rows[field.name])
+        if field.type == _TIME
+        else rows[field.name]
+        for field in schema
     ]
     return pa.table(columns, schema=schema)
 
@@ -217,10 +208,10 @@ def _time(milliseconds: int) -> int | None:
 
 def _runs(archive: Archive) -> pa.Table:
     rows: list[dict[str, Any]] = []
-    for each in map(summarise_run, archive.catalog.runs()):
-        found = {name: getattr(each, name) for name in RUNS.names}
-        times = {"started_at": _time(each.started_at), "finished_at": _time(each.finished_at)}
-        rows.append({**found, **times, "statistics": json.dumps(each.statistics, sort_keys=True)})
+    for run in map(summarise_run, archive.catalog.runs()):
+        found = {name: getattr(run, name) for name in RUNS.names}
+        times = {"started_at": _time(run.started_at), "finished_at": _time(run.finished_at)}
+        rows.append({**found, **times, "statistics": json.dumps(run.statistics, sort_keys=True)})
     return pa.Table.from_pylist(rows, schema=RUNS)
 
 
@@ -230,9 +221,11 @@ def _groups(archive: Archive, moment: Moment, topics: Collection[str]) -> pa.Tab
     `run_id` is the run that last saw it: an older one if the cluster has lost it.
     """
     positions = archive.catalog.positions()
-    ends = {(each.topic_id, each.partition): found.end_offset for each, found in positions.items()}
+    ends = {
+        (partition_id.topic_id, partition_id.partition): found.end_offset for partition_id, found in positions.items()
+    }
     if moment.ends is not None:
-        ends |= {(each.topic_id, each.partition): end for each, end in moment.ends.items()}
+        ends |= {(partition_id.topic_id, partition_id.partition): end for partition_id, end in moment.ends.items()}
     rows: list[dict[str, Any]] = []
     runs = {} if moment.known is None else moment.known.offset_runs
     own = None if moment.run is None else moment.run.run_id

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import print_json_with, print_line
+from maxbrod.cli.verbs import at_work, load
+from maxbrod.notices import Notice
 from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, SparkOptions, StorageOptions
 from maxbrod.repair.options import RepairOptions
 from maxbrod.text import counted, human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maxbrod.notices import Notice
     from maxbrod.repair.report import RepairReport
 
 _NOTICES_SHOWN: Final = 50
@@ -43,32 +42,25 @@ def repair(call: Call[RepairOptions]) -> None:
 
       maxbrod repair -a s3://backups/kafka --deep --apply --bootstrap broker:9092
     """
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415 - not for `--help`
-    from maxbrod.repair.run import repair_archive  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-
-    config = call.config.model_copy(update={"archive": call.archive})
     with TemporaryFile("w+", encoding="utf-8") as notices:
-        with progress_bar(shown=not call.as_json) as on_progress:
-            report = repair_archive(
-                config,
-                on_progress=on_progress,
-                notices_max=0 if call.as_json else _NOTICES_SHOWN,
-                on_notice=_writer(notices) if call.as_json else None,
+
+        def write(notice: Notice) -> None:
+            # There may be millions, and an error later must be the only document.
+            print(json.dumps(asdict(notice)), file=notices)
+
+        with at_work(call, meanwhile="what is not committed yet is left as it was") as work:
+            report: RepairReport = load("repair.run:repair_archive")(
+                work, notices_max=0 if call.as_json else _NOTICES_SHOWN, on_notice=write if call.as_json else None
             )
-        if call.as_json:
-            for notice in report.notices:
-                _writer(notices)(notice)
-            notices.seek(0)
-            document = {**replace(report, notices=()).as_dict(), "exit_code": report.exit_code}
-            print_json_with(document, "notices", (line.rstrip("\n") for line in notices))
-    if not call.as_json:
-        _print(report)
+        if not call.as_json:
+            _print(report)
+            raise typer.Exit(report.exit_code)
+        for notice in report.notices:
+            write(notice)
+        notices.seek(0)
+        document = replace(report, notices=()).as_dict() | {"exit_code": report.exit_code}
+        print_json_with(document, "notices", (line.rstrip("\n") for line in notices))
     raise typer.Exit(report.exit_code)
-
-
-def _writer(file: TextIO) -> Callable[[Notice], None]:
-    """Writes each notice as a line. There may be millions, and an error later must be the only document."""
-    return lambda notice: print(json.dumps(asdict(notice)), file=file)
 
 
 def _print(report: RepairReport) -> None:
@@ -81,8 +73,8 @@ def _print(report: RepairReport) -> None:
     count = max(len(report.notices), report.rows if report.action == "taken out" else 0)
     if count > _NOTICES_SHOWN:
         print_line(f"and {count - _NOTICES_SHOWN:,} more: see --json")
-    for each in report.unknown:
-        print_line(f"not known: {each}")
+    for path in report.unknown:
+        print_line(f"not known: {path}")
     print_line(_words(report))
     if report.mended:
         print_line("the source had all offsets that were lost: they are archived again")

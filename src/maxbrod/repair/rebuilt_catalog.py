@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from maxbrod.archive.upkeep import announced
+from maxbrod.catalog.codec import Table
 from maxbrod.catalog.generations import decode_generations, encode_generations
-from maxbrod.catalog.remains import ASIDE, keep_aside, next_version, readable_table, replace_catalog
-from maxbrod.catalog.replaced import as_replaced, revisions_of
+from maxbrod.catalog.remains import ASIDE, keep_aside, readable_table, replace_catalog
+from maxbrod.catalog.replaced import as_replaced
 from maxbrod.catalog.rows import Gap, Run, Segment, encode_rows
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, RefusedError
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.notices import Notice
-from maxbrod.repair.examine import RepairContext, RepairWork, examine_objects, salvage_slices, scan_slices
+from maxbrod.repair.examine import (
+    Examined,
+    ObjectToExamine,
+    RepairContext,
+    RepairWork,
+    examine_objects,
+    salvage_slices,
+    scan_slices,
+)
 from maxbrod.repair.inventory import FOLDERS, Inventory, take_inventory
-from maxbrod.repair.plan.found import Examined, FoundSlice, LostRange
-from maxbrod.repair.plan.rebuild import Rebuilt, Remains, lost_notices, rebuild
+from maxbrod.repair.plan.rebuild import Rebuilt, RepairEvidence, lost_notices, rebuild
+from maxbrod.repair.plan.slices import FoundSlice, LostRange, place_of
 from maxbrod.repair.report import Action, RepairReport, gaps_by_reason
-from maxbrod.work.progress import Meter, OnProgress, Progress
+from maxbrod.storage.interface import Storage
 from maxbrod.work.windows import spread
+from maxbrod.work.work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import threading
 
-    from maxbrod.catalog.codec import Table
-    from maxbrod.storage.interface import Storage
     from maxbrod.work.executor import Executor
 
 _TASKS_PER_CORE: Final = 4
 _OBJECT_COST_BYTES: Final = 256 << 10
-"""What opening an object costs beside reading it."""
+"""The cost of opening an object, beside reading it."""
 
 
 def rebuild_catalog(repair: RepairWork, *, problem: str) -> RepairReport:
@@ -43,101 +52,66 @@ def rebuild_catalog(repair: RepairWork, *, problem: str) -> RepairReport:
     RefusedError: another writer committed meanwhile, or objects vanish; nothing is changed but for the copy of the old
     catalog. CorruptDataError: an object vanished while the new catalog was put in place.
     """
-    with announced(repair.storage, repair.run_id) if repair.options.apply else nullcontext():
-        repair.on_progress(Progress(phase="reading snapshots"))
-        started_at = now_ms()
-        table = readable_table(repair.storage)
-        found = take_inventory(repair.storage, table)
-        context = replace(repair.context, compacted=frozenset(found.compacted))
-        contents = _read_archive(replace(repair, context=context), found)
-        runs = _listed_runs(found)
-        report = _report(repair, found, contents, runs, problem)
-        if repair.options.apply:
-            _put_in_place(repair, found, contents.rebuilt, report, runs, started_at, table)
+    storage, run_id, apply = repair.storage, repair.context.run_id, repair.work.config.repair.apply
+    with announced(storage, run_id) if apply else nullcontext():
+        with repair.work.looking("reading snapshots"):
+            table = readable_table(storage)
+            found = take_inventory(storage, table)
+        context = replace(repair.context, compacted=found.evidence.compacted)
+        executor = repair.workers.for_bytes(sum(item.size for item in found.objects))
+        examined = _examine(repair.work, executor, context, found.objects)
+        evidence = replace(
+            found.evidence,
+            slices=[held for one in examined for held in one.slices],
+            lost=[*found.evidence.lost, *(damage for one in examined for damage in one.lost)],
+        )
+        stop = repair.work.stop
+        rebuilt = _decide(executor, context, evidence, stop)
+        # Only what is really lost is salvaged: other objects may hold the same offsets.
+        lost = needed_losses(rebuilt, evidence.lost)
+        salvaged = _salvage(executor, context, lost, stop) if apply else []
+        if salvaged:
+            rebuilt = _decide(executor, context, replace(evidence, slices=[*evidence.slices, *salvaged]), stop)
+            lost = needed_losses(rebuilt, evidence.lost)
+        runs = [run for run in found.known_runs if run.run_id not in found.dropped_runs]
+        notices = [*found.notices, *_lost_runs(rebuilt, found, run_id), *_unknown_objects(examined)]
+        report = RepairReport(
+            archive=storage.url,
+            run_id=run_id,
+            action=Action.REBUILT,
+            applied=apply,
+            problem=problem,
+            version=found.version if apply else None,
+            topics=len({row.topic_id for row in rebuilt.rows}),
+            partitions=len({(row.topic_id, row.partition) for row in rebuilt.rows}),
+            rows=len(rebuilt.rows),
+            replaced_rows=len(rebuilt.replaced),
+            runs=len(runs),
+            objects=len(examined),
+            bytes=sum(one.bytes for one in examined),
+            unnamed_slices=len(rebuilt.unnamed),
+            unnamed_bytes=sum(unnamed.slice.bytes for unnamed in rebuilt.unnamed),
+            salvaged_records=sum(copy.slice.records for copy in salvaged),
+            gaps=gaps_by_reason(rebuilt.rows),
+            kept_aside=f"{ASIDE}/{run_id}" if found.has_old_catalog else None,
+            unknown=tuple(found.unknown),
+            notices=(*notices, *lost_notices(lost), *rebuilt.notices),
+        )
+        if apply:
+            own = report.run_row(started_at=repair.work.started_at_ms, commit=found.version)
+            _put_in_place(repair, found, rebuilt, [*runs, own], table)
         return report
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Contents:
-    """The slices that objects hold, and the rows that follow from them."""
-
-    examined: Sequence[Examined]
-    rebuilt: Rebuilt
-    lost: Sequence[LostRange]
-    """The damages that cost the archive something."""
-    salvaged: Sequence[FoundSlice]
-
-
-def _read_archive(repair: RepairWork, found: Inventory) -> _Contents:
-    """Read every object once, and decide. With `apply`, copy sound batches of damaged slices, and decide again."""
-    executor = repair.workers.for_bytes(sum(item.size for item in found.objects))
-    examined = _examine(executor, repair.context, found, repair.on_progress)
-    slices = [held for one in examined for held in one.slices]
-    lost = [*found.missing, *(damage for one in examined for damage in one.lost)]
-    rebuilt = _decide(executor, repair.context, found, slices, lost)
-    # Only what is really lost is salvaged: other objects may hold the same offsets.
-    needed = needed_losses(rebuilt, lost)
-    salvaged = _salvage(executor, repair.context, needed) if repair.options.apply else []
-    if salvaged:
-        rebuilt = _decide(executor, repair.context, found, [*slices, *salvaged], lost)
-        needed = needed_losses(rebuilt, lost)
-    return _Contents(examined=examined, rebuilt=rebuilt, lost=needed, salvaged=salvaged)
-
-
-def _listed_runs(found: Inventory) -> list[Run]:
-    known = (*(each.run for each in found.runs), *found.other_runs)
-    return [run for run in known if run.run_id not in found.prunes.dropped_runs]
-
-
-def _report(
-    repair: RepairWork, found: Inventory, contents: _Contents, runs: Sequence[Run], problem: str
-) -> RepairReport:
-    rebuilt, examined, apply = contents.rebuilt, contents.examined, repair.options.apply
-    notices = [*found.notices, *_lost_runs(rebuilt, found, repair.run_id), *_unknown_objects(examined)]
-    notices += [*lost_notices(contents.lost), *rebuilt.notices]
-    return RepairReport(
-        archive=repair.storage.url,
-        run_id=repair.run_id,
-        action=Action.REBUILT,
-        applied=apply,
-        problem=problem,
-        version=_next_version(found) if apply else None,
-        topics=len({row.topic_id for row in rebuilt.rows}),
-        partitions=len({(row.topic_id, row.partition) for row in rebuilt.rows}),
-        rows=len(rebuilt.rows),
-        replaced_rows=len(rebuilt.replaced),
-        runs=len(runs),
-        objects=len(examined),
-        bytes=sum(each.bytes for each in examined),
-        unnamed_slices=len(rebuilt.unnamed),
-        unnamed_bytes=sum(each.slice.bytes for each in rebuilt.unnamed),
-        salvaged_records=sum(each.slice.records for each in contents.salvaged),
-        gaps=gaps_by_reason(rebuilt.rows),
-        kept_aside=f"{ASIDE}/{repair.run_id}" if found.remains.objects else None,
-        unknown=tuple(found.unknown),
-        notices=tuple(notices),
-    )
-
-
-def _next_version(found: Inventory) -> int:
-    return next_version(found.remains.version, found.highest_commit)
-
-
 def _put_in_place(
-    repair: RepairWork,
-    found: Inventory,
-    rebuilt: Rebuilt,
-    report: RepairReport,
-    runs: Sequence[Run],
-    started_at: int,
-    table: Table | None,
+    repair: RepairWork, found: Inventory, rebuilt: Rebuilt, runs: Sequence[Run], table: Table | None
 ) -> None:
     """Keep the old catalog aside and publish the new one. Objects are looked for before and after."""
-    storage, version = repair.storage, _next_version(found)
-    repair.on_progress(Progress(phase="committing"))
-    keep_aside(storage, repair.run_id)
-    own = report.run_row(started_at=started_at, commit=version)
-    rows = pa.concat_tables([_table(rebuilt, [*runs, own]), _generations(found, repair.run_id)])
+    storage, run_id = repair.storage, repair.context.run_id
+    repair.work.tell("committing")
+    keep_aside(storage, run_id)
+    before = as_replaced(encode_rows([row for row, _ in rebuilt.replaced]), [number for _, number in rebuilt.replaced])
+    rows = pa.concat_tables([encode_rows([*rebuilt.rows, *runs]), before, _generations(found, run_id)])
     if (gone := _missing(storage, rebuilt)) is not None:
         raise RefusedError(
             "an object was deleted while the archive was read: a rule of the bucket deletes, or somebody does",
@@ -145,7 +119,7 @@ def _put_in_place(
             object_name=storage.name_of(gone),
             hint="the catalog is as it was; run the command again while nothing is deleted",
         )
-    replace_catalog(storage, rows, table=table, version=version, transactions=found.transactions)
+    replace_catalog(storage, rows, table=table, version=found.version, transactions=found.transactions)
     # What was deleted between the look before and the commit is named by the new catalog.
     if (gone := _missing(storage, rebuilt)) is not None:
         raise CorruptDataError(
@@ -163,49 +137,32 @@ def _missing(storage: Storage, rebuilt: Rebuilt) -> str | None:
     return next((row.path for row in rows if isinstance(row, Segment) and row.path not in there), None)
 
 
-def _examine(executor: Executor, context: RepairContext, found: Inventory, on_progress: OnProgress) -> list[Examined]:
-    total = sum(each.size for each in found.objects)
-    sized = [(each.size + _OBJECT_COST_BYTES, each) for each in found.objects]
+def _examine(
+    work: Work, executor: Executor, context: RepairContext, objects: Sequence[ObjectToExamine]
+) -> list[Examined]:
+    total = sum(item.size for item in objects)
+    sized = [(item.size + _OBJECT_COST_BYTES, item) for item in objects]
     tasks = spread(sized, executor.parallelism * _TASKS_PER_CORE)
-    meter = Meter(on_progress, "reading", total)
+    meter = work.meter("reading", total)
     meter.begin(len(tasks), total)
-    return executor.run(examine_objects, context, tasks, name=context.run_id, on_done=meter.tasks_done)
+    return executor.run(examine_objects, context, tasks, name=context.run_id, meter=meter, stop=work.stop)
 
 
-def _decide(
-    executor: Executor,
-    context: RepairContext,
-    found: Inventory,
-    slices: Sequence[FoundSlice],
-    lost: Sequence[LostRange],
-) -> Rebuilt:
+def _decide(executor: Executor, context: RepairContext, evidence: RepairEvidence, stop: threading.Event) -> Rebuilt:
+    """Decide about all rows, and read the transactions of slices for that, if they must be known."""
     while True:
-        remains = Remains(
-            slices=slices,
-            lost=lost,
-            runs=found.runs,
-            gaps=found.gaps,
-            revisions=found.revisions,
-            compacted=found.compacted,
-            pruned=found.prunes.ranges,
-            pruned_slices=found.prunes.slices,
-            sure=found.ledger.complete,
-            settled=found.ledger.present,
-            replaced=list(zip(found.ledger.before, revisions_of(found.ledger.replaced), strict=True)),
-            retired=found.ledger.retired | found.remains.retired,
-        )
-        rebuilt = rebuild(remains, run_id=context.run_id, now_ms=now_ms())
+        rebuilt = rebuild(evidence, run_id=context.run_id, now_ms=now_ms())
         if not rebuilt.unscanned:
             return rebuilt
         unscanned = [[stored] for stored in rebuilt.unscanned]
-        scanned = executor.run(scan_slices, context, unscanned, name=context.run_id)
-        known = {
-            (each.slice.path, each.slice.position): one for each, one in zip(rebuilt.unscanned, scanned, strict=True)
-        }
+        scanned = executor.run(scan_slices, context, unscanned, name=context.run_id, stop=stop)
+        places = [(found.slice.path, found.slice.position) for found in rebuilt.unscanned]
+        known = dict(zip(places, scanned, strict=True))
         slices = [
-            replace(each, transactions=known.get((each.slice.path, each.slice.position), each.transactions))
-            for each in slices
+            replace(found, transactions=known.get((found.slice.path, found.slice.position), found.transactions))
+            for found in evidence.slices
         ]
+        evidence = replace(evidence, slices=slices)
 
 
 def needed_losses(rebuilt: Rebuilt, lost: Sequence[LostRange]) -> list[LostRange]:
@@ -215,37 +172,38 @@ def needed_losses(rebuilt: Rebuilt, lost: Sequence[LostRange]) -> list[LostRange
         if isinstance(row, Gap) and row.reason is GapReason.CORRUPT:
             gone.setdefault((row.topic_id, row.partition), []).append(row)
     return [
-        each
-        for each in lost
+        range_
+        for range_ in lost
         if any(
-            row.base_offset < (row.end_offset if each.end is None else each.end) and each.base < row.end_offset
-            for row in gone.get((each.topic_id, each.partition), ())
+            row.base_offset < (row.end_offset if range_.end is None else range_.end) and range_.base < row.end_offset
+            for row in gone.get((range_.topic_id, range_.partition), ())
         )
     ]
 
 
-def _salvage(executor: Executor, context: RepairContext, lost: Sequence[LostRange]) -> list[FoundSlice]:
+def _salvage(
+    executor: Executor, context: RepairContext, lost: Sequence[LostRange], stop: threading.Event
+) -> list[FoundSlice]:
     damaged = [each for each in lost if each.slice is not None]
-    copies = executor.run(salvage_slices, context, [[damage] for damage in damaged], name=context.run_id)
+    tasks = [[damage] for damage in damaged]
+    copies = executor.run(salvage_slices, context, tasks, name=context.run_id, stop=stop)
     return [
         FoundSlice(
-            topic=each.topic,
-            topic_id=each.topic_id,
-            partition=each.partition,
+            **place_of(range_),
             slice=copy,
             epochs=((copy.base_offset, copy.first_leader_epoch), (copy.end_offset - 1, copy.last_leader_epoch)),
             modified_ms=now_ms(),
             run_id=context.run_id,
         )
-        for each, copy in zip(damaged, copies, strict=True)
+        for range_, copy in zip(damaged, copies, strict=True)
         if copy is not None
     ]
 
 
 def _lost_runs(rebuilt: Rebuilt, found: Inventory, run_id: str) -> list[Notice]:
     """Runs that wrote behind the newest snapshot: such as share an earlier one are recorded by their rows alone."""
-    known = {run.run.run_id for run in found.runs} | {run.run_id for run in found.other_runs}
-    ends = found.runs[-1].snapshot.ends if found.runs else {}
+    known, runs = {run.run_id for run in found.known_runs}, found.evidence.runs
+    ends = runs[-1].snapshot.ends if runs else {}
     behind = Counter(
         row.run_id
         for row in rebuilt.rows
@@ -269,25 +227,20 @@ def _unknown_objects(examined: Sequence[Examined]) -> list[Notice]:
     return [
         Notice(
             kind="unknown object",
-            message=f"{each.path} is not in the new catalog: {each.unknown}",
+            message=f"{result.path} is not in the new catalog: {result.unknown}",
             hint="its offsets are gaps; the next backup reads them again, if the log still has them",
             exit_code=EXIT_CORRUPT,
         )
-        for each in examined
-        if each.unknown is not None
+        for result in examined
+        if result.unknown is not None
     ]
 
 
 def _generations(found: Inventory, run_id: str) -> pa.Table:
-    """What the ledger says of generations. Those under construction are dropped: the next backup begins another."""
+    """The generations that the ledger records. Those under construction are dropped: the next backup begins another."""
     at = now_ms()
-    topics = decode_generations(found.ledger.generations).values()
+    topics = decode_generations(found.generations).values()
     kept = [
         topic if topic.building is None else topic.without_building(at, "the catalog was rebuilt") for topic in topics
     ]
     return encode_generations(kept, run_id=run_id, written_at=at)
-
-
-def _table(rebuilt: Rebuilt, runs: Sequence[Run]) -> pa.Table:
-    before = as_replaced(encode_rows([row for row, _ in rebuilt.replaced]), [number for _, number in rebuilt.replaced])
-    return pa.concat_tables([encode_rows([*rebuilt.rows, *runs]), before])

@@ -6,6 +6,7 @@ damaged slice are copied into a new object first. A generation under constructio
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,42 +15,53 @@ import pyarrow.compute as pc
 
 from maxbrod.catalog.commits import commit_with_retries
 from maxbrod.catalog.generations import GenerationChanges, encode_generations
-from maxbrod.catalog.replaced import as_replaced, count_revisions, revive
+from maxbrod.catalog.replaced import as_replaced, revisions_of, revive
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.check.deep import verify_slices
 from maxbrod.check.objects import LackingObjects, NeededObjects, complaint
 from maxbrod.errors import RefusedError
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import GapReason, now_ms
+from maxbrod.notices import Notice
 from maxbrod.repair.examine import RepairWork, salvage_slices
-from maxbrod.repair.plan.found import LostRange
 from maxbrod.repair.plan.rebuild import lost_notices
+from maxbrod.repair.plan.slices import LostRange, place_of
 from maxbrod.repair.report import Action, RepairReport, gaps_by_reason
-from maxbrod.work.progress import Progress
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
     from maxbrod.catalog.catalog import Catalog
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.notices import Notice
-    from maxbrod.repair.options import RepairOptions
 
 
 _COUNT_COLUMNS: Final = ("topic_id", "partition", "kind", "details", "path", "position", "bytes")
-"""What is needed to count lost slices, but not to name them."""
+"""The columns that are needed to count lost slices, but not to name them."""
 
 _WHY = "objects of it are lost or damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class _Bad:
+    """A slice that is lost or damaged."""
+
     row: Segment
     live: bool
     """False: a replaced row, which only queries as of an older run return."""
     message: str
     exists: bool
+
+    @property
+    def lost(self) -> LostRange:
+        row = self.row
+        return LostRange(
+            **place_of(row),
+            base=row.base_offset,
+            end=row.end_offset,
+            path=row.path,
+            message=self.message if self.live else f"{self.message} (needed only as of an earlier run)",
+            slice=slice_of(row) if self.exists else None,
+            missing=not self.exists,
+        )
 
 
 class SliceSums:
@@ -74,12 +86,17 @@ class Notices:
 
     @property
     def room(self) -> int | None:
-        """How many more are looked at; None: all."""
+        """The number of further slices to look at; None: all."""
         return None if self._kept_max is None or self._on_notice is not None else self._kept_max - len(self.kept)
 
-    def add(self, lost: LostRange, *, unfinished: bool = False) -> None:
-        for found in lost_notices([lost]):
-            notice = _as_unfinished(found) if unfinished else found
+    def add(self, bad: _Bad, *, unfinished: bool = False) -> None:
+        for notice in lost_notices([bad.lost]):
+            if unfinished:
+                notice = replace(  # noqa: PLW2901 - the same notice, if only a generation under construction needs it
+                    notice,
+                    message=f"{notice.message} (needed only by a generation under construction)",
+                    hint="that generation is dropped, the active one stays, and the next backup begins another",
+                )
             if self._on_notice is not None:
                 self._on_notice(notice)
             if self._kept_max is None or len(self.kept) < self._kept_max:
@@ -88,21 +105,22 @@ class Notices:
 
 def take_out(repair: RepairWork, catalog: Catalog, needed: SliceSums, notices: Notices) -> RepairReport:
     """Find bad objects, and with `apply` commit gaps in their place."""
-    repair.on_progress(Progress(phase="listing objects"))
-    started_at = now_ms()
+    options = repair.work.config.repair
+    repair.work.tell("listing objects")
     building = catalog.building()
     needed.objects.add(building)
     lacking = needed.objects.lacking(repair.storage)
-    losses = _find_absent(repair.options, catalog, building, lacking, notices)
-    if repair.options.deep:
+    # A repair that only reports needs no values, and there may be millions of rows: then few are decoded.
+    losses = _find_absent(catalog, building, lacking, notices, all_decoded=options.apply or options.deep)
+    if options.deep:
         losses = _find_damaged(repair, catalog, building, losses, notices)
     for bad in losses.unfinished:
-        notices.add(_lost(bad), unfinished=True)
+        notices.add(bad, unfinished=True)
     report = RepairReport(
         archive=repair.storage.url,
-        run_id=repair.run_id,
+        run_id=repair.context.run_id,
         action=Action.TAKEN_OUT if losses else Action.NONE,
-        applied=repair.options.apply and bool(losses),
+        applied=options.apply and bool(losses),
         problem=None,
         version=catalog.version,
         topics=len({topic_id for topic_id, _ in losses.partitions}),
@@ -110,10 +128,10 @@ def take_out(repair: RepairWork, catalog: Catalog, needed: SliceSums, notices: N
         rows=losses.rows,
         generations=len(losses.dropped),
         objects=lacking.objects,
-        bytes=needed.live_bytes if repair.options.deep else 0,
+        bytes=needed.live_bytes if options.deep else 0,
         notices=tuple(notices.kept),
     )
-    return _apply(repair, catalog, losses, report, started_at) if report.applied else report
+    return _apply(repair, catalog, losses, report) if report.applied else report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +155,7 @@ class _Losses:
 
 
 def _find_absent(
-    options: RepairOptions, catalog: Catalog, building: pa.Table, lacking: LackingObjects, notices: Notices
+    catalog: Catalog, building: pa.Table, lacking: LackingObjects, notices: Notices, *, all_decoded: bool
 ) -> _Losses:
     """Find the slices whose objects are missing or cut, without reading any."""
     unfinished = [
@@ -145,12 +163,10 @@ def _find_absent(
         for slices, sizes in (lacking.select(building) if lacking else ())
         for bad in _decoded(slices, sizes, live=True, count=None)
     ]
-    # A repair that only reports needs no values, and there may be millions of rows: then few are decoded.
-    all_decoded = options.apply or options.deep
     found: list[_Bad] = []
     for live, slices, sizes in _absent(catalog, lacking, SCHEMA.names):
         for bad in _decoded(slices, sizes, live=live, count=None if all_decoded else notices.room):
-            notices.add(_lost(bad))
+            notices.add(bad)
             found += [bad] if all_decoded else []
         if not all_decoded and notices.room == 0:
             break
@@ -167,13 +183,19 @@ def _find_damaged(
 ) -> _Losses:
     """Read every slice that is there, and add those whose bytes are not what was written."""
     known = {_identity(bad.row, live=bad.live) for bad in absent.bad}
-    present = [segment for segment in _segments(catalog) if _identity(segment[0], live=segment[1]) not in known]
+    segments = (
+        (row, live)
+        for live, table in _portions(catalog, SCHEMA.names)
+        for row in decode_rows(table)
+        if isinstance(row, Segment)
+    )
+    present = [(row, live) for row, live in segments if _identity(row, live=live) not in known]
     damaged = _damaged(repair, present)
     for bad in damaged:
-        notices.add(_lost(bad))
+        notices.add(bad)
     known = {_identity(bad.row, live=True) for bad in absent.unfinished}
-    rows = [(row, True) for row in decode_rows(building) if isinstance(row, Segment)]
-    present = [segment for segment in rows if _identity(segment[0], live=True) not in known]
+    rows = [row for row in decode_rows(building) if isinstance(row, Segment)]
+    present = [(row, True) for row in rows if _identity(row, live=True) not in known]
     unfinished = _damaged(repair, present) if present else []
     every = [*absent.bad, *damaged]
     return _Losses(
@@ -184,19 +206,32 @@ def _find_damaged(
     )
 
 
-def _apply(
-    repair: RepairWork, catalog: Catalog, losses: _Losses, report: RepairReport, started_at: int
-) -> RepairReport:
-    """Copy the sound batches at the start of damaged slices, and commit gaps for the rest."""
+def _apply(repair: RepairWork, catalog: Catalog, losses: _Losses, report: RepairReport) -> RepairReport:
+    """Copy the sound batches at the start of damaged slices, and commit gaps for the rest.
+
+    One commit. If another writer was faster, the same change on its version: the bad rows must still be there.
+    """
     cut = [bad for bad in losses.bad if bad.exists and bad.live]
     executor = repair.workers.for_bytes(sum(bad.row.bytes for bad in cut))
-    copies = executor.run(salvage_slices, repair.context, [[_lost(bad)] for bad in cut], name=repair.run_id)
+    tasks = [[bad.lost] for bad in cut]
+    copies = executor.run(salvage_slices, repair.context, tasks, name=report.run_id, stop=repair.work.stop)
     saved = {_key(bad.row): copy for bad, copy in zip(cut, copies, strict=True) if copy is not None}
-    added = [
-        row for bad in losses.bad if bad.live for row in _instead(bad.row, saved.get(_key(bad.row)), repair.run_id)
-    ]
+    live = [bad.row for bad in losses.bad if bad.live]
+    added = [new for row in live for new in _instead(row, saved.get(_key(row)), report.run_id)]
     report = replace(report, gaps=gaps_by_reason(added), salvaged_records=sum(copy.records for copy in saved.values()))
-    return replace(report, version=_commit(catalog, losses, added, report, started_at))
+
+    def commit(attempt: int) -> int:
+        former = _former(catalog, [bad.row for bad in losses.bad if not bad.live])
+        run = report.run_row(started_at=repair.work.started_at_ms, commit=catalog.version + 1)
+        new = pa.concat_tables([encode_rows([*added, run]), _former_gaps(former, report.run_id)])
+        return catalog.commit(
+            new,
+            replaced=pa.concat_tables([encode_rows(live), former]),
+            generations=_drop_generations(catalog, losses.dropped, report.run_id),
+            still_valid=(lambda: True) if attempt else None,
+        )
+
+    return replace(report, version=commit_with_retries(catalog, commit))
 
 
 def _portions(catalog: Catalog, columns: Sequence[str]) -> Iterator[tuple[bool, pa.Table]]:
@@ -204,11 +239,6 @@ def _portions(catalog: Catalog, columns: Sequence[str]) -> Iterator[tuple[bool, 
     for rows, replaced in catalog.portions_with_replaced(columns):
         yield True, rows
         yield False, revive(replaced)
-
-
-def _segments(catalog: Catalog) -> Iterator[tuple[Segment, bool]]:
-    for live, table in _portions(catalog, SCHEMA.names):
-        yield from ((row, live) for row in decode_rows(table) if isinstance(row, Segment))
 
 
 def _absent(
@@ -230,29 +260,16 @@ def _decoded(slices: pa.Table, sizes: Sequence[int | None], *, live: bool, count
 def _damaged(repair: RepairWork, rows: Sequence[tuple[Segment, bool]]) -> list[_Bad]:
     """Read these slices; return those that are damaged."""
     total = sum(row.bytes for row, _ in rows)
-    repair.on_progress(Progress(phase="reading", bytes_total=total))
     executor = repair.workers.for_bytes(total)
     items = [(row.bytes, (number, slice_of(row))) for number, (row, _) in enumerate(rows)]
     tasks = spread(items, executor.parallelism)
-    checked = executor.run(verify_slices, repair.context.place, tasks, name=repair.run_id)
+    meter = repair.work.meter("reading", total)
+    meter.begin(len(tasks), total)
+    place, name = repair.context.place, repair.context.run_id
+    checked = executor.run(verify_slices, place, tasks, name=name, meter=meter, stop=repair.work.stop)
     # A slice that is larger than what is looked into is not damaged.
     first = {problem.number: problem for problem in reversed(checked) if not problem.limit}
     return [_Bad(*rows[number], first[number].message, exists=True) for number in sorted(first)]
-
-
-def _lost(each: _Bad) -> LostRange:
-    row = each.row
-    return LostRange(
-        topic=row.topic,
-        topic_id=row.topic_id,
-        partition=row.partition,
-        base=row.base_offset,
-        end=row.end_offset,
-        path=row.path,
-        message=each.message if each.live else f"{each.message} (needed only as of an earlier run)",
-        slice=slice_of(row) if each.exists else None,
-        missing=not each.exists,
-    )
 
 
 def _identity(row: Segment, *, live: bool) -> tuple[object, ...]:
@@ -278,35 +295,13 @@ def _instead(row: Segment, copy: Slice | None, run_id: str) -> list[Segment | Ga
 
 def _gap(row: Segment, base: int, run_id: str, at: int) -> Gap:
     return Gap(
-        topic=row.topic,
-        topic_id=row.topic_id,
-        partition=row.partition,
+        **place_of(row),
         base_offset=base,
         end_offset=row.end_offset,
         reason=GapReason.CORRUPT,
         run_id=run_id,
         written_at=at,
     )
-
-
-def _commit(
-    catalog: Catalog, losses: _Losses, added: Sequence[Segment | Gap], report: RepairReport, started_at: int
-) -> int:
-    """One commit. If another writer was faster, the same change on its version: the bad rows must still be there."""
-    live = encode_rows([bad.row for bad in losses.bad if bad.live])
-
-    def commit(attempt: int) -> int:
-        former = _former(catalog, [bad.row for bad in losses.bad if not bad.live])
-        run = report.run_row(started_at=started_at, commit=catalog.version + 1)
-        new = pa.concat_tables([encode_rows([*added, run]), _former_gaps(former, report.run_id)])
-        return catalog.commit(
-            new,
-            replaced=pa.concat_tables([live, former]),
-            generations=_drop_generations(catalog, losses.dropped, report.run_id),
-            still_valid=(lambda: True) if attempt else None,
-        )
-
-    return commit_with_retries(catalog, commit)
 
 
 def _former(catalog: Catalog, rows: Sequence[Segment]) -> pa.Table:
@@ -319,27 +314,9 @@ def _former(catalog: Catalog, rows: Sequence[Segment]) -> pa.Table:
 
 def _former_gaps(former: pa.Table, run_id: str) -> pa.Table:
     """The same offsets as gaps, which the same revision replaced."""
-    if not former.num_rows:
-        return former
-    numbers = [max(count_revisions(former.slice(row, 1)).values()) for row in range(former.num_rows)]
-    kinds = former.set_column(
-        former.schema.get_field_index("kind"), "kind", pa.array([str(Kind.DATA)] * former.num_rows, pa.string())
-    )
-    kinds = kinds.set_column(
-        former.schema.get_field_index("details"), "details", pa.nulls(former.num_rows, pa.string())
-    )
-    rows = [row for row in decode_rows(kinds) if isinstance(row, Segment)]
     at = now_ms()
-    return as_replaced(encode_rows([_gap(row, row.base_offset, run_id, at) for row in rows]), numbers)
-
-
-def _as_unfinished(notice: Notice) -> Notice:
-    """A notice of a lost object, if only a generation under construction needs it."""
-    return replace(
-        notice,
-        message=f"{notice.message} (needed only by a generation under construction)",
-        hint="that generation is dropped, the active one stays, and the next backup begins another",
-    )
+    gaps = [_gap(row, row.base_offset, run_id, at) for row in decode_rows(revive(former)) if isinstance(row, Segment)]
+    return as_replaced(encode_rows(gaps), revisions_of(former))
 
 
 def _drop_generations(catalog: Catalog, topic_ids: Collection[str], run_id: str) -> GenerationChanges:
@@ -352,7 +329,9 @@ def _drop_generations(catalog: Catalog, topic_ids: Collection[str], run_id: str)
     if not topic_ids:
         return GenerationChanges()
     at, known = now_ms(), catalog.generations()
-    topics = [known[each] for each in sorted(topic_ids) if each in known and known[each].building is not None]
+    topics = [
+        known[topic_id] for topic_id in sorted(topic_ids) if topic_id in known and known[topic_id].building is not None
+    ]
     if len(topics) < len(topic_ids):
         raise RefusedError(
             "a backup has completed or dropped a generation meanwhile",

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from maxbrod.catalog.rows import Gap, Run, Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
 from maxbrod.model import now_ms
 from maxbrod.notices import Notice, worst_exit_code
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from maxbrod.work.report import Report
 
 _FINDINGS_MAX: Final = 1000
 
@@ -28,14 +27,14 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepairReport:
+class RepairReport(Report):
     archive: str
     run_id: str
     action: Action
     applied: bool
     """False: nothing was changed."""
     problem: str | None
-    """What was wrong with the catalog."""
+    """The fault of the catalog."""
     version: int | None
     """The version of the catalog after the repair."""
     topics: int = 0
@@ -56,23 +55,20 @@ class RepairReport:
     gaps: Mapping[str, int] = field(default_factory=dict)
     """Offsets without data, by reason."""
     kept_aside: str | None = None
-    """Where the old catalog is."""
+    """The place of the old catalog."""
     unknown: tuple[str, ...] = ()
-    """What a rebuild cannot know."""
+    """The facts that a rebuild cannot know."""
     notices: tuple[Notice, ...] = ()
     lost_snapshots: int = 0
     """Snapshots that runs of a readable catalog name and that are not there. A repair cannot make them again."""
     mended: bool = False
-    """Whether the source was read again, and had everything."""
+    """True if the source was read again, and had everything."""
 
     @property
     def exit_code(self) -> int:
         if self.action is not Action.NONE and not self.applied:
             return EXIT_CORRUPT
         return EXIT_DONE if self.mended and not self.lost_snapshots else worst_exit_code(self.notices)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "exit_code": self.exit_code}
 
     def run_row(self, *, started_at: int, commit: int) -> Run:
         """The row of the repair's own run."""

@@ -6,17 +6,16 @@ With a cluster, the offsets that are gaps afterwards are read again, as any late
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.unlisted import FOLDERS, HINT, UnlistedRange, find_lost_end, find_unlisted, not_young
 from maxbrod.backup.run import Backup
-from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.catalog import Catalog, no_archive
 from maxbrod.catalog.replaced import revive
 from maxbrod.catalog.rows import new_run_id
 from maxbrod.catalog.schema import SCHEMA
-from maxbrod.catalog.table import no_archive
 from maxbrod.catalog.tiling import TILING_COLUMNS, Overlap, UncoveredRange, find_tiling_faults
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, CorruptDataError, RefusedError, UsageError
 from maxbrod.layouts.registry import detect_layout
@@ -26,40 +25,36 @@ from maxbrod.repair.examine import RepairContext, RepairWork
 from maxbrod.repair.rebuilt_catalog import rebuild_catalog
 from maxbrod.repair.removal import Notices, SliceSums, take_out
 from maxbrod.repair.report import Action, RepairReport
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage, probe_conditional_puts
 from maxbrod.text import counted
-from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_storage
-from maxbrod.work.progress import OnProgress, silent
 from maxbrod.work.reach import Place
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from maxbrod.config import Config
-    from maxbrod.storage.interface import Storage
-    from maxbrod.work.session import Session
+from maxbrod.work.session import Session
+from maxbrod.work.work import Work
 
 
 def repair_archive(
-    config: Config,
-    *,
-    session: Session | None = None,
-    on_progress: OnProgress = silent,
-    notices_max: int | None = None,
-    on_notice: Callable[[Notice], None] | None = None,
+    work: Work, *, notices_max: int | None = None, on_notice: Callable[[Notice], None] | None = None
 ) -> RepairReport:
-    """Repair what `config.archive` names, as `config.repair` says.
+    """Repair what `work.config.archive` names, as its options of `repair` say.
 
     If nothing is applied, the report has the first `notices_max` notices of lost objects, or all: an archive may have
     lost millions. `on_notice` is called for every one of these.
     UsageError: there is no archive of our own layout. RefusedError: another writer committed meanwhile.
     """
-    options = config.repair
-    storage = open_storage(_url(config), config.storage)
+    config, options = work.config, work.config.repair
+    storage = open_storage(config.archive_url, config.storage)
     needed = SliceSums()
-    catalog, problem = diagnose(storage, needed)
-    unlisted = _find_unlisted(storage, catalog) if catalog is not None and problem is None else []
+    with work.looking("reading the catalog"):
+        catalog, problem = diagnose(storage, needed)
+    unlisted: list[UnlistedRange] = []
+    if catalog is not None and problem is None:
+        # Records that objects hold and the catalog lacks, as `check` and `gc` find them.
+        with work.looking("listing objects"):
+            named = catalog.path_set()
+            unnamed = [info for folder in FOLDERS for info in storage.list(folder) if info.path not in named]
+            unlisted = find_unlisted(storage, catalog, not_young(unnamed))
     problem = problem or _reason_to_rebuild(unlisted, asked=options.rebuild)
     if options.apply and not probe_conditional_puts(storage) and not options.single_writer:
         raise RefusedError(
@@ -68,31 +63,25 @@ def repair_archive(
             object_name=storage.url,
             hint="make sure that nobody else writes to this archive and pass --single-writer",
         )
-    needs = needs_storage(storage.url, config.storage)
-    with Workers(config.spark, needs=needs, session=session, on_progress=on_progress) as workers:
-        repair = RepairWork(
-            storage=storage,
-            workers=workers,
-            context=RepairContext(place=Place(url=storage.url, storage=config.storage), run_id=new_run_id()),
-            options=options,
-            on_progress=on_progress,
-        )
-        if problem is not None or catalog is None:
-            report = rebuild_catalog(repair, problem=problem or "there is no catalog")
-        else:
-            lost = _lost_snapshots(storage, catalog)
-            # What is applied is reported whole: its notices are also recorded with the run.
-            notices = Notices() if options.apply else Notices(notices_max, on_notice)
-            report = take_out(repair, catalog, needed, notices)
-            others = (*lost, *map(_unlisted_notice, unlisted))
-            report = replace(report, lost_snapshots=len(lost), notices=(*report.notices, *others))
-        if report.applied and report.action is not Action.NONE and config.kafka is not None:
-            return _read_again(config, report, workers.opened, on_progress)
+    workers = work.workers(needs_storage(storage.url, config.storage))
+    context = RepairContext(place=Place(url=storage.url, storage=config.storage), run_id=new_run_id())
+    repair = RepairWork(work=work, storage=storage, workers=workers, context=context)
+    if problem is not None or catalog is None:
+        report = rebuild_catalog(repair, problem=problem or "there is no catalog")
+    else:
+        lost = _lost_snapshots(storage, catalog)
+        # What is applied is reported whole: its notices are also recorded with the run.
+        notices = Notices() if options.apply else Notices(notices_max, on_notice)
+        report = take_out(repair, catalog, needed, notices)
+        others = (*lost, *map(_unlisted_notice, unlisted))
+        report = replace(report, lost_snapshots=len(lost), notices=(*report.notices, *others))
+    if report.applied and report.action is not Action.NONE and config.kafka is not None:
+        return _read_again(work, report, workers.opened)
     return report
 
 
 def _reason_to_rebuild(unlisted: Sequence[UnlistedRange], *, asked: bool) -> str | None:
-    """Why a catalog that is sound in itself is rebuilt; None if it is not."""
+    """The reason why a catalog that is sound in itself is rebuilt; None if it is not."""
     if continuing := [found for found in unlisted if found.continues]:
         more = f", and {counted(len(continuing) - 1, 'other')}" if len(continuing) > 1 else ""
         return f"it lacks records that objects hold: {continuing[0]}{more}"
@@ -126,22 +115,15 @@ def diagnose(storage: Storage, needed: SliceSums) -> tuple[Catalog | None, str |
     return catalog, find_lost_end(storage, catalog, {run.snapshot for run in runs})
 
 
-def _find_unlisted(storage: Storage, catalog: Catalog) -> list[UnlistedRange]:
-    """Records that objects hold and the catalog lacks, as `check` and `gc` find them."""
-    named = catalog.path_set()
-    unnamed = [info for folder in FOLDERS for info in storage.list(folder) if info.path not in named]
-    return find_unlisted(storage, catalog, not_young(unnamed))
-
-
-def _unlisted_notice(each: UnlistedRange) -> Notice:
-    """What no rebuild takes in: it begins behind the end of the archive."""
+def _unlisted_notice(unlisted: UnlistedRange) -> Notice:
+    """The notice of an object that no rebuild takes in: it begins behind the end of the archive."""
     return Notice(
         kind="unlisted",
-        message=f"{each.path} holds records that the catalog lacks, and that do not continue the archive",
-        topic=each.topic,
-        partition=each.partition,
-        first_offset=each.first_offset,
-        end_offset=each.end_offset,
+        message=f"{unlisted.path} holds records that the catalog lacks, and that do not continue the archive",
+        topic=unlisted.topic,
+        partition=unlisted.partition,
+        first_offset=unlisted.first_offset,
+        end_offset=unlisted.end_offset,
         hint=HINT,
         exit_code=EXIT_INCOMPLETE,
     )
@@ -149,7 +131,7 @@ def _unlisted_notice(each: UnlistedRange) -> Notice:
 
 def _lost_snapshots(storage: Storage, catalog: Catalog) -> list[Notice]:
     """One notice for each snapshot that runs name and that is not there. Nothing else has what it said."""
-    present = {each.path for each in storage.list("snapshots")}
+    present = {info.path for info in storage.list("snapshots")}
     runs = Counter(run.snapshot for run in catalog.runs() if run.snapshot is not None)
     return [
         Notice(
@@ -178,14 +160,16 @@ def _misfit(catalog: Catalog, needed: SliceSums) -> UncoveredRange | Overlap | N
     return found
 
 
-def _read_again(config: Config, report: RepairReport, session: Session | None, on_progress: OnProgress) -> RepairReport:
+def _read_again(work: Work, report: RepairReport, session: Session | None) -> RepairReport:
     """Back up the topics with gaps that may still be read, which reads those gaps once more."""
-    archive = open_archive(_url(config), config.storage)
+    config = work.config
+    archive = open_archive(config.archive_url, config.storage)
     topics = {row.topic for row in archive.catalog.gaps(MENDABLE)}
     if not topics:
         return report
     chosen = replace(config.backup, topics=tuple(sorted(topics)), exclude=())
-    with Backup(config.model_copy(update={"backup": chosen}), session=session, on_progress=on_progress) as backup:
+    chosen_config = config.model_copy(update={"backup": chosen})
+    with Backup(chosen_config, session=session, on_progress=work.on_progress, stop=work.stop) as backup:
         done = backup.run(demand_topics=False)
     archive.catalog.refresh()
     left = archive.catalog.gaps(MENDABLE)
@@ -195,9 +179,3 @@ def _read_again(config: Config, report: RepairReport, session: Session | None, o
         mended=not left and done.complete,
         notices=(*report.notices, *done.notices),
     )
-
-
-def _url(config: Config) -> str:
-    if config.archive is None:
-        raise UsageError("no archive is named", hint="give --archive URL")
-    return config.archive

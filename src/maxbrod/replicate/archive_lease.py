@@ -8,6 +8,9 @@ The object names the division of the partitions, which is an object of its own, 
 the catalog. An instance commits with the number that it found beside its share; if the catalog has a higher one, the
 commit is refused. It is raised before anything is given to another instance that a lost one had. So an instance that
 was stopped, and continues after it was taken for lost, can commit nothing.
+
+Members are objects of the archive, too. Instances believe no clock but their own; times in the objects are for people,
+who look once.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -22,19 +26,30 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod import strict_json
 from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UnavailableError
 from maxbrod.model import TopicPartition, now_ms
-from maxbrod.replicate.lease import Lease, Posted
-from maxbrod.replicate.members import Life, read_life
+from maxbrod.replicate.shares import Lease, Member, Members, Posted
 from maxbrod.replicate.sharing import Share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from maxbrod.storage.interface import Storage
 
 FOLDER: Final = "replication/lease"
 SHARES: Final = "replication/shares"
+MEMBERS: Final = "replication/members"
 _READS: Final = 20
 """The number of attempts to read an object that its holder deletes because it has written the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """A sign of life of an instance of egress: when it lived, and after which silence others take over."""
+
+    at_ms: int
+    takeover_ms: int
+
+
+def read_life(note: Mapping[str, Any]) -> Life | None:
+    """None: a version wrote it that does not say when."""
+    return Life(at_ms=int(note["at_ms"]), takeover_ms=int(note["takeover_ms"])) if "at_ms" in note else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +60,6 @@ class Note:
     instance: str | None
     """The holder; None: it was given back."""
     by: str | None = None
-    """The instance that wrote it."""
     generation: int = 0
     fence: int = 0
     shares: str | None = None
@@ -61,7 +75,7 @@ class Note:
 _FREE: Final = Note(number=0, instance=None)
 
 
-class ArchiveLease(Lease):
+class ArchiveLease(Lease[Note]):
     """The lease of an archive. Its catalog is fenced by a number."""
 
     def __init__(
@@ -76,14 +90,11 @@ class ArchiveLease(Lease):
         super().__init__(takeover_s=takeover_s, clock=clock)
         self._storage, self._raise_fence = storage, raise_fence
         self._found = _FREE
-        """The newest object, as last read."""
-        self._note: Note | None = None
-        """This instance's newest object, while it holds the lease."""
         self._division: dict[TopicPartition, Share] = {}
 
     @property
     def fence(self) -> int:
-        return 0 if self._note is None else self._note.fence
+        return 0 if self._held is None else self._held.fence
 
     def _look(self) -> Posted:
         self._found = read_note(self._storage)
@@ -103,22 +114,18 @@ class ArchiveLease(Lease):
             if fence > found.fence:
                 self._raise_fence(fence)
         except MaxbrodError:
-            self._note = None  # it is taken again, behind another fence
+            self._held = None  # it is taken again, behind another fence
             raise
         self.generation, self._division = found.generation, division
         return True
 
-    def _is_held(self) -> bool:
-        return self._note is not None
-
-    def _renew(self) -> bool:
-        note = self._note
-        if note is not None and not self._put(replace(note, number=note.number + 1)):
-            self._note = None
-        return self._note is not None
+    def _renew(self, held: Note) -> bool:
+        if not self._put(replace(held, number=held.number + 1)):
+            self._held = None
+        return self._held is not None
 
     def publish(self, changes: Mapping[TopicPartition, Share], generation: int, *, fence: bool) -> bool:
-        note = self._note
+        note = self._held
         if note is None:
             return False
         division = {**self._division, **changes}
@@ -132,10 +139,10 @@ class ArchiveLease(Lease):
         try:
             published = self._put(told)
         except MaxbrodError:
-            self._note = None  # whether it was told is unknown: who takes the lease next, even this one, reads it
+            self._held = None  # whether it was told is unknown: who takes the lease next, even this one, reads it
             raise
         if not published:
-            self._note = None
+            self._held = None
             self._storage.delete([path])
             return False
         self.generation, self._division = generation, division
@@ -150,9 +157,9 @@ class ArchiveLease(Lease):
         raise UnavailableError("the division of the partitions cannot be read", object_name=note.shares)
 
     def release(self) -> None:
-        if self._note is not None:
-            self._put(replace(self._note, number=self._note.number + 1, instance=None))
-            self._note = None
+        if self._held is not None:
+            self._put(replace(self._held, number=self._held.number + 1, instance=None))
+            self._held = None
 
     def _put(self, note: Note) -> bool:
         """Create the object of a note. False: another instance has created one of this number, or of a later one."""
@@ -168,7 +175,7 @@ class ArchiveLease(Lease):
             self._storage.delete([path])
             return False
         self._storage.delete([_path(number) for number in numbers if number < note.number])
-        self._note, self._renewed_at = note, began
+        self._held, self._renewed_at = note, began
         return True
 
 
@@ -203,17 +210,8 @@ def _encode_division(division: Mapping[TopicPartition, Share]) -> bytes:
 
 
 def _encode(note: Note, *, by: str) -> bytes:
-    return json.dumps(
-        {
-            "maxbrod": 1,
-            "instance": note.instance,
-            "by": by,
-            "generation": note.generation,
-            "fence": note.fence,
-            "shares": note.shares,
-            **({} if note.life is None else asdict(note.life)),
-        }
-    ).encode()
+    said = {name: value for name, value in asdict(note).items() if name not in {"number", "life"}}
+    return json.dumps({"maxbrod": 1, **said, "by": by, **({} if note.life is None else asdict(note.life))}).encode()
 
 
 def _read(storage: Storage, number: int) -> Note:
@@ -236,3 +234,44 @@ def _numbers(storage: Storage) -> list[int]:
 
 def _path(number: int) -> str:
     return f"{FOLDER}/{number:012d}.json"
+
+
+class ArchiveMembers(Members):
+    """Each member has an object in the archive, which it replaces."""
+
+    def __init__(
+        self, storage: Storage, instance: str, *, takeover_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(instance, takeover_s=takeover_s, clock=clock)
+        self._storage = storage
+
+    def _say(self, heard: int) -> None:
+        life = Life(at_ms=now_ms(), takeover_ms=int(self._takeover_s * 1000))
+        note = {"maxbrod": 1, "instance": self._instance, "count": self._count, "heard": heard, **asdict(life)}
+        self._storage.replace(f"{MEMBERS}/{self._instance}.json", json.dumps(note).encode())
+
+    def _take_back(self) -> None:
+        if self._told is not None:
+            self._storage.delete([f"{MEMBERS}/{self._instance}.json"])
+
+    def forget(self, instances: Iterable[str]) -> None:
+        """Delete what lost members have said. One that was only stopped says it again."""
+        self._storage.delete([f"{MEMBERS}/{instance}.json" for instance in instances])
+
+    def _read(self) -> list[Member]:
+        return [member for member, _ in _read_notes(self._storage)]
+
+
+def read_lives(storage: Storage) -> dict[str, Life | None]:
+    """Return the last signs of life of the instances that follow another one, for whoever looks only once."""
+    return {member.instance: life for member, life in _read_notes(storage)}
+
+
+def _read_notes(storage: Storage) -> list[tuple[Member, Life | None]]:
+    found = []
+    for each in storage.list(MEMBERS):
+        with suppress(ObjectNotFoundError, ValueError, KeyError, TypeError):
+            note = strict_json.parse(storage.get(each.path))
+            member = Member(instance=note["instance"], slot=0, count=int(note["count"]), heard=int(note["heard"]))
+            found.append((member, read_life(note)))
+    return found

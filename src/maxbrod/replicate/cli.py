@@ -3,46 +3,72 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from maxbrod.cli.commands import Call, command
-from maxbrod.cli.output import err, out, print_error, print_json, print_json_line, print_line
+from maxbrod.cli.log import showing_log
+from maxbrod.cli.metrics import exporting
+from maxbrod.cli.output import out, print_error, print_json, print_json_line, print_line
+from maxbrod.cli.progress import progress_bar
+from maxbrod.cli.signals import stopping_by_signals
+from maxbrod.cli.verbs import end, load
 from maxbrod.errors import EXIT_DONE, MaxbrodError
-from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
-from maxbrod.replicate.options import ReplicateOptions
-from maxbrod.replicate.printing import (
+from maxbrod.model import now_ms
+from maxbrod.options import (
+    PLACE,
+    ArchiveOptions,
+    ClusterOptions,
+    JsonOption,
+    QuietOption,
+    SparkOptions,
+    StorageOptions,
+)
+from maxbrod.replicate.options import (
+    EgressOptions,
+    EgressTreeOptions,
+    IngressOptions,
+    IngressTreeOptions,
+    LinkOptions,
+    LinkStatusOptions,
+    MirrorRepairOptions,
+    PromoteOptions,
+    ReplicateOptions,
+    VerifyOptions,
+)
+from maxbrod.replicate.summary import (
     IngressPrinter,
+    TreeChangesPrinter,
     print_line_to_err,
     print_promotion,
     print_repairs,
     print_status,
+    print_tree_report,
+    print_uncompared,
+    print_verification,
     print_ways_back,
 )
-from maxbrod.replicate.seed.cli import egress_tree, ingress_tree
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from maxbrod.backup.follow import Interval as EgressInterval
-    from maxbrod.config import Config
     from maxbrod.replicate.egress import EgressShare
     from maxbrod.replicate.ingress.run import IngressInterval
+    from maxbrod.replicate.status import LinkStatus
+    from maxbrod.work.progress import OnProgress
 
 app = typer.Typer(no_args_is_help=True, help="Mirror topics to another cluster through an archive.")
 _FAR: Final = (ClusterOptions, *PLACE)
 _LONG: Final = (SparkOptions, QuietOption, JsonOption)
-_LINK: Final = ("topics", "exclude", "link", "rename", "prefix", "offsets")
-_FOLLOW: Final = ("every", "once", "takeover", "metrics_port", "metrics_host", "metrics_names", "metrics_file")
-_ROLL: Final = ("roll_bytes", "roll_records", "roll_age", "topic_limits")
-_CARRY: Final = ("configs", "groups")
 
 
 @app.command()
-@command(
-    "replicate", ReplicateOptions, before=_FAR, after=_LONG, only=["topics", "exclude", "min_topics", *_FOLLOW, *_ROLL]
-)
+@command("replicate", EgressOptions, before=_FAR, after=_LONG)
 def egress(call: Call[ReplicateOptions]) -> None:
     """In the source region: archive topics continuously, with a heartbeat of the source's log ends.
 
@@ -53,26 +79,11 @@ def egress(call: Call[ReplicateOptions]) -> None:
 
       maxbrod replicate egress --bootstrap source1:9092 -a s3://outbox/kafka --topic 'orders-*' --every 1s --roll-age 0
     """
-    from maxbrod.backup.metrics import BackupMetrics, problem_of  # noqa: PLC0415
-    from maxbrod.backup.summary import IntervalPrinter  # noqa: PLC0415 - Kafka, Arrow, Delta: not for `--help`
-    from maxbrod.cli.log import showing_log  # noqa: PLC0415
-    from maxbrod.cli.metrics import exporting  # noqa: PLC0415
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-    from maxbrod.model import now_ms  # noqa: PLC0415
-    from maxbrod.replicate.egress import follow_source  # noqa: PLC0415
-    from maxbrod.replicate.metrics import BeatMetrics  # noqa: PLC0415
-
-    stop, show = threading.Event(), IntervalPrinter(quiet=call.quiet, as_json=call.as_json)
-    metrics = BackupMetrics()
-    beats = BeatMetrics(metrics.registry)
-    with ExitStack() as undo:
-        undo.enter_context(showing_log(quiet=call.quiet))
-        undo.enter_context(stopping_by_signals(stop))
-        ended = undo.enter_context(exporting(metrics.registry, call.options, every_s=call.options.every))
-        unbeaten: list[str] = []
-
-        leaders: list[str] = []
+    metrics = load("backup.metrics:BackupMetrics")()
+    beats, problem_of = load("replicate.metrics:BeatMetrics")(metrics.registry), load("backup.metrics:problem_of")
+    show = load("backup.cli:IntervalPrinter")(quiet=call.quiet, as_json=call.as_json)
+    unbeaten, leaders = list[str](), list[str]()
+    with _following(call, metrics.registry) as (stop, ended, on_progress):
 
         def shared(share: EgressShare) -> None:
             beats.share(share)
@@ -81,7 +92,7 @@ def egress(call: Call[ReplicateOptions]) -> None:
                 return
             ended(None)
             leader = share.leader or "another instance"
-            if leaders != [leader] and not (call.quiet or call.as_json):
+            if leaders != [leader] and not call.silent:
                 print_line(f"standing by: {leader} leads")
             leaders[:] = [leader]
 
@@ -97,26 +108,15 @@ def egress(call: Call[ReplicateOptions]) -> None:
             for why in unbeaten:
                 print_line_to_err(why)
 
-        on_progress = undo.enter_context(progress_bar(shown=not (call.quiet or call.as_json)))
-        last = follow_source(
-            _settings(call),
-            stop=stop,
-            on_interval=report,
-            on_beat=beaten,
-            on_share=shared,
-            on_progress=on_progress,
+        follow = load("replicate.egress:follow_source")
+        last = follow(
+            call.config, stop=stop, on_interval=report, on_beat=beaten, on_share=shared, on_progress=on_progress
         )
     raise typer.Exit(last.exit_code)
 
 
 @app.command()
-@command(
-    "replicate",
-    ReplicateOptions,
-    before=_FAR,
-    after=_LONG,
-    only=[*_LINK, *_CARRY, "accept_gaps", "rate_bytes_per_s", *_FOLLOW],
-)
+@command("replicate", IngressOptions, before=_FAR, after=_LONG)
 def ingress(call: Call[ReplicateOptions]) -> None:
     """In the destination region: follow an archive, and append what it holds to mirrors, exactly once.
 
@@ -133,32 +133,22 @@ def ingress(call: Call[ReplicateOptions]) -> None:
 
       maxbrod replicate ingress --bootstrap target1:9092 -a s3://inbox/kafka --link eu --offsets append
     """
-    from maxbrod.cli.log import showing_log  # noqa: PLC0415 - as above
-    from maxbrod.cli.metrics import exporting  # noqa: PLC0415
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-    from maxbrod.replicate.ingress.run import follow_archive  # noqa: PLC0415
-    from maxbrod.replicate.metrics import IngressMetrics, problem_of  # noqa: PLC0415
-
-    stop, show = threading.Event(), IngressPrinter(quiet=call.quiet, as_json=call.as_json)
-    metrics = IngressMetrics()
-    with ExitStack() as undo:
-        undo.enter_context(showing_log(quiet=call.quiet))
-        undo.enter_context(stopping_by_signals(stop))
-        ended = undo.enter_context(exporting(metrics.registry, call.options, every_s=call.options.every))
+    metrics, problem_of = load("replicate.metrics:IngressMetrics")(), load("replicate.metrics:problem_of")
+    show = IngressPrinter(quiet=call.quiet, as_json=call.as_json)
+    with _following(call, metrics.registry) as (stop, ended, on_progress):
 
         def report(interval: IngressInterval) -> None:
             metrics.observe(interval)
             ended(problem_of(interval))
             show(interval)
 
-        on_progress = undo.enter_context(progress_bar(shown=not (call.quiet or call.as_json)))
-        last = follow_archive(_settings(call), stop=stop, on_interval=report, on_progress=on_progress)
+        follow = load("replicate.ingress.run:follow_archive")
+        last = follow(call.config, stop=stop, on_interval=report, on_progress=on_progress)
     raise typer.Exit(last.exit_code)
 
 
 @app.command()
-@command("replicate", ReplicateOptions, before=_FAR, after=(JsonOption,), only=[*_LINK, "watch"])
+@command("replicate", LinkStatusOptions, before=_FAR, after=(JsonOption,))
 def status(call: Call[ReplicateOptions]) -> None:
     """At the destination: the state and the lag of every mirrored partition. The source is not asked.
 
@@ -174,9 +164,7 @@ def status(call: Call[ReplicateOptions]) -> None:
     options = call.options
     if options.watch is None:
         raise typer.Exit(_show_status(call))
-    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415 - only to watch
-    from maxbrod.replicate.ingress.run import may_come, wait_unless  # noqa: PLC0415
-
+    may_come, wait_unless = load("replicate.ingress.run:may_come"), load("work.intervals:wait_unless")
     stop = threading.Event()
     code, going_on = EXIT_DONE, True
     with stopping_by_signals(stop, what="the last look ends first"):
@@ -199,21 +187,21 @@ def status(call: Call[ReplicateOptions]) -> None:
 
 
 @app.command()
-@command("replicate", ReplicateOptions, before=_FAR, after=(JsonOption,), only=_LINK)
+@command("replicate", LinkOptions, before=_FAR, after=(JsonOption,))
 def pause(call: Call[ReplicateOptions]) -> None:
     """Pause the selected topics: ingress appends nothing to them until they are resumed."""
     _order(call, "pause", "paused")
 
 
 @app.command()
-@command("replicate", ReplicateOptions, before=_FAR, after=(JsonOption,), only=_LINK)
+@command("replicate", LinkOptions, before=_FAR, after=(JsonOption,))
 def resume(call: Call[ReplicateOptions]) -> None:
     """Resume paused topics where they stopped."""
     _order(call, "run", "resumed")
 
 
 @app.command()
-@command("replicate", ReplicateOptions, before=_FAR, after=(JsonOption,), only=[*_LINK, *_CARRY, "force"])
+@command("replicate", PromoteOptions, before=_FAR, after=(JsonOption,))
 def promote(call: Call[ReplicateOptions]) -> None:
     """At the destination: end the link, and make the selected mirrors ordinary topics that producers may write to.
 
@@ -225,9 +213,7 @@ def promote(call: Call[ReplicateOptions]) -> None:
 
       maxbrod replicate promote --bootstrap target1:9092 -a s3://inbox/kafka --groups '*'
     """
-    from maxbrod.replicate.promote import promote as end_link  # noqa: PLC0415 - Kafka, Arrow, Delta: not for `--help`
-
-    report = end_link(_settings(call))
+    report = load("replicate.promote:promote")(call.config)
     if call.as_json:
         print_json(report.as_dict())
     else:
@@ -236,7 +222,7 @@ def promote(call: Call[ReplicateOptions]) -> None:
 
 
 @app.command(name="fail-back")
-@command("replicate", ReplicateOptions, before=_FAR, after=_LONG, only=_LINK)
+@command("replicate", LinkOptions, before=_FAR, after=_LONG)
 def fail_back(call: Call[ReplicateOptions]) -> None:
     """At the old source: let it become the mirror of what was promoted, at the same offsets.
 
@@ -253,20 +239,13 @@ def fail_back(call: Call[ReplicateOptions]) -> None:
 
       maxbrod replicate fail-back --bootstrap source1:9092 -a s3://wayback/kafka --topic orders --offsets append
     """
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415 - as above
-    from maxbrod.replicate.fail_back import fail_back as prepare  # noqa: PLC0415
-
-    with progress_bar(shown=not (call.quiet or call.as_json)) as on_progress:
-        report = prepare(_settings(call), on_progress=on_progress)
-    if call.as_json:
-        print_json(report.as_dict())
-        raise typer.Exit(report.exit_code)
-    print_ways_back(report)
-    raise typer.Exit(report.exit_code)
+    with progress_bar(shown=not call.silent) as on_progress:
+        report = load("replicate.fail_back:fail_back")(call.config, on_progress=on_progress)
+    end(call, report, print_ways_back)
 
 
 @app.command()
-@command("replicate", ReplicateOptions, before=_FAR, after=_LONG, only=[*_LINK, "yes"])
+@command("replicate", MirrorRepairOptions, before=_FAR, after=_LONG)
 def repair(call: Call[ReplicateOptions]) -> None:
     """At the destination: let faulted mirrors go on that are what the archive has, or mirror them anew.
 
@@ -279,21 +258,13 @@ def repair(call: Call[ReplicateOptions]) -> None:
 
       maxbrod replicate repair --bootstrap target1:9092 -a s3://inbox/kafka --topic orders
     """
-    from maxbrod.cli.log import showing_log  # noqa: PLC0415 - as above
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.replicate.repair import repair as prove  # noqa: PLC0415
-
-    with showing_log(quiet=call.quiet), progress_bar(shown=not (call.quiet or call.as_json)) as on_progress:
-        report = prove(_settings(call), on_progress=on_progress)
-    if call.as_json:
-        print_json(report.as_dict())
-    else:
-        print_repairs(report, quiet=call.quiet)
-    raise typer.Exit(report.exit_code)
+    with showing_log(quiet=call.quiet), progress_bar(shown=not call.silent) as on_progress:
+        report = load("replicate.repair:repair")(call.config, on_progress=on_progress)
+    end(call, report, print_repairs)
 
 
 @app.command()
-@command("replicate", ReplicateOptions, before=_FAR, after=_LONG, only=[*_LINK, "ranges"])
+@command("replicate", VerifyOptions, before=_FAR, after=_LONG)
 def verify(call: Call[ReplicateOptions]) -> None:
     """At the destination: compare mirrors with the archive, every record, while both go on.
 
@@ -304,43 +275,99 @@ def verify(call: Call[ReplicateOptions]) -> None:
 
       maxbrod replicate verify --bootstrap target1:9092 -a s3://inbox/kafka --range orders:0:1000..2000
     """
-    from maxbrod.cli.log import showing_log  # noqa: PLC0415 - as above
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.compare.summary import print_comparison, print_differences  # noqa: PLC0415
-    from maxbrod.replicate.verify import verify as compare_mirrors  # noqa: PLC0415
-
-    with showing_log(quiet=call.quiet), progress_bar(shown=not (call.quiet or call.as_json)) as on_progress:
-        found = compare_mirrors(_settings(call), on_progress=on_progress)
+    with showing_log(quiet=call.quiet), progress_bar(shown=not call.silent) as on_progress:
+        report = load("replicate.verify:verify")(call.config, on_progress=on_progress)
     if call.as_json:
-        compared = {"partitions": []} if found.report is None else found.report.as_dict()
-        uncompared = [{**asdict(each.where), "first": each.first, "end": each.end} for each in found.uncompared]
-        print_json({**compared, "uncompared": uncompared, "exit_code": found.exit_code})
-    elif found.report is None:
-        print_line("the selected mirrors have no records that the archive has")
-    elif call.quiet:
-        print_differences(found.report, err)
-    else:
-        print_comparison(found.report)
-    for each in found.uncompared:
-        print_line_to_err(
-            f"{each.where}  offsets {each.first} to {each.end} (exclusive) are not on both sides: not compared"
+        print_uncompared(report)
+    end(call, report, print_verification)
+
+
+@app.command(name="egress-tree")
+@command(
+    "egress_tree",
+    EgressTreeOptions,
+    after=(ClusterOptions, ArchiveOptions, StorageOptions, SparkOptions, QuietOption, JsonOption),
+)
+def egress_tree(call: Call[EgressTreeOptions]) -> None:
+    """Write the records of topics into a tree of Parquet segments, as kafka-replicator does.
+
+    Runs until SIGTERM or Ctrl-C, and then writes what is waiting. It continues after the last segment of the tree,
+    whoever wrote that. Its progress is also in the consumer group of kafka-replicator, so that either tool continues
+    where the other one ended.
+
+    For example:
+
+      maxbrod replicate egress-tree -a s3://bucket --region us-east-1 --topic orders --bootstrap broker:9092
+    """
+    stop = threading.Event()
+    with ExitStack() as stack:
+        stack.enter_context(showing_log(quiet=call.quiet))
+        stack.enter_context(stopping_by_signals(stop, what="waiting records are written first"))
+        on_progress = stack.enter_context(progress_bar(shown=not call.silent))
+        last = load("replicate.seed.egress:follow_into_tree")(
+            call.config,
+            stop=stop,
+            on_interval=load("backup.cli:IntervalPrinter")(quiet=call.quiet, as_json=call.as_json),
+            on_opened=partial(_serve, stack, call, "replicate.metrics:TreeEgressCollector"),
+            on_progress=on_progress,
         )
-    raise typer.Exit(found.exit_code)
+    raise typer.Exit(last.exit_code)
 
 
-app.command(name="egress-tree")(egress_tree)
-app.command(name="ingress-tree")(ingress_tree)
+def _serve(stack: ExitStack, call: Call[Any], collector: str, measured: object) -> None:
+    """Serve the metrics of an egress or ingress until the end of the stack, if the options say so."""
+    options = call.options
+    if options.metrics_port is not None:
+        serving = load("replicate.metrics:serving")
+        port = stack.enter_context(
+            serving(load(collector)(measured), options.metrics_port, options.metrics_host, options.metrics_names)
+        )
+        if not call.silent:
+            print_line(f"metrics: http://{options.metrics_host}:{port}/metrics")
 
 
-def _settings(call: Call[ReplicateOptions]) -> Config:
-    return call.config.model_copy(update={"archive": call.archive, "replicate": call.options})
+@app.command(name="ingress-tree")
+@command(
+    "ingress_tree", IngressTreeOptions, after=(ClusterOptions, ArchiveOptions, StorageOptions, QuietOption, JsonOption)
+)
+def ingress_tree(call: Call[IngressTreeOptions]) -> None:
+    """Produce the records of a tree of Parquet segments, as kafka-replicator writes it, to topics of a cluster.
+
+    Runs until SIGTERM or Ctrl-C. Segments may arrive late, twice, in any order, or never. Progress is in the checkpoint
+    topic, in the format of kafka-replicator. A record is produced exactly once, unless --delivery says otherwise.
+
+    For example:
+
+      maxbrod replicate ingress-tree -a s3://bucket --source us-east-1/orders=orders --bootstrap broker:9092
+
+      maxbrod replicate ingress-tree -a s3://bucket --source us-east-1/orders --queue segments --events-topic segments
+    """
+    stop = threading.Event()
+    with ExitStack() as stack:
+        stack.enter_context(stopping_by_signals(stop, what="running batches are finished first"))
+        ingress = stack.enter_context(load("replicate.seed.run:TreeIngress")(call.config, stop=stop))
+        _serve(stack, call, "replicate.metrics:TreeIngressCollector", ingress)
+        report = ingress.run(*([] if call.silent else [TreeChangesPrinter()]))
+    end(call, report, print_tree_report)
+
+
+@contextmanager
+def _following(
+    call: Call[ReplicateOptions], registry: CollectorRegistry
+) -> Iterator[tuple[threading.Event, Callable[[str | None], None], OnProgress]]:
+    """Yield what a signal sets, what to call after each interval with its problem or None, and the progress."""
+    stop, options = threading.Event(), call.options
+    with (
+        showing_log(quiet=call.quiet),
+        stopping_by_signals(stop),
+        exporting(registry, options, every_s=options.every) as ended,
+        progress_bar(shown=not call.silent) as on_progress,
+    ):
+        yield stop, ended, on_progress
 
 
 def _order(call: Call[ReplicateOptions], order: str, done: str) -> None:
-    from maxbrod.replicate.link import Order  # noqa: PLC0415 - as above
-    from maxbrod.replicate.promote import give_order  # noqa: PLC0415
-
-    topics = give_order(_settings(call), Order(order))
+    topics = load("replicate.promote:give_order")(call.config, load("replicate.link:Order")(order))
     if call.as_json:
         print_json({"order": order, "topics": list(topics)})
     else:
@@ -348,9 +375,7 @@ def _order(call: Call[ReplicateOptions], order: str, done: str) -> None:
 
 
 def _show_status(call: Call[ReplicateOptions]) -> int:
-    from maxbrod.replicate.status import link_status  # noqa: PLC0415 - as above
-
-    found = link_status(_settings(call))
+    found: LinkStatus = load("replicate.status:link_status")(call.config)
     if call.as_json:
         (print_json if call.options.watch is None else print_json_line)(found.as_dict())
     else:

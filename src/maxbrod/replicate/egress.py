@@ -5,45 +5,36 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from maxbrod.archive.selection import select_topics
-from maxbrod.backup.follow import Interval, follow
+from maxbrod.backup.commits import Part
+from maxbrod.backup.follow import Interval, follow, open_backup
 from maxbrod.backup.generations import policy_of
 from maxbrod.backup.observation import choose_topics
-from maxbrod.backup.part import Part
-from maxbrod.backup.plan.roll_limits import RollSchedule
-from maxbrod.backup.variants import open_backup
+from maxbrod.backup.plan.ranges import RollLimits, RollSchedule
 from maxbrod.catalog.catalog import open_writable
+from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
 from maxbrod.kafka.fetch.offsets import log_ends
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition, now_ms, topic_id_text
-from maxbrod.replicate.archive_lease import ArchiveLease
-from maxbrod.replicate.heartbeat import Heartbeat, write_heartbeat
-from maxbrod.replicate.lease import RENEWALS, Posted
-from maxbrod.replicate.limits import limits_of
-from maxbrod.replicate.members import ArchiveMembers
-from maxbrod.replicate.shares import Shares
-from maxbrod.replicate.view import places_of
+from maxbrod.option_values import parse_bytes, parse_seconds
+from maxbrod.replicate.archive_lease import ArchiveLease, ArchiveMembers
+from maxbrod.replicate.heartbeat import BEAT_EVERY_S, Heartbeat, write_heartbeat
+from maxbrod.replicate.options import EgressOptions, EgressTreeOptions, ReplicateOptions
+from maxbrod.replicate.shares import RENEWALS, Posted, Shares
 from maxbrod.storage.stores import open_storage
+from maxbrod.work.intervals import IDLE_S, wait_unless
 from maxbrod.work.progress import OnProgress, silent
+from maxbrod.work.session import Session
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import TracebackType
-
-    from maxbrod.config import Config
-    from maxbrod.replicate.options import ReplicateOptions
-    from maxbrod.work.session import Session
-
-_BEAT_EVERY_MS: Final = 5_000
-"""With a shorter interval not every one gets a heartbeat."""
-_POLL_S: Final = 0.2
+_FORM: Final = "give TOPIC:records=N,bytes=SIZE,age=TIME, or some of the three"
 
 
 def follow_source(
@@ -63,38 +54,28 @@ def follow_source(
     another one.
     """
     config = backup_config(config)
-    limits_of(config.replicate)  # a wrong one is refused before anything is written
-    if config.replicate.takeover <= 0:
+    options, limits = config.replicate, limits_of(config.replicate)  # a wrong one is refused before anything is written
+    if options.takeover <= 0:
         raise UsageError("--takeover must be above 0: an instance that works would be taken for lost at once")
-    # With one writer the user promises what the store cannot keep; archives of other tools have no place for a lease.
-    if config.backup.single_writer or config.layout not in {None, "kafka"}:
-        with KafkaClient(places_of(config)[0]) as client:
-            return _follow(
-                config,
-                client,
-                None,
-                stop=stop,
-                ending=stop,
-                on_interval=on_interval,
-                on_beat=on_beat,
-                on_progress=on_progress,
-                session=session,
-            )
     last = _idle()
-    with KafkaClient(places_of(config)[0]) as client, _Sharing(config, client, on_share) as sharing:
-        while _wait_for_share(sharing, stop, config.replicate):
-            last = _follow(
-                config,
-                client,
-                sharing,
-                stop=stop,
-                ending=_Either(stop, sharing.without),
-                on_interval=on_interval,
-                on_beat=on_beat,
-                on_progress=on_progress,
-                session=session,
+    with KafkaClient(config.cluster, stop=stop) as client, ExitStack() as undo:
+        sharing = None
+        # With one writer the user promises what the store cannot keep; other tools' archives have no place for a lease.
+        if not config.backup.single_writer and config.layout in {None, "kafka"}:
+            sharing = undo.enter_context(_Sharing(config, client, on_share))
+        while sharing is None or _wait_for_share(sharing, stop, options):
+            if options.once:
+                # A topic that is named may come later, but not in the only interval.
+                choose_topics(client, config.backup, patience_s=config.patience, demand=True)
+            after = _beating(config, client, sharing, stop, on_beat, on_interval)
+            ending = stop if sharing is None else _Either(stop, sharing.without)
+            take_part = None if sharing is None else sharing.take_part
+            waiting = RollSchedule(*limits) if options.topic_limits else None
+            opened = open_backup(config, session=session, on_progress=on_progress, stop=ending, take_part=take_part)
+            last = follow(
+                config, stop=ending, on_interval=after, on_progress=on_progress, opened=opened, waiting=waiting
             )
-            if stop.is_set():
+            if sharing is None or stop.is_set():
                 break
     return last
 
@@ -129,9 +110,13 @@ class _Sharing:
     def __init__(self, config: Config, client: KafkaClient, on_share: Callable[[EgressShare], None]) -> None:
         self._config, self._client, self._on_share = config, client, on_share
         takeover_s = config.replicate.takeover
+
+        def reach_source() -> None:
+            client.metadata([], deadline=Deadline.after(config.patience))
+
         # It is created here, so that an instance which takes over can raise its fence. A source that does not answer
         # leaves no archive behind.
-        storage, _ = open_writable(places_of(config)[1], config.storage, before_creating=self._reach_source)
+        storage, _ = open_writable(config.archive_url, config.storage, before_creating=reach_source)
         lease = ArchiveLease(storage, takeover_s=takeover_s, raise_fence=self._raise_fence)
         self._members = ArchiveMembers(storage, lease.instance, takeover_s=takeover_s)
         self.shares = Shares(lease, self._members, takeover_s=takeover_s)
@@ -143,9 +128,7 @@ class _Sharing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shares.leave()
 
     def look(self) -> bool:
@@ -186,11 +169,8 @@ class _Sharing:
             for number, each in topic.partitions.items()
         }
 
-    def _reach_source(self) -> None:
-        self._client.metadata([], deadline=Deadline.after(self._config.patience))
-
     def _raise_fence(self, fence: int) -> None:
-        _, catalog = open_writable(places_of(self._config)[1], self._config.storage)
+        _, catalog = open_writable(self._config.archive_url, self._config.storage)
         catalog.raise_fence(fence)
 
 
@@ -216,10 +196,39 @@ def _wait_for_share(sharing: _Sharing, stop: threading.Event, options: Replicate
                 operation="replicate",
                 hint="leave --once out to share the work with it",
             )
-        until = time.monotonic() + min(options.every, options.takeover / RENEWALS)
-        while not stop.is_set() and time.monotonic() < until:
-            time.sleep(_POLL_S)
+        wait_unless(min(options.every or IDLE_S, options.takeover / RENEWALS), stop)
     return False
+
+
+def _beating(
+    config: Config,
+    client: KafkaClient,
+    sharing: _Sharing | None,
+    stop: threading.Event,
+    on_beat: Callable[[MaxbrodError | None], None],
+    on_interval: Callable[[Interval], None],
+) -> Callable[[Interval], None]:
+    """Return what to call after each interval: the instance that leads writes a heartbeat, if one is due."""
+    beat_ms = 0
+
+    def after(interval: Interval) -> None:
+        nonlocal beat_ms
+        if sharing is not None and sharing.without.is_set():
+            return  # it has given everything to others
+        leads = sharing is None or sharing.shares.leads
+        if leads and interval.error is None and now_ms() - beat_ms >= BEAT_EVERY_S * 1000:
+            try:
+                beat(config, client)
+            except MaxbrodError as error:
+                on_beat(error)
+            else:
+                beat_ms = now_ms()
+                on_beat(None)
+        on_interval(interval)
+        if config.replicate.once:
+            stop.set()
+
+    return after
 
 
 def _idle() -> Interval:
@@ -233,47 +242,6 @@ def _idle() -> Interval:
         recovery_point_ms=None,
         failures=0,
     )
-
-
-def _follow(
-    config: Config,
-    client: KafkaClient,
-    sharing: _Sharing | None,
-    *,
-    stop: threading.Event,
-    ending: threading.Event,
-    on_interval: Callable[[Interval], None],
-    on_beat: Callable[[MaxbrodError | None], None],
-    on_progress: OnProgress,
-    session: Session | None,
-) -> Interval:
-    """Back up until `ending` is set."""
-    beat_ms = 0
-    if config.replicate.once:
-        # A topic that is named may come later, but not in the only interval.
-        choose_topics(client, config.backup, patience_s=config.patience, demand=True)
-
-    def after(interval: Interval) -> None:
-        nonlocal beat_ms
-        if sharing is not None and sharing.without.is_set():
-            return  # it has given everything to others
-        leads = sharing is None or sharing.shares.leads
-        if leads and interval.error is None and now_ms() - beat_ms >= _BEAT_EVERY_MS:
-            try:
-                beat(config, client)
-            except MaxbrodError as error:
-                on_beat(error)
-            else:
-                beat_ms = now_ms()
-                on_beat(None)
-        on_interval(interval)
-        if config.replicate.once:
-            stop.set()
-
-    waiting = RollSchedule(*limits_of(config.replicate)) if config.replicate.topic_limits else None
-    take_part = None if sharing is None else sharing.take_part
-    opened = open_backup(config, session=session, on_progress=on_progress, stop=ending, take_part=take_part)
-    return follow(config, stop=ending, on_interval=after, on_progress=on_progress, opened=opened, waiting=waiting)
 
 
 def backup_config(config: Config) -> Config:
@@ -296,7 +264,7 @@ def backup_config(config: Config) -> Config:
 def beat(config: Config, client: KafkaClient) -> Heartbeat:
     """Write a heartbeat of the source's present state into the archive."""
     found = source_ends(client, config.backup.topics, config.backup.exclude, patience_s=config.patience)
-    write_heartbeat(open_storage(places_of(config)[1], config.storage), found)
+    write_heartbeat(open_storage(config.archive_url, config.storage), found)
     return found
 
 
@@ -319,3 +287,42 @@ def source_ends(client: KafkaClient, include: Sequence[str], exclude: Sequence[s
         cluster_id=cluster_id,
         ends={partitions[where]: end for where, end in ends.items()},
     )
+
+
+def limits_of(options: EgressOptions | EgressTreeOptions) -> tuple[RollLimits, Mapping[str, RollLimits]]:
+    """The limits of all topics, and of those that are named. UsageError: one is wrong, or a topic is named twice."""
+    common = RollLimits(bytes=options.roll_bytes, records=options.roll_records, age_ms=round(options.roll_age * 1000))
+    found: dict[str, RollLimits] = {}
+    for word in options.topic_limits:
+        topic, colon, given = word.partition(":")
+        if not (topic and colon and given):
+            raise UsageError(f"{word!r} is not the limit of a topic", hint=_FORM)
+        if topic in found:
+            raise UsageError(f"the topic {topic} has limits twice", hint="give them at once, with commas")
+        found[topic] = _with(common, word, given)
+    return common, found
+
+
+def _with(limits: RollLimits, word: str, given: str) -> RollLimits:
+    for part in given.split(","):
+        name, _, value = part.partition("=")
+        try:
+            match name:
+                case "records":
+                    limits = replace(limits, records=_positive(int(value)))
+                case "bytes":
+                    limits = replace(limits, bytes=_positive(int(str(parse_bytes(value)))))
+                case "age":
+                    # 0: at every interval, as for all topics.
+                    limits = replace(limits, age_ms=round(float(str(parse_seconds(value))) * 1000))
+                case _:
+                    raise ValueError(f"there is no limit {name!r}")
+        except ValueError as error:
+            raise UsageError(f"{word!r} is not the limit of a topic: {error}", hint=_FORM) from error
+    return limits
+
+
+def _positive(value: int) -> int:
+    if value < 1:
+        raise ValueError("a limit must be above 0")
+    return value

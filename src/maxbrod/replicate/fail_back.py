@@ -14,41 +14,33 @@ there; it is named, and stays.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from maxbrod.config import Config
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
-from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import TopicPartition, now_ms, topic_id_of, topic_id_text
+from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.replicate.ingress.positions import put_mark, read_brought, stable_extent, take_position
 from maxbrod.replicate.ingress.topics import NO_LEADER
-from maxbrod.replicate.link import AppendPlace, LinkMark, Offsets, Order, State, order_of, promotions_in, promotions_of
+from maxbrod.replicate.link import LinkMark, Offsets, Order, State, order_of, promotions_in, promotions_of
 from maxbrod.replicate.promote import put_orders
 from maxbrod.replicate.report import FailBackReport, WayBack
 from maxbrod.replicate.status import destination_ends
 from maxbrod.replicate.verify import verify
-from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
+from maxbrod.replicate.view import LinkView, MirroredPartition, open_link
 from maxbrod.work.progress import OnProgress, silent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from maxbrod.config import Config
-    from maxbrod.replicate.view import Newest
-    from maxbrod.work.session import Session
-
+from maxbrod.work.session import Session
 
 _OPERATION: Final = "fail back"
 
 
 def fail_back(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> FailBackReport:
     """Let ingress continue the selected topics, if none of them has diverged. Changes nothing otherwise."""
-    kafka, _ = places_of(config)
-    with KafkaClient(kafka) as client:
-        view = LinkView(config, client)
+    with open_link(config) as view:
         newest, link = view.look(), view.link()
         partitions = view.partitions(newest, view.orders())
         ends = {}
-        for where, end in destination_ends(client, partitions, patience_s=config.patience).items():
+        for where, end in destination_ends(view.client, partitions, patience_s=config.patience).items():
             if end is None:
                 raise UnavailableError(NO_LEADER, operation=_OPERATION, object_name=str(where))
             ends[where] = end
@@ -59,124 +51,98 @@ def fail_back(config: Config, *, session: Session | None = None, on_progress: On
                 operation=_OPERATION,
                 hint="start 'maxbrod replicate ingress', which creates them",
             )
-        if view.offsets(view.marks()) is Offsets.APPEND:
-            appended = appended_ways_back(client, view, newest, there, ends)
-            ready = all(each.why is None for each in appended)
-            if ready:
-                begin_way_back(client, view, there, appended)
-            return FailBackReport(link=link.name, partitions=tuple(appended), equal=None, ready=ready)
-        found = ways_back(there, ends, promotions_in(newest.cluster.groups))
-        compared = None
-        if all(each.why is None for each in found):
+        offsets, _ = view.marks_of(there)
+        if offsets is Offsets.APPEND:
+            ids, promoted = view.topic_ids(there), promotions_of(newest.cluster.groups, view.here())
+            found = [_appended(view, each, ends[each.where], ids[each.where.topic], promoted) for each in there]
+        else:
+            promotions = promotions_in(newest.cluster.groups)
+            found = [_mirrored(each, ends[each.where], promotions.get(each.source_where)) for each in there]
+        ready, compared = all(each.why is None for each in found), None
+        if ready and offsets is Offsets.APPEND:
+            _begin(view, there, found, ids)
+        elif ready:
             compared = verify(config, session=session, on_progress=on_progress).report
-        equal = compared is None or compared.equal
-        ready = equal and all(each.why is None for each in found)
-        if ready:
-            orders = [order_of(each.where, Order.ADOPT, ends[each.where]) for each in there]
-            put_orders(client, link, orders, view)
+            ready = compared is None or compared.equal
+            if ready:
+                put_orders(view, [order_of(each.where, Order.ADOPT, ends[each.where]) for each in there])
     return FailBackReport(
         link=link.name,
         partitions=tuple(found),
-        equal=equal,
+        equal=None if offsets is Offsets.APPEND else compared is None or compared.equal,
         ready=ready,
         differences=() if compared is None else compared.differences,
         notes=() if compared is None else tuple(compared.noted()),
     )
 
 
-def ways_back(
-    partitions: Sequence[MirroredPartition],
-    ends: Mapping[TopicPartition, int],
-    promotions: Mapping[TopicPartition, int],
-) -> list[WayBack]:
-    found = []
-    for partition in partitions:
-        end, promoted_at = ends[partition.where], promotions.get(partition.source_where)
-        diverged = None if promoted_at is None or end <= promoted_at else (promoted_at, end)
-        why = None
-        if promoted_at is None and end:
-            why = "the archive does not say where the mirror was promoted"
-        elif diverged is not None:
-            why = f"the offsets {diverged[0]:,} to {diverged[1] - 1:,} never arrived at the mirror"
-        found.append(
-            WayBack(
-                topic=partition.where.topic,
-                partition=partition.where.partition,
-                end=end,
-                promoted_at=promoted_at,
-                new=max(partition.extent.end - max(end, promoted_at or 0), 0),
-                diverged=diverged,
-                why=why,
-            )
-        )
-    return found
+def _mirrored(each: MirroredPartition, end: int, promoted_at: int | None) -> WayBack:
+    """The way back of a topic whose mirror was promoted at an offset. `end` is that of the log here."""
+    diverged = None if promoted_at is None or end <= promoted_at else (promoted_at, end)
+    why = None
+    if promoted_at is None and end:
+        why = "the archive does not say where the mirror was promoted"
+    elif diverged is not None:
+        why = f"the offsets {diverged[0]:,} to {diverged[1] - 1:,} never arrived at the mirror"
+    return WayBack(
+        topic=each.where.topic,
+        partition=each.where.partition,
+        end=end,
+        promoted_at=promoted_at,
+        new=max(each.extent.end - max(end, promoted_at or 0), 0),
+        diverged=diverged,
+        why=why,
+    )
 
 
-def appended_ways_back(
-    client: KafkaClient,
+def _appended(
     view: LinkView,
-    newest: Newest,
-    partitions: Sequence[MirroredPartition],
-    ends: Mapping[TopicPartition, int],
-) -> list[WayBack]:
-    """The way back of each partition. `ends` are the ends of the logs here."""
-    promoted = promotions_of(newest.cluster.groups, view.here())
-    ids = _topic_ids(client, view, partitions)
-    found = []
-    for partition in partitions:
-        topic_id, end = ids[partition.where.topic], ends[partition.where]
-        mark = promoted.get((partition.source_where, topic_id))
-        why = _why_not(partition, mark, end)
-        diverged, count = None, None
-        if mark is not None and why is None:
-            diverged, count = _diverged(client, view, partition, topic_id, mark.next_offset)
-        begin = None if mark is None or mark.append is None else mark.append.promoted
-        found.append(
-            WayBack(
-                topic=partition.where.topic,
-                partition=partition.where.partition,
-                end=end,
-                promoted_at=None if mark is None else mark.next_offset,
-                new=0 if begin is None else max(partition.extent.end - begin, 0),
-                diverged=diverged,
-                why=why,
-                begin=begin,
-                diverged_records=count,
-            )
-        )
-    return found
+    each: MirroredPartition,
+    end: int,
+    topic_id: str,
+    promoted: Mapping[tuple[TopicPartition, str], LinkMark],
+) -> WayBack:
+    """The way back of a topic of this id, from which a promoted link has appended records."""
+    mark = promoted.get((each.source_where, topic_id))
+    why = _why_not(each, mark, end)
+    diverged, count = None, None
+    if mark is not None and why is None:
+        diverged, count = _diverged(view, each, topic_id, mark.next_offset)
+    begin = None if mark is None or mark.append is None else mark.append.promoted
+    return WayBack(
+        topic=each.where.topic,
+        partition=each.where.partition,
+        end=end,
+        promoted_at=None if mark is None else mark.next_offset,
+        new=0 if begin is None else max(each.extent.end - begin, 0),
+        diverged=diverged,
+        why=why,
+        begin=begin,
+        diverged_records=count,
+    )
 
 
-def begin_way_back(
-    client: KafkaClient, view: LinkView, partitions: Sequence[MirroredPartition], ways: Sequence[WayBack]
+def _begin(
+    view: LinkView, partitions: Sequence[MirroredPartition], ways: Sequence[WayBack], ids: Mapping[str, str]
 ) -> None:
     """Give the link its first marks. A link that has begun keeps those it has: this may be repeated."""
-    link, ids = view.link(), _topic_ids(client, view, partitions)
+    client, patience_s = view.client, view.patience_s
     for each, way in zip(partitions, ways, strict=True):
-        position = take_position(client, link, each.key, joined=each.mirror.joined, patience_s=view.patience_s)
+        position = take_position(client, view.link(), each.key, joined=each.mirror.joined, patience_s=patience_s)
         topic_id, mark = ids[each.where.topic], position.mark
         if mark is not None and mark.append is not None and mark.append.topic_id == topic_id:
             if mark.topic_id == each.id.topic_id and mark.state is not State.PROMOTED:
                 continue
             raise RefusedError(
                 "this link has brought records of another topic, or was promoted",
-                operation="fail back",
+                operation=_OPERATION,
                 object_name=str(each.where),
                 hint="name another --link for the way back",
             )
         if way.begin is None:
             raise AssertionError("only what is known to have been promoted")
-        first = LinkMark(
-            source=each.mirror.source.name,
-            topic_id=each.id.topic_id,
-            next_offset=way.begin,
-            version=view.version,
-            at_ms=now_ms(),
-            state=State.CATCHING_UP,
-            origins=each.origins,
-            append=AppendPlace(topic_id=topic_id, end=0, last=-1, leader_epoch=-1, begin=way.begin),
-        )
-        put_mark(client, position, first, patience_s=view.patience_s)
+        first = each.first_mark(way.begin, topic_id=topic_id, version=view.version)
+        put_mark(client, position, first, patience_s=patience_s)
 
 
 def _why_not(each: MirroredPartition, mark: LinkMark | None, end: int) -> str | None:
@@ -197,13 +163,13 @@ def _why_not(each: MirroredPartition, mark: LinkMark | None, end: int) -> str | 
 
 
 def _diverged(
-    client: KafkaClient, view: LinkView, each: MirroredPartition, topic_id: str, carried: int
+    view: LinkView, each: MirroredPartition, topic_id: str, carried: int
 ) -> tuple[tuple[int, int] | None, int]:
     """The committed records behind what was carried, without those that have come back already."""
-    start, stable = stable_extent(client, each.where, patience_s=view.patience_s)
+    start, stable = stable_extent(view.client, each.where, patience_s=view.patience_s)
     first, last, count = None, -1, 0
     for seen in read_brought(
-        client,
+        view.client,
         each.where,
         (max(start, carried), stable),
         topic_id_of(topic_id),
@@ -215,9 +181,3 @@ def _diverged(
             first, last = int(own[0]) if first is None else first, int(own[-1])
             count += len(own)
     return (None if first is None else (first, last + 1)), count
-
-
-def _topic_ids(client: KafkaClient, view: LinkView, partitions: Sequence[MirroredPartition]) -> dict[str, str]:
-    names = sorted({partition.where.topic for partition in partitions})
-    present = client.metadata(names, deadline=view.deadline()).topics
-    return {name: topic_id_text(present[name].topic_id) for name in names}

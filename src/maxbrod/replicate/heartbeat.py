@@ -8,8 +8,11 @@ out, so that few objects reach far back.
 from __future__ import annotations
 
 import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
@@ -17,8 +20,6 @@ from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from maxbrod.storage.interface import Storage
 
 FOLDER: Final = "replication/heartbeats"
@@ -26,6 +27,8 @@ _FORMAT: Final = "maxbrod.heartbeat"
 _ALL_KEPT: Final = 8
 """The newest heartbeats, of which none is thinned out."""
 _READ_MAX: Final = 64
+BEAT_EVERY_S: Final = 5.0
+"""With a shorter interval not every one gets a heartbeat."""
 STALE_MS: Final = 30_000
 """An egress that works, at its default interval, has written three since."""
 
@@ -37,20 +40,13 @@ class Heartbeat:
     instance: str
     cluster_id: str
     ends: Mapping[PartitionId, int]
-    """The log end offsets."""
 
 
 def encode(beat: Heartbeat) -> bytes:
     topics: dict[str, dict[str, int]] = {}
     for each, end in sorted(beat.ends.items()):
         topics.setdefault(each.topic_id, {})[str(each.partition)] = end
-    document = {
-        _FORMAT: 1,
-        "at_ms": beat.at_ms,
-        "instance": beat.instance,
-        "cluster_id": beat.cluster_id,
-        "ends": topics,
-    }
+    document = {_FORMAT: 1, **asdict(replace(beat, ends={})), "ends": topics}
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -77,7 +73,8 @@ def decode(data: bytes, object_name: str) -> Heartbeat:
 def write_heartbeat(storage: Storage, beat: Heartbeat) -> None:
     """Write one, and delete those that are no longer needed."""
     storage.replace(f"{FOLDER}/{beat.at_ms:013d}.json", encode(beat))
-    paths = {_time_of(each.path): each.path for each in storage.list(FOLDER)}
+    names = {each.path: each.path.rpartition("/")[2].partition(".")[0] for each in storage.list(FOLDER)}
+    paths = {int(name) if name.isdigit() else 0: path for path, name in names.items()}
     kept = thinned(paths)
     if gone := [path for at_ms, path in paths.items() if at_ms not in kept]:
         storage.delete(gone)
@@ -86,18 +83,26 @@ def write_heartbeat(storage: Storage, beat: Heartbeat) -> None:
 class Heartbeats:
     """The heartbeats of an archive. Each object is read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = 0.0) -> None:
+        """Look again after this time, and not before."""
+        self._every_s = every_s
         self._known: dict[str, Heartbeat] = {}
+        self._looked_at = -math.inf
 
     def read(self, storage: Storage) -> list[Heartbeat]:
         """Newest first. A copy of an archive may lack some, or have some half-copied: those are left out."""
+        if time.monotonic() - self._looked_at >= self._every_s:
+            self._look(storage)
+            self._looked_at = time.monotonic()
+        return [self._known[path] for path in sorted(self._known, reverse=True)]
+
+    def _look(self, storage: Storage) -> None:
         paths = sorted((each.path for each in storage.list(FOLDER)), reverse=True)[:_READ_MAX]
         self._known = {path: beat for path, beat in self._known.items() if path in paths}
         for path in paths:
             if path not in self._known:
                 with suppress(CorruptDataError, ObjectNotFoundError):
                     self._known[path] = decode(bytes(storage.get(path)), storage.name_of(path))
-        return [self._known[path] for path in paths if path in self._known]
 
 
 def read_heartbeats(storage: Storage) -> list[Heartbeat]:
@@ -126,8 +131,3 @@ def proven_at_ms(beats: Sequence[Heartbeat], partition: PartitionId, end: int) -
     `beats` are newest first. A partition that a heartbeat does not know was created later, so it says nothing.
     """
     return next((beat.at_ms for beat in beats if beat.ends.get(partition, end + 1) <= end), None)
-
-
-def _time_of(path: str) -> int:
-    name = path.rpartition("/")[2].partition(".")[0]
-    return int(name) if name.isdigit() else 0

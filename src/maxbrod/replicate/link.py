@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from maxbrod import strict_json
+from maxbrod.archive.renames import is_topic_name
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
 from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.request import is_topic_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 PositionKey: TypeAlias = tuple[str, TopicPartition]
 """A source topic, and a destination partition: a link that appends has a position for each."""
@@ -35,6 +32,39 @@ _OWN_IDS: Final = 1 << 62
 """Brokers assign producer ids from 0 upwards, so they never reach these."""
 _WHY_LETTERS_MAX: Final = 500
 """Brokers accept 4096 bytes of metadata by default."""
+
+
+T = TypeVar("T")
+
+
+def plain_offset(where: TopicPartition, offset: int, metadata: str | None) -> CommittedOffset:
+    """An offset to commit, of which no more is known."""
+    topic, partition = where.topic, where.partition
+    return CommittedOffset(
+        topic=topic, topic_id=None, partition=partition, offset=offset, leader_epoch=-1, metadata=metadata
+    )
+
+
+def note_at(where: TopicPartition, offset: int, note: Mapping[str, Any]) -> CommittedOffset:
+    """A note of ours, as the metadata of a committed offset."""
+    return plain_offset(where, offset, json.dumps({"maxbrod": 1, **note}))
+
+
+def read_notes(
+    offsets: Iterable[CommittedOffset], read: Callable[[CommittedOffset, Any], T | None]
+) -> dict[TopicPartition, T]:
+    """What `read` makes of each committed offset and its note. What is not a note of ours, or of another kind, is left
+    out.
+    """
+    found = {}
+    for offset in offsets:
+        try:
+            note = strict_json.parse(offset.metadata or "")
+            if note.pop("maxbrod") == 1 and (value := read(offset, note)) is not None:
+                found[offset.where] = value
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            continue
+    return found
 
 
 class Offsets(StrEnum):
@@ -134,11 +164,11 @@ class AppendPlace:
 
     topic_id: str
     """The id of the destination topic."""
-    end: int
+    end: int = 0
     """The destination's offset behind the last record that the link has appended."""
-    last: int
+    last: int = -1
     """The last source offset that was looked at; -1: none."""
-    leader_epoch: int
+    leader_epoch: int = -1
     """The leader epoch of the batch at `last`: another one there shows that the source's log was truncated."""
     begin: int
     """The source offset that the link has begun with."""
@@ -175,14 +205,7 @@ class LinkMark:
         del note["next_offset"]
         if self.append is None:
             del note["append"], note["source"]
-        return CommittedOffset(
-            topic=where.topic,
-            topic_id=None,
-            partition=where.partition,
-            offset=self.next_offset,
-            leader_epoch=-1,
-            metadata=json.dumps({"maxbrod": 1, **note}),
-        )
+        return note_at(where, self.next_offset, note)
 
     def same_as(self, other: LinkMark | None) -> bool:
         """True if only the time differs."""
@@ -195,21 +218,14 @@ def read_marks(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, LinkM
     With exact offsets logs decide, and marks only explain. A link that appends commits its marks only in transactions:
     they say how far it has come.
     """
-    found = {}
-    for offset in offsets:
-        try:
-            note = strict_json.parse(offset.metadata or "")
-            if note.pop("maxbrod") == 1:
-                state = State(note.pop("state"))
-                origins = tuple(map(str, note.pop("origins", ())))
-                place = note.pop("append", None)
-                append = None if place is None else AppendPlace(**place)
-                found[offset.where] = LinkMark(
-                    next_offset=offset.offset, state=state, origins=origins, append=append, **note
-                )
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return found
+    return read_notes(offsets, _mark_of)
+
+
+def _mark_of(offset: CommittedOffset, note: dict[str, Any]) -> LinkMark:
+    state, origins = State(note.pop("state")), tuple(map(str, note.pop("origins", ())))
+    place = note.pop("append", None)
+    append = None if place is None else AppendPlace(**place)
+    return LinkMark(next_offset=offset.offset, state=state, origins=origins, append=append, **note)
 
 
 def is_position_of(mark: LinkMark | None, source: str) -> bool:
@@ -256,24 +272,16 @@ class Ordered(NamedTuple):
 def order_of(where: TopicPartition, order: Order, end: int | None = None, why: str | None = None) -> CommittedOffset:
     """An order, as a committed offset of the control group. Those for a topic stand at its partition 0."""
     told = {} if why is None else {"why": why[:_WHY_LETTERS_MAX]}
-    note = json.dumps({"maxbrod": 1, "order": str(order), "end": end, **told})
-    return CommittedOffset(
-        topic=where.topic, topic_id=None, partition=where.partition, offset=end or 0, leader_epoch=-1, metadata=note
-    )
+    return note_at(where, end or 0, {"order": str(order), "end": end, **told})
 
 
 def read_orders(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Ordered]:
     """The orders. Only operators give orders, so no ingress overwrites them."""
-    found: dict[TopicPartition, Ordered] = {}
-    for offset in offsets:
-        try:
-            note = strict_json.parse(offset.metadata or "")
-            if note["maxbrod"] == 1:
-                end = note.get("end")
-                found[offset.where] = Ordered(Order(note["order"]), None if end is None else int(end), note.get("why"))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return found
+    return read_notes(offsets, lambda _, note: Ordered(Order(note["order"]), _number(note.get("end")), note.get("why")))
+
+
+def _number(value: Any) -> int | None:  # noqa: ANN401 - JSON
+    return None if value is None else int(value)
 
 
 def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
@@ -281,6 +289,13 @@ def promotions_in(groups: Iterable[Group]) -> dict[TopicPartition, int]:
     controls = (each for each in groups if each.group_id.startswith(GROUP_PREFIX) and _is_control(each))
     orders = (order for group in controls for order in read_orders(group.offsets or ()).items())
     return {where: given.end for where, given in orders if given.order is Order.PROMOTE and given.end is not None}
+
+
+def _marks_in(groups: Iterable[Group]) -> Iterator[tuple[TopicPartition, LinkMark]]:
+    """The marks of all links of a cluster, from its snapshot."""
+    for group in groups:
+        if group.group_id.startswith(GROUP_PREFIX) and not _is_control(group):
+            yield from read_marks(group.offsets or ()).items()
 
 
 def promotions_of(groups: Iterable[Group], cluster_id: str) -> dict[tuple[TopicPartition, str], LinkMark]:
@@ -291,9 +306,7 @@ def promotions_of(groups: Iterable[Group], cluster_id: str) -> dict[tuple[TopicP
     """
     return {
         (where, mark.topic_id): mark
-        for group in groups
-        if group.group_id.startswith(GROUP_PREFIX) and not _is_control(group)
-        for where, mark in read_marks(group.offsets or ()).items()
+        for where, mark in _marks_in(groups)
         if mark.append is not None and mark.append.promoted is not None and mark.origins[:1] == (cluster_id,)
     }
 
@@ -305,16 +318,11 @@ def origins_of(groups: Sequence[Group]) -> dict[str, tuple[str, ...]]:
     is not one: its records have several sources, which their headers name.
     """
     promoted = {where.topic for where in promotions_in(groups)}
-    found: dict[str, tuple[str, ...]] = {}
-    for group in groups:
-        if group.group_id.startswith(GROUP_PREFIX) and not _is_control(group):
-            marks = read_marks(group.offsets or ())
-            found |= {
-                where.topic: mark.origins
-                for where, mark in marks.items()
-                if where.topic not in promoted and mark.state is not State.PROMOTED and mark.append is None
-            }
-    return found
+    return {
+        where.topic: mark.origins
+        for where, mark in _marks_in(groups)
+        if where.topic not in promoted and mark.state is not State.PROMOTED and mark.append is None
+    }
 
 
 def links_in(group_ids: Iterable[str]) -> list[str]:

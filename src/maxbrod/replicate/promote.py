@@ -8,39 +8,36 @@ appends to shared topics is ended by its transactional ids instead.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import ClassVar, Final
 
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
+from maxbrod.config import Config
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, MaxbrodError, RefusedError, UnavailableError, UsageError
-from maxbrod.kafka.admin.access import may_write_markers
-from maxbrod.kafka.admin.groups import commit_offsets
-from maxbrod.kafka.admin.topics import alter_configs
+from maxbrod.kafka.admin import alter_configs
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.fetch.ranges import read_range
-from maxbrod.kafka.state.groups import list_groups
-from maxbrod.kafka.wire.client import KafkaClient, Leader
-from maxbrod.kafka.wire.metadata import by_topic
-from maxbrod.model import TopicPartition, now_ms, topic_id_text
+from maxbrod.kafka.groups import commit_offsets, list_groups
+from maxbrod.kafka.state.access import may_write_markers
+from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
+from maxbrod.kafka.wire.client import KafkaClient, Leader, by_topic
+from maxbrod.kafka.wire.connection import Message
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.heartbeat import STALE_MS, Heartbeat, read_heartbeats
 from maxbrod.replicate.ingress.groups import carry_appended_groups, carry_groups
 from maxbrod.replicate.ingress.plan import plan_mirror_configs
 from maxbrod.replicate.ingress.positions import is_over, put_mark, stable_extent, take_position
-from maxbrod.replicate.link import AppendPlace, Link, LinkMark, Offsets, Order, PositionKey, State, links_in, order_of
+from maxbrod.replicate.link import Link, LinkMark, Offsets, Order, PositionKey, State, links_in, order_of
+from maxbrod.replicate.newest import Newest
 from maxbrod.replicate.report import PartitionStatus, status_of, unmatched_line
 from maxbrod.replicate.status import existing, fault_of
-from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
+from maxbrod.replicate.view import LinkView, MirroredPartition, Orders, open_link
+from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.target import log_extents
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from maxbrod.config import Config
-    from maxbrod.kafka.state.cluster_state import CommittedOffset
-    from maxbrod.kafka.wire.connection import Message
-    from maxbrod.restore.plan.targets import LogExtent
+from maxbrod.work.report import Report
 
 _OPERATION: Final = "promote"
 _FENCING_EPOCH: Final = 1
@@ -52,7 +49,8 @@ _AGAIN: Final = "an ingress of this link was still appending: stop it, and run t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromoteReport:
+class PromoteReport(Report):
+    published: ClassVar = ("missing", "doubts", "exit_code")
     link: str
     at_ms: int
     heartbeat_ms: int | None
@@ -98,19 +96,14 @@ class PromoteReport:
     def exit_code(self) -> int:
         return EXIT_DONE if self.missing == 0 and not self.doubts else EXIT_INCOMPLETE
 
-    def as_dict(self) -> dict[str, Any]:
-        more = {"missing": self.missing, "doubts": self.doubts, "exit_code": self.exit_code}
-        return {**asdict(self), **more}
-
 
 def give_order(config: Config, order: Order) -> tuple[str, ...]:
     """Order something for the selected topics of a link. Returns the destination topics."""
-    kafka, _ = places_of(config)
-    with KafkaClient(kafka) as client:
-        view = LinkView(config, client)
-        partitions, marks = view.partitions(view.look(), view.orders()), view.marks()
-        appends = view.offsets(marks) is Offsets.APPEND
-        present = existing(client, partitions)
+    with open_link(config) as view:
+        partitions = view.partitions(view.look(), view.orders())
+        offsets, marks = view.marks_of(partitions)
+        appends = offsets is Offsets.APPEND
+        present = existing(view.client, partitions)
         topics = sorted({each.topic for each in present})
         if not topics:
             raise UsageError("no mirrored topic is selected", operation=order.value, hint="see 'replicate status'")
@@ -122,23 +115,21 @@ def give_order(config: Config, order: Order) -> tuple[str, ...]:
                 object_name=promoted[0],
                 hint="to mirror it again, delete the destination topic first",
             )
-        positions = view.positions(partitions) if appends else {}
         # Only a link that appends is told to begin before it has marks.
-        if not ({where.topic for _, where in positions} or {where.topic for where in marks} & set(topics)) and not (
-            appends and order is Order.RUN
-        ):
-            raise _never_here(client, view, topics, order)
-        put_orders(client, view.link(), _for_topics(topics, order), view)
-        known = {(source, where.topic) for source, where in positions}
+        begun = {(source, where.topic) for source, where in marks}
+        marked = begun or {where.topic for where in view.marks()} & set(topics)
+        if not marked and not (appends and order is Order.RUN):
+            raise _never_here(view, topics, order)
+        put_orders(view, _for_topics(topics, order))
         sources = {(partition.key[0], partition.where.topic) for partition in partitions if partition.where in present}
-        unknown = {topic for _, topic in sources - known}
+        unknown = {topic for _, topic in sources - begun}
         if order is Order.RUN and unknown and appends:
-            put_orders(client, view.link(), _for_topics(unknown, Order.BEGIN), view)
+            put_orders(view, _for_topics(unknown, Order.BEGIN))
     return tuple(topics)
 
 
-def _never_here(client: KafkaClient, view: LinkView, topics: Sequence[str], order: Order) -> UsageError:
-    listed, _ = list_groups(client, deadline=view.deadline())
+def _never_here(view: LinkView, topics: Sequence[str], order: Order) -> UsageError:
+    listed, _ = list_groups(view.client, deadline=view.deadline())
     links = ", ".join(links_in(listed)) or "none"
     return UsageError(
         f"the link {view.link().name} has no marks of {', '.join(topics)}: no ingress of it has worked here",
@@ -150,55 +141,69 @@ def _never_here(client: KafkaClient, view: LinkView, topics: Sequence[str], orde
 
 def promote(config: Config) -> PromoteReport:
     """RefusedError: this user may not write markers, and nothing says that ingress has stopped. May be repeated."""
-    kafka, _ = places_of(config)
-    with KafkaClient(kafka) as client:
-        view = LinkView(config, client)
-        newest, link, known, orders = view.look(), view.link(), view.marks(), view.orders()
-        if view.offsets(known) is Offsets.APPEND:
-            return _promote_appended(client, config, view)
-        # A topic without marks was never a mirror of this link, whatever its name.
+    with open_link(config) as view:
+        newest, link, orders = view.look(), view.link(), view.orders()
         partitions = view.partitions(newest, orders)
-        chosen = [partition for partition in partitions if partition.where in known]
-        if not chosen:
-            asked = sorted({partition.mirror.name for partition in partitions})
-            raise _never_here(client, view, asked or ["these topics"], Order.PROMOTE)
-        can_fence = may_write_markers(client, deadline=view.deadline())
-        if not can_fence and not config.replicate.force:
-            raise RefusedError(
-                "this user may not write the markers that keep a running ingress from writing on",
-                operation=_OPERATION,
-                hint="allow ClusterAction on the cluster; or stop every ingress of this link and give --force",
-            )
-        given = {where: each for where, each in orders.items() if each.order is Order.PROMOTE}
-        ended = {where: each.end for where, each in given.items() if each.end is not None}
-        fresh = [each for each in chosen if each.where not in ended]
-        put_orders(client, link, _for_topics({each.where.topic for each in fresh}, Order.PROMOTE), view)
-        extents = log_extents(client, [each.where for each in fresh], config.patience)
-        if can_fence:
-            ends = _fence_once(client, link, view, extents, known, ordered={where.topic for where in orders})
+        offsets, known = view.marks_of(partitions)
+        if offsets is Offsets.APPEND:
+            fenced, (ends, groups) = True, _end_appending(view, newest, partitions, known)
         else:
-            ends = {where: each.end for where, each in extents.items()}
-        groups = _carry_groups(client, config, newest.cluster.groups, chosen)
-        _release(client, config, chosen, view)
-        # Recorded once, and last: it is what a fail-back compares with.
-        ends |= ended
-        _reach(view, chosen, {each.key: ends[each.where] for each in chosen})
-        for each in chosen:
-            # What marks say later may come from the promotion itself.
-            why = given[each.where].why if each.where in ended else fault_of(each, ends[each.where], known[each.where])
-            each.state, each.why = State.PROMOTED, why
-        told = [order_of(each.where, Order.PROMOTE, ends[each.where], each.why) for each in chosen]
-        put_orders(client, link, told, view)
-    beats = read_heartbeats(newest.archive.storage)
+            fenced = may_write_markers(view.client, deadline=view.deadline())
+            ends, groups = _end_mirrors(view, newest, partitions, known, orders, fenced=fenced)
+        beats = read_heartbeats(newest.archive.storage)
     return PromoteReport(
         link=link.name,
         at_ms=now_ms(),
         heartbeat_ms=beats[0].at_ms if beats else None,
-        partitions=_statuses(partitions, {each.key: ends[each.where] for each in chosen}, beats),
-        fenced=can_fence,
+        partitions=_statuses(partitions, ends, beats),
+        fenced=fenced,
         groups=groups,
         unmatched=view.unmatched,
     )
+
+
+def _end_mirrors(
+    view: LinkView,
+    newest: Newest,
+    partitions: Sequence[MirroredPartition],
+    known: Mapping[PositionKey, LinkMark],
+    orders: Orders,
+    *,
+    fenced: bool,
+) -> tuple[dict[PositionKey, int], int]:
+    """End mirrors. Returns where each ended, and how many offsets of groups were committed."""
+    # A topic without marks was never a mirror of this link, whatever its name.
+    chosen = [partition for partition in partitions if partition.key in known]
+    if not chosen:
+        asked = sorted({partition.mirror.name for partition in partitions})
+        raise _never_here(view, asked or ["these topics"], Order.PROMOTE)
+    if not fenced and not view.config.replicate.force:
+        raise RefusedError(
+            "this user may not write the markers that keep a running ingress from writing on",
+            operation=_OPERATION,
+            hint="allow ClusterAction on the cluster; or stop every ingress of this link and give --force",
+        )
+    given = {where: each for where, each in orders.items() if each.order is Order.PROMOTE}
+    ended = {where: each.end for where, each in given.items() if each.end is not None}
+    fresh = {each.where: known[each.key] for each in chosen if each.where not in ended}
+    put_orders(view, _for_topics({where.topic for where in fresh}, Order.PROMOTE))
+    extents = log_extents(view.client, list(fresh), view.patience_s)
+    if fenced:
+        ends = _fence_once(view, extents, fresh, ordered={where.topic for where in orders})
+    else:
+        ends = {where: each.end for where, each in extents.items()}
+    groups = _carry_groups(view, newest.cluster.groups, chosen)
+    _release(view, chosen)
+    # Recorded once, and last: it is what a fail-back compares with.
+    ends |= ended
+    found = {each.key: ends[each.where] for each in chosen}
+    view.grow(chosen, found, fully=True)
+    for each in chosen:
+        # What marks say later may come from the promotion itself.
+        why = given[each.where].why if each.where in ended else fault_of(each, ends[each.where], known[each.key])
+        each.state, each.why = State.PROMOTED, why
+    put_orders(view, [order_of(each.where, Order.PROMOTE, ends[each.where], each.why) for each in chosen])
+    return found, groups
 
 
 def _statuses(
@@ -215,64 +220,47 @@ def _statuses(
     return tuple(found)
 
 
-def _reach(view: LinkView, partitions: Iterable[MirroredPartition], ends: Mapping[PositionKey, int]) -> None:
-    """Look again at how far the archive reaches, where the destination has more: an ingress may have gone on."""
-    longer = [partition for partition in partitions if ends[partition.key] > partition.extent.end]
-    positions = view.look().archive.catalog.positions() if longer else {}
-    for each in longer:
-        if (position := positions.get(each.id)) is not None:
-            each.extent = replace(each.extent, end=max(each.extent.end, position.end_offset))
-
-
-def _promote_appended(client: KafkaClient, config: Config, view: LinkView) -> PromoteReport:
+def _end_appending(
+    view: LinkView, newest: Newest, partitions: Sequence[MirroredPartition], known: Mapping[PositionKey, LinkMark]
+) -> tuple[dict[PositionKey, int], int]:
     """End a link that appends. Taking its transactional ids fences every ingress; its marks say that it has ended.
 
     The topics were never the link's alone: they stay as they are.
     """
-    newest, link = view.look(), view.link()
-    partitions = view.partitions(newest, view.orders())
-    known, present = view.positions(partitions), existing(client, partitions)
+    present = existing(view.client, partitions)
     # A topic without marks was never one of this link, whatever its name.
     topics = {where.topic for _, where in known}
     chosen = [partition for partition in partitions if partition.where.topic in topics and partition.where in present]
     if not chosen:
         raise UsageError("no mirrored topic is selected", operation=_OPERATION, hint="see 'replicate status'")
-    put_orders(client, link, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE), view)
+    put_orders(view, _for_topics({each.where.topic for each in chosen}, Order.PROMOTE))
     marks: dict[PositionKey, LinkMark] = {}
     for _, same in groupby(sorted(chosen, key=lambda each: each.where), key=lambda each: each.where):
-        marks |= _end_partition_surely(client, view, list(same), known)
+        marks |= _end_partition_surely(view, list(same), known)
     groups, moved, settled = 0, 1, False
+    begun = [(each, marks[each.key]) for each in chosen]
     while moved and not settled:
         # A long way is gone in several steps.
         moved, settled = carry_appended_groups(
-            client,
-            link,
+            view.client,
+            view.link(),
             newest.cluster.groups,
-            config.replicate.groups,
-            [(each, marks[each.key]) for each in chosen],
-            patience_s=config.patience,
+            view.config.replicate.groups,
+            begun,
+            patience_s=view.patience_s,
             last=True,
         )
         groups = max(groups, moved)
-    beats = read_heartbeats(newest.archive.storage)
-    return PromoteReport(
-        link=link.name,
-        at_ms=now_ms(),
-        heartbeat_ms=beats[0].at_ms if beats else None,
-        partitions=_statuses(partitions, {key: mark.next_offset for key, mark in marks.items()}, beats),
-        fenced=True,
-        groups=groups,
-        unmatched=view.unmatched,
-    )
+    return {key: mark.next_offset for key, mark in marks.items()}, groups
 
 
 def _end_partition_surely(
-    client: KafkaClient, view: LinkView, sources: Sequence[MirroredPartition], known: Collection[PositionKey]
+    view: LinkView, sources: Sequence[MirroredPartition], known: Collection[PositionKey]
 ) -> dict[PositionKey, LinkMark]:
     """End the link in one destination partition, also if an ingress takes its transactional id back meanwhile."""
     for _ in range(_ATTEMPTS):
         try:
-            return _end_partition(client, view, sources, known)
+            return _end_partition(view, sources, known)
         except MaxbrodError as error:
             if not is_over(error):
                 raise
@@ -282,15 +270,15 @@ def _end_partition_surely(
 
 
 def _end_partition(
-    client: KafkaClient, view: LinkView, sources: Sequence[MirroredPartition], known: Collection[PositionKey]
+    view: LinkView, sources: Sequence[MirroredPartition], known: Collection[PositionKey]
 ) -> dict[PositionKey, LinkMark]:
     """End the link in one destination partition. Returns the last mark of each source topic there.
 
     All of them are fenced before any is ended: what the link brings of one is not new since the end of another one.
     """
-    link, patience_s = view.link(), view.patience_s
+    client, patience_s = view.client, view.patience_s
     positions = [
-        take_position(client, link, source.key, joined=source.mirror.joined, patience_s=patience_s)
+        take_position(client, view.link(), source.key, joined=source.mirror.joined, patience_s=patience_s)
         for source in sources
     ]
     # What is undecided now, others will have written after the promotion.
@@ -300,11 +288,13 @@ def _end_partition(
         if position.mark is None and each.key in known:
             message = "the mark of the link is gone"
             raise UnavailableError(message, operation=_OPERATION, object_name=str(each.where), hint=_REPEAT)
-        mark = position.mark or _nothing_appended(client, view, each)
+        if (mark := position.mark) is None:  # the link has not begun with it: it may have no records
+            topic_id = view.topic_ids([each])[each.where.topic]
+            mark = each.first_mark(each.extent.start, topic_id=topic_id, version=view.version)
         place = mark.append
         if place is not None and place.promoted is None:
             place = replace(place, promoted=stable)
-        _reach(view, [each], {each.key: mark.next_offset})
+        view.grow([each], {each.key: mark.next_offset}, fully=True)
         why = mark.why if mark.state is State.PROMOTED else fault_of(each, None, mark)
         each.state, each.why = State.PROMOTED, why
         marks[each.key] = replace(mark, state=each.state, why=each.why, at_ms=now_ms(), append=place)
@@ -312,25 +302,7 @@ def _end_partition(
     return marks
 
 
-def _nothing_appended(client: KafkaClient, view: LinkView, each: MirroredPartition) -> LinkMark:
-    """The mark of a partition that the link has not begun with, such as one without records."""
-    topic = client.metadata([each.where.topic], deadline=view.deadline()).topics[each.where.topic]
-    start = each.extent.start
-    return LinkMark(
-        source=each.mirror.source.name,
-        topic_id=each.id.topic_id,
-        next_offset=start,
-        version=view.version,
-        at_ms=now_ms(),
-        state=State.CATCHING_UP,
-        origins=each.origins,
-        append=AppendPlace(topic_id=topic_id_text(topic.topic_id), end=0, last=-1, leader_epoch=-1, begin=start),
-    )
-
-
 def _fence_once(
-    client: KafkaClient,
-    link: Link,
     view: LinkView,
     extents: Mapping[TopicPartition, LogExtent],
     marks: Mapping[TopicPartition, LinkMark],
@@ -342,18 +314,18 @@ def _fence_once(
     Others may have written behind it since. It is looked for behind what ingress has marked; and in the whole log, if a
     promotion was ordered before: an ingress that ran meanwhile may have marked the end with the marker.
     """
-    found = {}
+    client, link, found = view.client, view.link(), {}
     for where, extent in extents.items():
         marked = min(max(marks[where].next_offset, extent.start), extent.end)
-        at = find_fence(client, link, where, marked, extent.end)
+        at = _find_fence(client, link, where, marked, extent.end)
         if at is None and where.topic in ordered:
-            at = find_fence(client, link, where, extent.start, marked)
+            at = _find_fence(client, link, where, extent.start, marked)
         if at is not None:
             found[where] = at
     unfenced = [where for where in extents if where not in found]
-    fence(client, link, unfenced, view)
+    _fence(view, unfenced)
     for where, extent in log_extents(client, unfenced, view.patience_s).items():
-        at = find_fence(client, link, where, extents[where].end, extent.end)
+        at = _find_fence(client, link, where, extents[where].end, extent.end)
         if at is None:
             message = "the marker that ends the mirror is not there yet"
             raise UnavailableError(message, operation=_OPERATION, object_name=str(where), hint=_REPEAT)
@@ -361,7 +333,7 @@ def _fence_once(
     return found
 
 
-def find_fence(client: KafkaClient, link: Link, where: TopicPartition, start: int, end: int) -> int | None:
+def _find_fence(client: KafkaClient, link: Link, where: TopicPartition, start: int, end: int) -> int | None:
     """The offset of the first marker of a promotion in this range."""
     for chunk in read_range(client, where, start, end, floor=0, read_committed=False) if start < end else ():
         headers = chunk.headers
@@ -372,7 +344,7 @@ def find_fence(client: KafkaClient, link: Link, where: TopicPartition, start: in
     return None
 
 
-def fence(client: KafkaClient, link: Link, partitions: Collection[TopicPartition], view: LinkView) -> None:
+def _fence(view: LinkView, partitions: Collection[TopicPartition]) -> None:
     """Append one marker of the link's producer with a higher epoch to each log."""
 
     def request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Message:
@@ -382,7 +354,7 @@ def fence(client: KafkaClient, link: Link, partitions: Collection[TopicPartition
         return WriteTxnMarkersRequest(
             markers=[
                 marker(
-                    producer_id=link.producer_id,
+                    producer_id=view.link().producer_id,
                     producer_epoch=_FENCING_EPOCH,
                     transaction_result=True,
                     topics=topics,
@@ -400,11 +372,11 @@ def fence(client: KafkaClient, link: Link, partitions: Collection[TopicPartition
 
     wanted: dict[TopicPartition, None] = dict.fromkeys(partitions)
     if wanted:
-        ask_leaders(client, wanted, request, read, operation=_OPERATION, deadline=view.deadline())
+        ask_leaders(view.client, wanted, request, read, operation=_OPERATION, deadline=view.deadline())
 
 
-def put_orders(client: KafkaClient, link: Link, orders: Iterable[CommittedOffset], view: LinkView) -> None:
-    for where, outcome in commit_offsets(client, link.control_id, orders, deadline=view.deadline()).items():
+def put_orders(view: LinkView, orders: Iterable[CommittedOffset]) -> None:
+    for where, outcome in commit_offsets(view.client, view.link().control_id, orders, deadline=view.deadline()).items():
         if not outcome.done:
             raise RefusedError(f"the order cannot be given: {outcome.reason}", object_name=str(where))
 
@@ -413,25 +385,24 @@ def _for_topics(topics: Iterable[str], order: Order) -> list[CommittedOffset]:
     return [order_of(TopicPartition(topic=topic, partition=0), order) for topic in topics]
 
 
-def _carry_groups(
-    client: KafkaClient, config: Config, groups: Sequence[Any], chosen: Sequence[MirroredPartition]
-) -> int:
-    if not config.replicate.groups:
+def _carry_groups(view: LinkView, groups: Sequence[Group], chosen: Sequence[MirroredPartition]) -> int:
+    patterns, patience_s = view.config.replicate.groups, view.patience_s
+    if not patterns:
         return 0
-    extents = log_extents(client, [each.where for each in chosen], config.patience)
+    extents = log_extents(view.client, [each.where for each in chosen], patience_s)
     logs = {each.where: (each.mirror, extents[each.where]) for each in chosen}
-    return carry_groups(client, groups, config.replicate.groups, logs, patience_s=config.patience, last=True)
+    return carry_groups(view.client, groups, patterns, logs, patience_s=patience_s, last=True)
 
 
-def _release(client: KafkaClient, config: Config, chosen: Sequence[MirroredPartition], view: LinkView) -> None:
+def _release(view: LinkView, chosen: Sequence[MirroredPartition]) -> None:
     """Give the topics the source's own configuration: retention runs again."""
     changes = {}
     for mirror in {each.mirror.name: each.mirror for each in chosen}.values():
         planned = plan_mirror_configs(
-            mirror.source, config.replicate.configs, replication_factor=mirror.source.replication_factor
+            mirror.source, view.config.replicate.configs, replication_factor=mirror.source.replication_factor
         )
         changes[mirror.name] = {**dict(planned.release.set), **dict.fromkeys(planned.release.delete)}
-    for name, outcome in alter_configs(client, changes, deadline=view.deadline()).items():
+    for name, outcome in alter_configs(view.client, changes, deadline=view.deadline()).items():
         if not outcome.done:
             raise RefusedError(
                 f"the topic cannot be configured: {outcome.reason}",

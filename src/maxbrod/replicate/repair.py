@@ -6,33 +6,29 @@ offset that is proven. Its topic is deleted, if it was agreed to, and ingress mi
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import ClassVar, Final
 
+from maxbrod.compare.report import CompareReport, PartitionComparison
+from maxbrod.config import Config
 from maxbrod.errors import EXIT_DONE, EXIT_REFUSED, RefusedError, UsageError
-from maxbrod.kafka.admin.groups import commit_offsets
-from maxbrod.kafka.admin.topics import delete_topics
+from maxbrod.kafka.admin import delete_topics
 from maxbrod.kafka.fetch.ranges import read_range
-from maxbrod.kafka.state.groups import list_groups, read_offsets
-from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.groups import commit_offsets, list_groups, read_offsets
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.ingress.topics import filler_id
-from maxbrod.replicate.link import GROUP_PREFIX, Link, LinkMark, Offsets, Order, State, order_of
+from maxbrod.replicate.link import GROUP_PREFIX, LinkMark, Offsets, Order, PositionKey, State, order_of
 from maxbrod.replicate.promote import put_orders
 from maxbrod.replicate.status import existing, link_status
 from maxbrod.replicate.verify import verify
-from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
+from maxbrod.replicate.view import LinkView, MirroredPartition, open_link
+from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.target import log_extents
 from maxbrod.work.progress import OnProgress, silent
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from maxbrod.compare.report import CompareReport, PartitionComparison
-    from maxbrod.config import Config
-    from maxbrod.restore.plan.targets import LogExtent
-    from maxbrod.work.session import Session
+from maxbrod.work.report import Report
+from maxbrod.work.session import Session
 
 _OPERATION: Final = "repair"
 
@@ -76,7 +72,8 @@ class RepairedPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepairReport:
+class MirrorRepairReport(Report):
+    published: ClassVar = ("to_delete", "exit_code")
     link: str
     partitions: tuple[RepairedPartition, ...]
     """Those that were faulted."""
@@ -88,28 +85,17 @@ class RepairReport:
     @property
     def to_delete(self) -> tuple[str, ...]:
         """Topics that are deleted only with `--yes`."""
-        return tuple(
-            sorted(
-                {partition.topic for partition in self.partitions if partition.repair is Repair.ANEW} - {*self.deleted}
-            )
-        )
+        anew = {partition.topic for partition in self.partitions if partition.repair is Repair.ANEW}
+        return tuple(sorted(anew - {*self.deleted}))
 
     @property
     def exit_code(self) -> int:
-        left = [
-            partition
-            for partition in self.partitions
-            if partition.repair is Repair.BY_HAND and partition.topic not in self.deleted
-        ]
-        return EXIT_REFUSED if left or self.to_delete else EXIT_DONE
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "to_delete": self.to_delete, "exit_code": self.exit_code}
+        by_hand = {partition.topic for partition in self.partitions if partition.repair is Repair.BY_HAND}
+        return EXIT_REFUSED if by_hand - {*self.deleted} or self.to_delete else EXIT_DONE
 
 
-def repair(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> RepairReport:
+def repair(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> MirrorRepairReport:
     """Prove the faulted mirrors of the selected topics. Those with other records are deleted only with `yes`."""
-    kafka, _ = places_of(config)
     status = link_status(config)
     faults = {
         TopicPartition(topic=partition.topic, partition=partition.partition): partition.why
@@ -117,11 +103,12 @@ def repair(config: Config, *, session: Session | None = None, on_progress: OnPro
         if partition.state is State.FAULTED
     }
     if not faults:
-        return RepairReport(link=status.link, partitions=())
-    with KafkaClient(kafka) as client:
-        view = LinkView(config, client)
-        newest, link, marks = view.look(), view.link(), view.marks()
-        if view.offsets(marks) is Offsets.APPEND:
+        return MirrorRepairReport(link=status.link, partitions=())
+    with open_link(config) as view:
+        newest, link = view.look(), view.link()
+        partitions = view.partitions(newest, view.orders())
+        offsets, marks = view.marks_of(partitions)
+        if offsets is Offsets.APPEND:
             raise UsageError(
                 "only mirrors with exact offsets can be proven and mirrored anew",
                 operation=_OPERATION,
@@ -129,24 +116,19 @@ def repair(config: Config, *, session: Session | None = None, on_progress: OnPro
             )
         # All partitions of the topics: if one of them is mirrored anew, all are.
         topics = {where.topic for where in faults}
-        partitions = [
-            partition for partition in view.partitions(newest, view.orders()) if partition.where.topic in topics
-        ]
-        logs = log_extents(client, list(existing(client, partitions)), config.patience)
-        view.grow(
-            partitions,
-            {partition.key: logs[partition.where].end for partition in partitions if partition.where in logs},
-        )
+        partitions = [partition for partition in partitions if partition.where.topic in topics]
+        logs = log_extents(view.client, list(existing(view.client, partitions)), config.patience)
+        view.grow(partitions, {each.key: logs[each.where].end for each in partitions if each.where in logs})
         compared = _compare(config, partitions, logs, session=session, on_progress=on_progress)
         known = faults.keys() & logs.keys()
-        foreign = {where.topic for where in known if not _is_own(client, link, where, logs[where])}
+        foreign = {where.topic for where in known if not _is_own(view, where, logs[where])}
         found = plan_repairs(partitions, faults, logs, compared, foreign=foreign)
         anew = {each.topic for each in found if each.repair is Repair.ANEW}
         proven = {each.where for each in found if each.repair is Repair.GO_ON}
-        _let_go_on(client, view, [partition for partition in partitions if partition.where in proven], logs, marks)
-        groups = _groups_in(client, view, anew) if anew else ()
-        deleted = _delete(client, view, anew) if config.replicate.yes else ()
-    return RepairReport(link=link.name, partitions=tuple(found), deleted=deleted, groups=groups)
+        _let_go_on(view, [partition for partition in partitions if partition.where in proven], logs, marks)
+        groups = _groups_in(view, anew) if anew else ()
+        deleted = _delete(view, anew) if config.replicate.yes else ()
+    return MirrorRepairReport(link=link.name, partitions=tuple(found), deleted=deleted, groups=groups)
 
 
 def plan_repairs(
@@ -158,13 +140,10 @@ def plan_repairs(
     foreign: Collection[str],
 ) -> list[RepairedPartition]:
     """Decide about each faulted partition. `foreign` are topics that begin with records of others. Pure."""
-    pairs = (
-        {}
-        if compared is None
-        else {(partition.source_topic, partition.partition): partition for partition in compared.partitions}
-    )
+    both, differences = ((), ()) if compared is None else (compared.partitions, compared.differences)
+    pairs = {(partition.source_topic, partition.partition): partition for partition in both}
     differ: dict[tuple[str, int], int] = {}
-    for difference in () if compared is None else compared.differences:
+    for difference in differences:
         offset = difference.target_offset if difference.source_offset is None else difference.source_offset
         key = difference.source_topic, difference.partition
         differ[key] = min(differ.get(key, offset or 0), offset or 0)
@@ -257,48 +236,46 @@ def _compare(
     return verify(chosen, session=session, on_progress=on_progress).report
 
 
-def _is_own(client: KafkaClient, link: Link, where: TopicPartition, log: LogExtent) -> bool:
+def _is_own(view: LinkView, where: TopicPartition, log: LogExtent) -> bool:
     """True if the link has written the first records of a log. Markers tell nothing: every transaction leaves some."""
-    chunks = read_range(client, where, log.start, log.end, floor=0, read_committed=False) if not log.empty else ()
+    chunks = read_range(view.client, where, log.start, log.end, floor=0, read_committed=False) if not log.empty else ()
     for chunk in chunks:
         producers = chunk.headers["producer_id"][~chunk.headers.control]
         if len(producers):
+            link = view.link()
             return int(producers[0]) in {link.producer_id, filler_id(link)}
     return True
 
 
 def _let_go_on(
-    client: KafkaClient,
     view: LinkView,
     proven: Collection[MirroredPartition],
     logs: Mapping[TopicPartition, LogExtent],
-    marks: Mapping[TopicPartition, LinkMark],
+    marks: Mapping[PositionKey, LinkMark],
 ) -> None:
     """Order ingress to continue at these ends, and at no others. Its marks say so from now on."""
-    if not proven:
-        return
-    link = view.link()
-    put_orders(client, link, [order_of(each.where, Order.ADOPT, logs[each.where].end) for each in proven], view)
-    offsets = []
-    for each in proven:
-        if (mark := marks.get(each.where)) is not None:
-            told = replace(mark, topic_id=each.id.topic_id, state=State.CATCHING_UP, why=None, at_ms=now_ms())
-            offsets.append(told.committed(each.where))
-    if offsets:
-        commit_offsets(client, link.group_id, offsets, deadline=view.deadline())
+    put_orders(view, [order_of(each.where, Order.ADOPT, logs[each.where].end) for each in proven])
+    offsets = [
+        replace(
+            marks[each.key], topic_id=each.id.topic_id, state=State.CATCHING_UP, why=None, at_ms=now_ms()
+        ).committed(each.where)
+        for each in proven
+        if each.key in marks
+    ]
+    commit_offsets(view.client, view.link().group_id, offsets, deadline=view.deadline())
 
 
-def _groups_in(client: KafkaClient, view: LinkView, topics: Collection[str]) -> tuple[str, ...]:
-    listed, _ = list_groups(client, deadline=view.deadline())
+def _groups_in(view: LinkView, topics: Collection[str]) -> tuple[str, ...]:
+    listed, _ = list_groups(view.client, deadline=view.deadline())
     others = [each for each in listed.values() if not each.group_id.startswith(GROUP_PREFIX)]
-    found = read_offsets(client, others, {}, deadline=view.deadline()).found
+    found = read_offsets(view.client, others, {}, deadline=view.deadline()).found
     return tuple(sorted(group for group, offsets in found.items() if any(offset.topic in topics for offset in offsets)))
 
 
-def _delete(client: KafkaClient, view: LinkView, topics: Collection[str]) -> tuple[str, ...]:
-    present = client.metadata(sorted(topics), deadline=view.deadline()).topics
+def _delete(view: LinkView, topics: Collection[str]) -> tuple[str, ...]:
+    present = view.client.metadata(sorted(topics), deadline=view.deadline()).topics
     ids = {each.topic_id: name for name, each in present.items() if name in topics}
-    for topic_id, outcome in delete_topics(client, ids, deadline=view.deadline()).items():
+    for topic_id, outcome in delete_topics(view.client, ids, deadline=view.deadline()).items():
         if not outcome.done:
             raise RefusedError(
                 f"the topic cannot be deleted: {outcome.reason}",

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from maxbrod.compare.plan.parts import Difference  # noqa: TC001 - the fields' types are looked at
+from maxbrod.compare.report import Difference
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED
 from maxbrod.model import MENDABLE, GapReason
 from maxbrod.replicate.heartbeat import Heartbeat, proven_at_ms
 from maxbrod.replicate.link import State
+from maxbrod.work.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from maxbrod.replicate.view import MirroredPartition
 
 
 WELL: Final = frozenset({State.IN_STEP, State.CATCHING_UP, State.PAUSED, State.PROMOTED, State.OWN, State.SOURCE_GONE})
 NEVER_ARCHIVED: Final = frozenset(GapReason) - {GapReason.COMPACTED, GapReason.PRUNED}
 """Reasons why records of the source may never have been in the archive. Those that were pruned have been there."""
+
+
+_WHY: Final = {
+    GapReason.RETENTION: "the source removed them before egress read them",
+    GapReason.DELETED: "the source topic was deleted before egress read them",
+    GapReason.TRUNCATED: "the source's log was truncated before egress read them",
+    GapReason.COMPACTED: "compaction removed them at the source",
+    GapReason.PRUNED: "they were pruned from the archive before they arrived here",
+    GapReason.UNRECORDED: "the archive was converted from one that does not say why",
+    GapReason.CORRUPT: "they were damaged at the source",
+    GapReason.UNEXPLAINED: "the source's log had no batch for them, and nothing says why",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,25 +49,7 @@ class Lacking:
 
     @property
     def why(self) -> str:
-        match self.reason:
-            case GapReason.RETENTION:
-                return "the source removed them before egress read them"
-            case GapReason.DELETED:
-                return "the source topic was deleted before egress read them"
-            case GapReason.TRUNCATED:
-                return "the source's log was truncated before egress read them"
-            case GapReason.COMPACTED:
-                return "compaction removed them at the source"
-            case GapReason.PRUNED:
-                return "they were pruned from the archive before they arrived here"
-            case GapReason.UNRECORDED:
-                return "the archive was converted from one that does not say why"
-            case GapReason.CORRUPT:
-                return "they were damaged at the source"
-            case GapReason.UNEXPLAINED:
-                return "the source's log had no batch for them, and nothing says why"
-            case _:
-                assert_never(self.reason)
+        return _WHY[self.reason]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +77,16 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngressReport:
+class IngressReport(Report):
+    published: ClassVar = ("states", "exit_code")
     link: str
     started_at_ms: int
     finished_at_ms: int
     version: int
-    partitions: tuple[PartitionStatus, ...]
-    appended: int
+    partitions: tuple[PartitionStatus, ...] = ()
+    appended: int = 0
     """Offsets that this interval has appended; with `--offsets append` records."""
-    groups: int
+    groups: int = 0
     """Offsets of groups that this interval has committed."""
     appended_bytes: int = 0
     """Bytes of the archive whose records this interval has finished to append."""
@@ -116,21 +111,16 @@ class IngressReport:
     def states(self) -> dict[str, int]:
         return count_states(self.partitions)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "states": self.states, "exit_code": self.exit_code}
-
 
 def standing_by(link: str, leader: str | None, version: int, at_ms: int, *, takeovers: int) -> IngressReport:
+    standby_for = leader or "another instance"
     return IngressReport(
         link=link,
         started_at_ms=at_ms,
         finished_at_ms=at_ms,
         version=version,
-        partitions=(),
-        appended=0,
-        groups=0,
         takeovers=takeovers,
-        standby_for=leader or "another instance",
+        standby_for=standby_for,
     )
 
 
@@ -209,7 +199,7 @@ class WayBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailBackReport:
+class FailBackReport(Report):
     link: str
     partitions: tuple[WayBack, ...]
     equal: bool | None
@@ -227,6 +217,3 @@ class FailBackReport:
         if not self.ready:
             return EXIT_REFUSED
         return EXIT_DONE if all(partition.diverged is None for partition in self.partitions) else EXIT_INCOMPLETE
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "exit_code": self.exit_code}

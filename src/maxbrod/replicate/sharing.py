@@ -10,17 +10,12 @@ no more, or is lost. Then it is given to the next one.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from maxbrod import strict_json
 from maxbrod.kafka.state.cluster_state import CommittedOffset
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from maxbrod.model import TopicPartition
+from maxbrod.model import TopicPartition
+from maxbrod.replicate.link import note_at, read_notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +28,7 @@ class Share:
     """While it moves and has no owner: the instance that has to give it up."""
 
     def committed(self, where: TopicPartition) -> CommittedOffset:
-        return CommittedOffset(
-            topic=where.topic,
-            topic_id=None,
-            partition=where.partition,
-            offset=self.generation,
-            leader_epoch=-1,
-            metadata=json.dumps({"maxbrod": 1, "owner": self.owner, "left": self.left}),
-        )
+        return note_at(where, self.generation, {"owner": self.owner, "left": self.left})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +44,7 @@ class Step:
 
 def read_shares(offsets: Iterable[CommittedOffset]) -> dict[TopicPartition, Share]:
     """The shares among the offsets of a link's lease group. Others are left out."""
-    found = {}
-    for offset in offsets:
-        try:
-            note = strict_json.parse(offset.metadata or "")
-            if note["maxbrod"] == 1:
-                found[offset.where] = Share(owner=note["owner"], generation=offset.offset, left=note["left"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return found
+    return read_notes(offsets, lambda at, note: Share(owner=note["owner"], generation=at.offset, left=note["left"]))
 
 
 def divide(

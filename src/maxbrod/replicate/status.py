@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
+from maxbrod.config import Config
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, ObjectNotFoundError, UnavailableError
 from maxbrod.kafka.produce.producer_ids import read_tail
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.model import PartitionId, TopicPartition, now_ms
-from maxbrod.replicate.archive_lease import read_division, read_note
+from maxbrod.model import PartitionId, TopicPartition, now_ms, topic_id_of
+from maxbrod.replicate.archive_lease import read_division, read_lives, read_note
 from maxbrod.replicate.heartbeat import read_heartbeats
 from maxbrod.replicate.ingress.plan import measure_portions, why_longer, why_not_append, why_other_source
 from maxbrod.replicate.ingress.topics import NO_LEADER, filler_id
-from maxbrod.replicate.link import Link, LinkMark, Offsets, PositionKey, State
-from maxbrod.replicate.members import read_lives
+from maxbrod.replicate.link import LinkMark, Offsets, PositionKey, State
+from maxbrod.replicate.newest import Newest
 from maxbrod.replicate.report import PartitionStatus, count_states, exit_code_of, status_of
-from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, forgotten_orders, keep_order, places_of
-from maxbrod.restore.plan.columns import SOURCE_COLUMNS
+from maxbrod.replicate.view import LinkView, MirroredPartition, forgotten_orders, keep_order, open_link
+from maxbrod.restore.plan.sources import SOURCE_COLUMNS
 from maxbrod.restore.target import log_extents
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from maxbrod.config import Config
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
+from maxbrod.work.report import Report
 
 _TOLD_BY_INGRESS: Final = frozenset({State.FAULTED, State.LATE_SEGMENT, State.LOST_RANGE})
 """States that only an attempt to append finds out."""
@@ -52,7 +50,8 @@ class EgressInstance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkStatus:
+class LinkStatus(Report):
+    published: ClassVar = ("states", "silent_ms", "exit_code")
     link: str
     archive: str
     version: int
@@ -68,6 +67,10 @@ class LinkStatus:
     """Names and patterns that no archived topic matches."""
 
     @property
+    def states(self) -> dict[str, int]:
+        return count_states(self.partitions)
+
+    @property
     def silent_ms(self) -> int | None:
         """For how long nobody has reported, although something is to be done; None: somebody has, or nobody yet."""
         waits = any(partition.state is State.CATCHING_UP for partition in self.partitions)
@@ -79,26 +82,18 @@ class LinkStatus:
         code = exit_code_of(self.partitions, self.unmatched)
         return code or (EXIT_DONE if self.silent_ms is None else EXIT_INCOMPLETE)
 
-    def as_dict(self) -> dict[str, Any]:
-        more = {"states": count_states(self.partitions), "silent_ms": self.silent_ms, "exit_code": self.exit_code}
-        return {**asdict(self), **more}
-
 
 def link_status(config: Config) -> LinkStatus:
-    kafka, _ = places_of(config)
-    with KafkaClient(kafka) as client:
-        view = LinkView(config, client)
-        newest, link, marks = view.look(), view.link(), view.marks()
-        orders = view.orders()
+    with open_link(config) as view:
+        newest, link, orders = view.look(), view.link(), view.orders()
         partitions = view.partitions(newest, orders)
-        if view.offsets(marks) is Offsets.APPEND:
-            known = view.positions(partitions)
+        offsets, known = view.marks_of(partitions)
+        if offsets is Offsets.APPEND:
             ends = {key: mark.next_offset for key, mark in known.items() if mark.append is not None}
         else:
-            logs = destination_ends(client, partitions, patience_s=config.patience)
+            logs = destination_ends(view.client, partitions, patience_s=config.patience)
             tell_unknown(partitions, logs)
-            tell_foreign(client, link, partitions, logs, marks)
-            known = {partition.key: marks[partition.where] for partition in partitions if partition.where in marks}
+            _tell_foreign(view, partitions, logs, known)
             ends = {partition.key: end for partition in partitions if (end := logs.get(partition.where)) is not None}
     for order in forgotten_orders(partitions, orders, known):
         if order.key in ends:
@@ -139,20 +134,17 @@ def egress_instances(storage: Storage, at_ms: int) -> tuple[EgressInstance, ...]
     for where, share in sorted(shares.items()):
         if share.owner is not None:
             owned.setdefault(share.owner, []).append(where)
-    found = []
-    for name, mine in sorted(owned.items()):
-        life = lives.get(name)
-        alive = None if life is None else at_ms - life.at_ms <= life.takeover_ms
-        found.append(
-            EgressInstance(
-                instance=name,
-                leads=name == note.instance and alive is not False,
-                partitions=tuple(mine) if shares else None,
-                reported_ms=None if life is None else life.at_ms,
-                lives=alive,
-            )
+    alive = {name: None if life is None else at_ms - life.at_ms <= life.takeover_ms for name, life in lives.items()}
+    return tuple(
+        EgressInstance(
+            instance=name,
+            leads=name == note.instance and alive.get(name) is not False,
+            partitions=tuple(mine) if shares else None,
+            reported_ms=life.at_ms if (life := lives.get(name)) is not None else None,
+            lives=alive.get(name),
         )
-    return tuple(found)
+        for name, mine in sorted(owned.items())
+    )
 
 
 def destination_ends(
@@ -179,21 +171,19 @@ def tell_unknown(partitions: Sequence[MirroredPartition], ends: Mapping[TopicPar
             partition.state, partition.why = State.UNKNOWN, NO_LEADER
 
 
-def tell_foreign(
-    client: KafkaClient,
-    link: Link,
+def _tell_foreign(
+    view: LinkView,
     partitions: Sequence[MirroredPartition],
     ends: Mapping[TopicPartition, int | None],
-    marks: Mapping[TopicPartition, LinkMark],
+    marks: Collection[PositionKey],
 ) -> None:
     """Find the topics that others have written, as ingress does: those without a mark whose last batch is not ours."""
-    unknown = [
-        partition for partition in partitions if partition.state is State.IN_STEP and partition.adopted_end is None
-    ]
-    unknown = [each for each in unknown if each.where not in marks and ends.get(each.where)]
-    present = client.metadata(sorted({each.where.topic for each in unknown})).topics if unknown else {}
+    link = view.link()
+    unknown = [each for each in partitions if each.state is State.IN_STEP and each.adopted_end is None]
+    unknown = [each for each in unknown if each.key not in marks and ends.get(each.where)]
+    ids = view.topic_ids(unknown) if unknown else {}
     for each in unknown:
-        tail = read_tail(client, each.where, ends[each.where] or 0, topic_id=present[each.where.topic].topic_id)
+        tail = read_tail(view.client, each.where, ends[each.where] or 0, topic_id=topic_id_of(ids[each.where.topic]))
         if tail is not None and not tail.control and tail.producer_id not in {link.producer_id, filler_id(link)}:
             each.state = State.FAULTED
             each.why = f"the destination topic has records that the link {link.name} has not written"
@@ -210,6 +200,7 @@ def existing(client: KafkaClient, partitions: Sequence[MirroredPartition]) -> di
 
 
 def _measure(newest: Newest, partitions: Sequence[MirroredPartition], ends: Mapping[PositionKey, int]) -> None:
+    """Find out how many archived bytes the destination lacks."""
     wanted = {
         partition.id: (max(ends.get(partition.key, 0), partition.extent.start), partition.extent.end)
         for partition in partitions

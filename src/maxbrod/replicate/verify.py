@@ -8,38 +8,38 @@ its mark must be there, once and in order, unless the topic's own retention has 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
+from maxbrod.archive.renames import parse_rename
 from maxbrod.compare.archived import BroughtLog
-from maxbrod.compare.plan.pairs import BroughtRecords, ComparedRange, CompareRequest, Match
+from maxbrod.compare.plan import BroughtRecords, ComparedRange, CompareRequest, Match
+from maxbrod.compare.report import CompareReport
 from maxbrod.compare.run import Comparison
+from maxbrod.config import Config
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.wire.client import KafkaClient, retry
-from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.replicate.ingress.positions import first_brought
 from maxbrod.replicate.link import AppendPlace, LinkMark, Offsets, PositionKey, State, been_there
-from maxbrod.replicate.view import LinkView, MirroredPartition, places_of
-from maxbrod.restore.plan.request import OffsetRange, RestoreRequest, parse_range, parse_rename
+from maxbrod.replicate.status import existing
+from maxbrod.replicate.view import LinkView, MirroredPartition, open_link
+from maxbrod.restore.plan.request import OffsetRange, RestoreRequest, parse_range
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.target import log_extents
 from maxbrod.work.progress import OnProgress, silent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from maxbrod.compare.report import CompareReport
-    from maxbrod.config import Config
-    from maxbrod.kafka.wire.deadline import Deadline
-    from maxbrod.work.session import Session
-
+from maxbrod.work.report import Report
+from maxbrod.work.session import Session
+from maxbrod.work.work import Work
 
 _OPERATION: Final = "verify"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(Report):
     """`report` is None if the selected mirrors have no records yet."""
 
     report: CompareReport | None
@@ -53,25 +53,27 @@ class Verification:
         code = EXIT_DONE if self.report is None else self.report.exit_code
         return code or (EXIT_INCOMPLETE if self.uncompared else EXIT_DONE)
 
+    def as_dict(self) -> dict[str, Any]:
+        compared = {"partitions": []} if self.report is None else self.report.as_dict()
+        uncompared = [{**asdict(each.where), "first": each.first, "end": each.end} for each in self.uncompared]
+        return {**compared, "uncompared": uncompared, "exit_code": self.exit_code}
+
 
 def verify(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> Verification:
-    kafka, _ = places_of(config)
     options = config.replicate
-    with KafkaClient(kafka) as client:
-        view = LinkView(config, client)
-        marks, asked = view.marks(), [parse_range(each) for each in options.ranges]
+    with open_link(config) as view:
+        asked = [parse_range(each) for each in options.ranges]
         partitions = view.partitions(view.look(), view.orders())
-        present = client.metadata(sorted({partition.where.topic for partition in partitions})).topics
-        there = [partition for partition in partitions if partition.where.topic in present]
-        there = [each for each in there if each.where.partition in present[each.where.topic].partitions]
+        present = existing(view.client, partitions)
+        there = [partition for partition in partitions if partition.where in present]
+        offsets, marks = view.marks_of(there)
         logs = None
-        if view.offsets(marks) is Offsets.APPEND:
-            known = view.positions(there)
-            begun = begun_partitions(there, known)
+        if offsets is Offsets.APPEND:
+            begun = begun_partitions(there, marks)
             ranges = ranges_to_verify(begun, asked)
-            logs = appended_logs(client, view, begun, known, ranges)
+            logs = appended_logs(view, begun, marks, ranges)
         else:
-            extents = log_extents(client, [each.where for each in there], config.patience)
+            extents = log_extents(view.client, [each.where for each in there], config.patience)
             ranges = ranges_to_verify([(each, mirrored_extent(each, extents[each.where])) for each in there], asked)
     uncompared = tuple(find_uncompared(asked, ranges))
     if not ranges:
@@ -85,8 +87,11 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
         match=Match.EXACT if logs is None else Match.AUTO,
         shared=True,
     )
-    with Comparison(config, request, brought=logs, session=session, on_progress=on_progress) as work:
-        return Verification(report=work.run(), ranges=tuple(ranges), uncompared=uncompared)
+    with (
+        Work(config, session=session, on_progress=on_progress) as work,
+        Comparison(work, request, brought=logs) as comparison,
+    ):
+        return Verification(report=comparison.run(), ranges=tuple(ranges), uncompared=uncompared)
 
 
 def mirrored_extent(each: MirroredPartition, log: LogExtent) -> LogExtent:
@@ -168,7 +173,6 @@ def begun_partitions(
 
 
 def appended_logs(
-    client: KafkaClient,
     view: LinkView,
     partitions: Sequence[tuple[MirroredPartition, LogExtent]],
     marks: Mapping[PositionKey, LinkMark],
@@ -176,17 +180,16 @@ def appended_logs(
 ) -> dict[TopicPartition, BroughtLog]:
     """Return the ranges to read at the destination for each range of a source partition, by source partition."""
     wanted = {each.where: (each.first or 0, each.end or 0) for each in ranges}
-    chosen = [each for each, _ in partitions if each.source_where in wanted]
+    client, chosen = view.client, [each for each, _ in partitions if each.source_where in wanted]
     starts = list_offsets(client, dict.fromkeys([each.where for each in chosen], EARLIEST), deadline=view.deadline())
     ends = dict.fromkeys((each.where for each in chosen), 0)
     for each in chosen:
         ends[each.where] = max(ends[each.where], _place(marks, each).end)
     retry(lambda limit: _wait_for(client, ends, limit), deadline=view.deadline(), what="transactions to be decided")
-    present = client.metadata(sorted({each.where.topic for each in chosen}), deadline=view.deadline()).topics
-    here, found = view.here(), {}
+    ids, here, found = view.topic_ids(chosen), view.here(), {}
     for each in chosen:
         where, place, (first, end) = each.where, _place(marks, each), wanted[each.source_where]
-        if topic_id_text(present[where.topic].topic_id) != place.topic_id:
+        if ids[where.topic] != place.topic_id:
             raise RefusedError(
                 "the destination topic was deleted and created again",
                 operation=_OPERATION,

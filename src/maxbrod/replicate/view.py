@@ -5,20 +5,31 @@ Changes nothing. `ingress`, `status`, `promote` and `verify` share it.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from maxbrod.archive.archive import Archive, open_archive
-from maxbrod.archive.snapshots import Moment, find_moment
-from maxbrod.catalog.catalog import Catalog
+import pyarrow as pa
+
+from maxbrod.archive.archive import open_archive
+from maxbrod.archive.renames import parse_rename
+from maxbrod.archive.selection import nearest
+from maxbrod.archive.snapshots import find_moment
 from maxbrod.catalog.tiling import find_tiling_faults
+from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
-from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
+from maxbrod.kafka.groups import CLASSIC, ListedGroup, read_offsets
+from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.model import GapReason, PartitionId, TopicPartition
+from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms, topic_id_text
 from maxbrod.replicate.ingress.plan import Extent, Mirror, MirrorPortion, choose_mirrors, find_unmatched, plan_portions
 from maxbrod.replicate.link import (
+    AppendPlace,
     Link,
     LinkMark,
     Offsets,
@@ -32,19 +43,10 @@ from maxbrod.replicate.link import (
     read_marks,
     read_orders,
 )
-from maxbrod.replicate.report import NEVER_ARCHIVED, Lacking
-from maxbrod.restore.plan.request import parse_rename
+from maxbrod.replicate.newest import CommitWatch, Newest, RecentRows, StoredSnapshot, follow_newest, gaps_of
+from maxbrod.replicate.report import Lacking
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import pyarrow as pa
-
-    from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.config import Config, KafkaConfig
-    from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset
-    from maxbrod.kafka.wire.client import KafkaClient
-
+_LOG: Final = logging.getLogger(__name__)
 _OPERATION: Final = "replicate"
 _SECOND_LOOK_S: Final = 2.0
 """Between two looks that must agree before offsets which no row covers become holes."""
@@ -68,9 +70,7 @@ class MirroredPartition:
     state: State = State.IN_STEP
     why: str | None = None
     bytes: int = 0
-    """Archived bytes that the destination lacks."""
     lacking: tuple[Lacking, ...] = ()
-    """Offsets that the archive does not have."""
 
     @property
     def key(self) -> PositionKey:
@@ -85,41 +85,42 @@ class MirroredPartition:
         pruned = (Lacking(first_offset=first, end_offset=end, reason=GapReason.PRUNED) for first, end in portion.pruned)
         self.lacking = tuple(sorted((*self.lacking, *pruned), key=lambda each: each.first_offset))
 
+    def first_mark(self, begin: int, *, topic_id: str, version: int) -> LinkMark:
+        """The mark of a link that appends from `begin` on to the topic of this id, before it has appended anything."""
+        return LinkMark(
+            source=self.mirror.source.name,
+            topic_id=self.id.topic_id,
+            next_offset=begin,
+            version=version,
+            at_ms=now_ms(),
+            state=State.CATCHING_UP,
+            origins=self.origins,
+            append=AppendPlace(topic_id=topic_id, begin=begin),
+        )
+
     @property
     def source_where(self) -> TopicPartition:
         return TopicPartition(topic=self.mirror.source.name, partition=self.where.partition)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Newest:
-    """The archive at one version, with the newest snapshot: one look, which a whole interval works with."""
-
-    archive: Archive
-    moment: Moment
-    snapshot: Snapshot
-    cluster: ClusterState
-    run_id: str
-    gaps: Mapping[PartitionId, tuple[Lacking, ...]]
-    """Offsets that the source had, and that were never archived."""
-
-    @property
-    def version(self) -> int:
-        return self.archive.catalog.version
 
 
 class LinkView:
     """One archive and one destination."""
 
     def __init__(self, config: Config, client: KafkaClient) -> None:
-        self.kafka, self._url = places_of(config)
-        self._config, self._options, self._client = config, config.replicate, client
+        self.kafka, self._url = config.cluster, config.archive_url
+        self.config, self.client, self._options = config, client, config.replicate
         self._rename = parse_rename(self._options.rename, prefix=self._options.prefix)
         self.patience_s = config.patience
         self._newest: Newest | None = None
+        self._recent = RecentRows()
+        """Rows of `_newest`."""
+        self._stored = StoredSnapshot()
+        self._watch = CommitWatch()
         self._link: Link | None = None
         self.version = -1
         """The highest version of the catalog that is known to exist."""
         self.unmatched: tuple[str, ...] = ()
+        self._asked_about: set[str] = set()
         """Names and patterns of topics that `partitions` has found nothing for."""
 
     def look(self) -> Newest:
@@ -128,13 +129,16 @@ class LinkView:
         UnavailableError: the archive is copied here object by object, and something that is needed is not here yet, or
         an older catalog has been copied over a newer one.
         """
-        if self._newest is not None and _is_newest(self._newest.archive):
-            return self._newest
         try:
-            archive = open_archive(self._url, self._config.storage, layout="kafka")
+            step = None if self._newest is None else follow_newest(self._newest, self._stored)
+            if step is not None:
+                self._newest, self._recent = step.newest, self._recent.plus(step.rows, step.new)
+                self.version = max(self.version, step.newest.version)
+                return self._newest
+            archive = open_archive(self._url, self.config.storage, layout="kafka")
             self.refuse_stale(archive.catalog.version)
             moment = find_moment(archive.storage, archive.catalog.runs(), None)
-            gaps = _gaps_of(archive)
+            gaps, positions = gaps_of(archive), archive.catalog.positions()
         except (MaxbrodError, OSError) as error:
             if isinstance(error, MaxbrodError) and (error.retryable or isinstance(error, UsageError)):
                 raise
@@ -159,9 +163,14 @@ class LinkView:
             cluster=moment.cluster,
             run_id=moment.run.run_id,
             gaps=gaps,
+            positions=positions,
         )
-        self.version = archive.catalog.version
+        self.version, self._recent = archive.catalog.version, RecentRows()
         return self._newest
+
+    def wait_for_commit(self, seconds: float, stop: threading.Event) -> bool:
+        """True as soon as the archive has a newer version than the last look; False after this time, or a stop."""
+        return self._watch.wait(self._newest, seconds, stop)
 
     def refuse_stale(self, found: int) -> None:
         if found < self.version:
@@ -184,7 +193,7 @@ class LinkView:
             cluster_id = self.look().cluster.cluster_id or ""
             if not self._options.link and not cluster_id:
                 raise UsageError("the archive does not know its cluster's id", hint="name the link with --link")
-            here = self._client.metadata([], deadline=self.deadline()).cluster_id
+            here = self.client.metadata([], deadline=self.deadline()).cluster_id
             if here == cluster_id and not (self._options.rename or self._options.prefix):
                 raise RefusedError(
                     "the destination is the cluster that the archive was made from",
@@ -201,9 +210,21 @@ class LinkView:
         self._refuse_older_than(marks.values())
         return marks
 
-    def positions(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, LinkMark]:
-        """Return the positions of a link that appends, and the marks of mirrors that are in its way."""
-        known, link = self.marks(), self.link()
+    def marks_of(self, partitions: Sequence[MirroredPartition]) -> tuple[Offsets, dict[PositionKey, LinkMark]]:
+        """Return the offsets that the link uses, as its marks tell, or without marks the options; and its marks."""
+        known = self.marks()
+        used = {mark.offsets for mark in known.values()}
+        if (used.pop() if len(used) == 1 else parse_offsets(self._options.offsets)) is Offsets.APPEND:
+            return Offsets.APPEND, self.positions(partitions, known)
+        return Offsets.EXACT, {each.key: known[each.where] for each in partitions if each.where in known}
+
+    def positions(
+        self, partitions: Iterable[MirroredPartition], known: Mapping[TopicPartition, LinkMark] | None = None
+    ) -> dict[PositionKey, LinkMark]:
+        """Return the marks of a link that appends, and those of mirrors that are in its way. `known` are all marks of
+        the link's own group.
+        """
+        known, link = self.marks() if known is None else known, self.link()
         found = {
             partition.key: known[partition.where]
             for partition in partitions
@@ -214,7 +235,7 @@ class LinkView:
         }
         if others:
             listed = [ListedGroup(group_id=other, type=CLASSIC, state="", protocol_type="") for other in others]
-            answers = read_offsets(self._client, listed, {}, deadline=self.deadline())
+            answers = read_offsets(self.client, listed, {}, deadline=self.deadline())
             for group_id, why in answers.refused.items():
                 raise _unreadable(group_id, why)
             for group_id, offsets in answers.found.items():
@@ -226,13 +247,22 @@ class LinkView:
     def orders(self) -> Orders:
         return read_orders(self._committed(self.link().control_id))
 
+    def _suggest(self, known: Iterable[str]) -> None:
+        """Log, once for each unmatched word, which topic may have been meant."""
+        names = list(known)
+        for word in self.unmatched:
+            question = None if word in self._asked_about else nearest(word, names, see="")
+            self._asked_about.add(word)
+            if question:
+                _LOG.warning("the archive has no topic %s: %s", word, question)
+
     def partitions(self, newest: Newest, orders: Orders) -> list[MirroredPartition]:
         """All partitions of the selected topics, with the states that follow from orders and the source alone."""
-        positions = newest.archive.catalog.positions()
-        ends = newest.snapshot.ends
+        positions, ends = newest.positions, newest.snapshot.ends
         archived = {each.topic_id for each in positions} | {end.topic_id for end in ends}
         include, exclude = self._options.topics, self._options.exclude
         self.unmatched = find_unmatched(newest.cluster.topics, archived, include=include, exclude=exclude)
+        self._suggest(topic.name for topic in newest.cluster.topics if topic.topic_id in archived)
         mirrors = choose_mirrors(
             newest.cluster.topics,
             newest.moment.lost.keys(),
@@ -264,7 +294,12 @@ class LinkView:
                     lacking=newest.gaps.get(partition, ()),
                 )
                 order = orders.get(TopicPartition(topic=mirror.name, partition=0), Ordered(Order.RUN)).order
-                each.state, each.why = _ordered_state(mirror, order)
+                if order is Order.PROMOTE:
+                    each.state = State.PROMOTED
+                elif mirror.gone:
+                    each.state, each.why = State.SOURCE_GONE, "the source topic was deleted; its mirror stays"
+                elif order is Order.PAUSE:
+                    each.state = State.PAUSED
                 own = orders.get(each.where, Ordered(order))
                 if own.order is Order.ADOPT:
                     each.adopted_end = own.end
@@ -282,11 +317,15 @@ class LinkView:
 
         UnavailableError: gaps are accepted, and a second look covers offsets that the first one did not.
         """
-        rows = newest.archive.catalog.rows(topic_ids={each.topic_id for each in wanted})
+        rows = self._recent.of(wanted) if newest is self._newest else None
+        if rows is None:
+            rows = newest.archive.catalog.rows(topic_ids={each.topic_id for each in wanted})
+        if newest is self._newest:
+            self._recent = self._recent.since(rows, wanted)
         if accept_gaps and (holes := _uncovered(rows, wanted)):
             # A gap has a row that says so. That there is no row must be seen twice: a hole in a mirror is for ever.
             time.sleep(_SECOND_LOOK_S)
-            catalog = open_archive(self._url, self._config.storage, layout="kafka").catalog
+            catalog = open_archive(self._url, self.config.storage, layout="kafka").catalog
             self.refuse_stale(catalog.version)
             if _uncovered(catalog.rows(topic_ids={each.topic_id for each in wanted}), wanted) != holes:
                 raise UnavailableError(
@@ -296,33 +335,38 @@ class LinkView:
                 )
         return plan_portions(rows, wanted, accept_gaps=accept_gaps)
 
-    def grow(self, partitions: Iterable[MirroredPartition], ends: Mapping[PositionKey, int]) -> None:
+    def grow(
+        self, partitions: Iterable[MirroredPartition], ends: Mapping[PositionKey, int], *, fully: bool = False
+    ) -> None:
         """Raise the archive's end to the destination's, where the archive has got as much since the look.
 
         The destination is asked after the look, and may have more by then, from an instance that has looked later.
+        `fully`: raise it to all that the archive has by now, because no rows of the look are used any more.
         """
         longer = [partition for partition in partitions if ends.get(partition.key, 0) > partition.extent.end]
-        positions = self.look().archive.catalog.positions() if longer else {}
+        positions = self.look().positions if longer else {}
         for each in longer:
             if (position := positions.get(each.id)) is not None:
-                end = max(each.extent.end, min(ends[each.key], position.end_offset))
+                end = position.end_offset if fully else min(ends[each.key], position.end_offset)
+                end = max(each.extent.end, end)
                 each.extent = replace(each.extent, end=end)
+
+    def topic_ids(self, partitions: Iterable[MirroredPartition]) -> dict[str, str]:
+        """The ids of these partitions' topics at the destination, by name."""
+        names = sorted({partition.where.topic for partition in partitions})
+        present = self.client.metadata(names, deadline=self.deadline()).topics
+        return {name: topic_id_text(present[name].topic_id) for name in names}
 
     def here(self) -> str:
         """The id of the destination's cluster."""
-        return self._client.metadata([], deadline=self.deadline()).cluster_id or ""
-
-    def offsets(self, marks: Mapping[TopicPartition, LinkMark]) -> Offsets:
-        """The offsets that the link uses, as its marks tell; without marks, as the options tell."""
-        found = {mark.offsets for mark in marks.values()}
-        return found.pop() if len(found) == 1 else parse_offsets(self._options.offsets)
+        return self.client.metadata([], deadline=self.deadline()).cluster_id or ""
 
     def deadline(self) -> Deadline:
-        return Deadline.after(self._config.patience)
+        return Deadline.after(self.config.patience)
 
     def _committed(self, group_id: str) -> tuple[CommittedOffset, ...]:
         listed = ListedGroup(group_id=group_id, type=CLASSIC, state="", protocol_type="")
-        answers = read_offsets(self._client, [listed], {}, deadline=self.deadline())
+        answers = read_offsets(self.client, [listed], {}, deadline=self.deadline())
         for why in answers.refused.values():
             raise _unreadable(group_id, why)
         return answers.found.get(group_id, ())
@@ -348,20 +392,11 @@ def keep_order(each: MirroredPartition, mark: LinkMark) -> None:
         each.promoted_end, each.why = mark.next_offset, mark.why
 
 
-def places_of(config: Config) -> tuple[KafkaConfig, str]:
-    if config.kafka is None:
-        raise UsageError("no cluster is given", hint="give --bootstrap, or kafka.bootstrap in the configuration")
-    if config.archive is None:
-        raise UsageError("no archive is given", hint="give --archive, or archive in the configuration")
-    return config.kafka, config.archive
-
-
-def _ordered_state(mirror: Mirror, order: Order) -> tuple[State, str | None]:
-    if order is Order.PROMOTE:
-        return State.PROMOTED, None
-    if mirror.gone:
-        return State.SOURCE_GONE, "the source topic was deleted; its mirror stays"
-    return (State.PAUSED, None) if order is Order.PAUSE else (State.IN_STEP, None)
+@contextmanager
+def open_link(config: Config) -> Iterator[LinkView]:
+    """The link of a command that looks at it, or orders something, once."""
+    with KafkaClient(config.cluster) as client:
+        yield LinkView(config, client)
 
 
 def _unreadable(group_id: str, why: str) -> MaxbrodError:
@@ -372,23 +407,7 @@ def _unreadable(group_id: str, why: str) -> MaxbrodError:
     return UsageError(message, operation=_OPERATION, object_name=group_id, hint=hint)
 
 
-def _gaps_of(archive: Archive) -> dict[PartitionId, tuple[Lacking, ...]]:
-    """By partition, in the order of offsets; what several runs have found side by side is one range."""
-    found: dict[PartitionId, list[Lacking]] = {}
-    for gap in archive.catalog.gaps(NEVER_ARCHIVED):
-        ranges = found.setdefault(PartitionId(topic_id=gap.topic_id, partition=gap.partition), [])
-        first = gap.base_offset
-        if ranges and (ranges[-1].end_offset, ranges[-1].reason) == (first, gap.reason):
-            first = ranges.pop().first_offset
-        ranges.append(Lacking(first_offset=first, end_offset=gap.end_offset, reason=gap.reason))
-    return {partition: tuple(ranges) for partition, ranges in found.items()}
-
-
 def _uncovered(rows: pa.Table, wanted: Mapping[PartitionId, tuple[int, int]]) -> set[tuple[PartitionId, int, int]]:
     """The ranges of `wanted` that no row covers."""
     faults = find_tiling_faults(rows, {each: extent for each, extent in wanted.items() if extent[0] < extent[1]})
     return {(hole.partition, hole.first_offset, hole.end_offset) for hole in faults.holes if hole.partition in wanted}
-
-
-def _is_newest(archive: Archive) -> bool:
-    return isinstance(archive.catalog, Catalog) and archive.catalog.is_newest()

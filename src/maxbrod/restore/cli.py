@@ -1,29 +1,34 @@
-"""`maxbrod restore`: from an archive into a cluster. The plan that is shown is the plan that runs."""
+"""`maxbrod restore`: from an archive into a cluster, or onto disks. The plan that is shown is the plan that runs."""
 
 from __future__ import annotations
 
-import threading
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING
 
 import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.metrics import report_figures
-from maxbrod.cli.output import err, print_json
+from maxbrod.cli.verbs import at_work, end, load
 from maxbrod.errors import UsageError
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
 from maxbrod.restore.options import RestoreOptions
 
 if TYPE_CHECKING:
-    from maxbrod.config import Config
+    from maxbrod.restore.cold.run import ColdRestore
     from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.report import RestoreReport
+    from maxbrod.restore.run import Restore
+    from maxbrod.work.work import Work
 
-_MEANWHILE: Final = "records already written stay; the same command resumes"
 
-
-@command("restore", RestoreOptions, before=(ClusterOptions, *PLACE), after=(SparkOptions, QuietOption, JsonOption))
+@command(
+    "restore",
+    RestoreOptions,
+    before=(ClusterOptions, *PLACE),
+    after=(SparkOptions, QuietOption, JsonOption),
+    looks=lambda given: "dry_run" in given,
+)
 def restore(call: Call[RestoreOptions]) -> None:
     """Restore topics of an archive into a cluster.
 
@@ -42,60 +47,43 @@ def restore(call: Call[RestoreOptions]) -> None:
 
       maxbrod restore -c test.yaml --topic orders --where "key != 'user-17'" --select "sha2(key, 256) as key"
     """
-    from maxbrod.restore.functions import request_of  # noqa: PLC0415 - numpy: not for `--help`
-
-    options = call.options
-    settings = call.config.model_copy(update={"archive": call.archive})
-    request = request_of(options)
-    if options.to_logdir:
-        from maxbrod.restore.cold.cli import restore_logdirs  # noqa: PLC0415 - Arrow and Delta: not for `--help`
-
-        if "bootstrap" in call.given or "command_config" in call.given:
-            raise UsageError("a restore goes to a cluster or to log directories, not both", hint="omit --bootstrap")
-        raise typer.Exit(restore_logdirs(settings, request, options, quiet=call.quiet, as_json=call.as_json))
-    if options.leader_epochs != "keep":
+    if call.options.to_logdir and ("bootstrap" in call.given or "command_config" in call.given):
+        raise UsageError("a restore goes to a cluster or to log directories, not both", hint="omit --bootstrap")
+    if not call.options.to_logdir and call.options.leader_epochs != "keep":
         raise UsageError(
             "brokers assign leader epochs themselves", hint="omit --leader-epochs, or restore with --to-logdir"
         )
-    raise typer.Exit(_run(settings, request, options, quiet=call.quiet, as_json=call.as_json))
-
-
-def _run(settings: Config, request: RestoreRequest, options: RestoreOptions, *, quiet: bool, as_json: bool) -> int:
-    from maxbrod.cli.log import showing_log  # noqa: PLC0415
-    from maxbrod.cli.progress import progress_bar  # noqa: PLC0415
-    from maxbrod.cli.signals import stopping_by_signals  # noqa: PLC0415
-    from maxbrod.restore.run import Restore  # noqa: PLC0415 - Kafka, Arrow and Delta: not for `--help`
-    from maxbrod.restore.staging import transform_session  # noqa: PLC0415
-    from maxbrod.restore.summary import decide  # noqa: PLC0415
-
-    with showing_log(quiet=quiet), ExitStack() as spark:
-        with progress_bar(shown=not quiet) as on_progress:
-            # Spark checks the expressions; the work then uses the same session.
-            session = spark.enter_context(transform_session(settings, request, on_progress=on_progress))
-            with Restore(settings, request, session=session, on_progress=on_progress) as work:
-                plan = work.plan()
-        code = decide(plan, dry_run=options.dry_run, yes=options.yes, quiet=quiet, as_json=as_json)
-        if code is not None:
-            return code
-        stop = threading.Event()
-        with (
-            progress_bar(shown=not quiet) as on_progress,
-            stopping_by_signals(stop, what=_MEANWHILE),
-            Restore(settings, request, session=session, on_progress=on_progress, stop=stop) as work,
-        ):
-            report = work.run(plan)
+    report = _run(call, load("restore.functions:request_of")(call.options))
     report_figures(last_records=report.records)
-    _show_report(report, quiet=quiet, as_json=as_json)
-    return report.exit_code
+    end(call, report, load("restore.summary:print_report"))
 
 
-def _show_report(report: RestoreReport, *, quiet: bool, as_json: bool) -> None:
-    from maxbrod.restore.summary import print_failures, print_report, print_retention  # noqa: PLC0415
+def _run(call: Call[RestoreOptions], request: RestoreRequest) -> RestoreReport:
+    """Plan, show the plan, and carry it out."""
+    cold = bool(call.options.to_logdir)
+    meanwhile = "the directories stay unchanged" if cold else "records already written stay; the same command resumes"
+    with ExitStack() as spark:
+        with at_work(call, meanwhile="nothing was changed") as work:
+            # Spark checks the expressions; the work then uses the same session.
+            session = None if cold else spark.enter_context(load("restore.staging:transform_session")(work, request))
+            work.session = session
+            with _open(work, call.options, request) as restoring:
+                plan = restoring.plan()
+        code = load("restore.summary:decide")(
+            plan, dry_run=call.options.dry_run, yes=call.options.yes, quiet=call.quiet, as_json=call.as_json
+        )
+        if code is not None:
+            raise typer.Exit(code)
+        with at_work(call, meanwhile=meanwhile) as work:
+            work.session = session
+            with _open(work, call.options, request) as restoring:
+                return restoring.run(plan)
 
-    if as_json:
-        print_json(report.as_dict())
-    elif quiet:
-        print_failures(report, err)
-        print_retention(report.retention, err)
-    else:
-        print_report(report)
+
+def _open(
+    work: Work, options: RestoreOptions, request: RestoreRequest
+) -> AbstractContextManager[Restore | ColdRestore]:
+    if not options.to_logdir:
+        hot: Restore = load("restore.run:Restore")(work, request)
+        return hot
+    return nullcontext(load("restore.cold.run:ColdRestore")(work, request, options.to_logdir, options.leader_epochs))

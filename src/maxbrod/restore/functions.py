@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from maxbrod.archive.renames import parse_rename
 from maxbrod.archive.selection import parse_partitions, parse_time_ms
 from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with
+from maxbrod.options import SelectionOptions
+from maxbrod.restore.options import RestoreOptions
 from maxbrod.restore.plan.request import (
+    BatchesMode,
+    OffsetsMode,
     RestoreRequest,
-    parse_batches,
-    parse_offsets,
     parse_partition_counts,
     parse_range,
-    parse_rename,
+    parse_word,
 )
+from maxbrod.restore.report import RestoreReport
 from maxbrod.restore.run import Restore
 from maxbrod.work.progress import OnProgress, silent
+from maxbrod.work.session import Session
+from maxbrod.work.work import Work
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from maxbrod.options import SelectionOptions
-    from maxbrod.restore.keywords import RestoreKeywords
-    from maxbrod.restore.options import RestoreOptions
-    from maxbrod.restore.report import RestoreReport
-    from maxbrod.work.session import Session
+    from maxbrod.keywords import RestoreKeywords
 
 
 def restore(
@@ -62,9 +63,11 @@ def restore(
         MaxbrodError: nothing was changed, or the restore was stopped; `maxbrod.errors` has the kinds.
     """
     whole = config_with(config, "restore", options, archive=archive, bootstrap=bootstrap, kafka=kafka, storage=storage)
-    request = request_of(whole.restore)
-    with Restore(whole, request, session=session, on_progress=on_progress, stop=stop) as work:
-        return work.run(work.plan())
+    with (
+        Work(whole, session=session, on_progress=on_progress, stop=stop) as work,
+        Restore(work, request_of(whole.restore)) as restore,
+    ):
+        return restore.run(restore.plan())
 
 
 def request_of(options: RestoreOptions) -> RestoreRequest:
@@ -78,8 +81,8 @@ def request_of(options: RestoreOptions) -> RestoreRequest:
         | {
             "partition_count": everywhere,
             "partition_counts": by_topic,
-            "offsets": parse_offsets(options.offsets),
-            "batches": parse_batches(options.batches),
+            "offsets": parse_word(OffsetsMode, "offsets", options.offsets),
+            "batches": parse_word(BatchesMode, "batches", options.batches),
         }
     )
 

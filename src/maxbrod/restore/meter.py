@@ -1,4 +1,4 @@
-"""The progress of a restore, seen from the driver: the current log ends of the target against those of the plan.
+"""The progress of a restore, seen from the driver: what is at the target now, against what the plan brings there.
 
 Tasks report nothing, so it works with any Spark master. If brokers do not answer, the last known progress stands.
 """
@@ -6,8 +6,11 @@ Tasks report nothing, so it works with any Spark master. If brokers do not answe
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
@@ -18,15 +21,77 @@ from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.work.progress import OnProgress, Progress, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from maxbrod.config import KafkaConfig
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
 
 _EVERY_S: Final = 1.0
 _SHARE: Final = 0.1
-"""The part of the time that is spent on asking: for 100,000 partitions that takes a while, and burdens the brokers."""
+"""The part of the time that is spent on looking: 100,000 partitions take a while, and burden the brokers."""
 _LOOK_S: Final = 2.0
+
+
+class RestoreMeter:
+    """`look` returns the bytes and the records at the target. One thread at a time calls `seen`."""
+
+    def __init__(
+        self,
+        look: Callable[[], tuple[float, float]],
+        on_progress: OnProgress,
+        *,
+        bytes_total: int,
+        tasks: int,
+        every_s: float = 0.0,
+    ) -> None:
+        self._look, self._on_progress = look, on_progress
+        self._bytes_total, self._tasks, self._every_s = bytes_total, tasks, every_s
+        self._bytes = self._records = 0.0
+        self._look_at = 0.0
+
+    def seen(self, tasks: int, size: int) -> None:
+        """What the tasks have read does not count: the target shows what has arrived."""
+        del size
+        if self._on_progress is silent:
+            return
+        began = time.monotonic()
+        if began >= self._look_at:
+            there, records = self._look()
+            # A new leader may report a lower log end for a moment, and a task that failed removes what it wrote.
+            self._bytes = max(self._bytes, min(there, self._bytes_total))
+            self._records = max(self._records, records)
+            ended = time.monotonic()
+            self._look_at = ended + max(self._every_s, (ended - began) / _SHARE)
+        self._on_progress(
+            Progress(
+                phase="restoring",
+                bytes_done=round(self._bytes),
+                bytes_total=self._bytes_total,
+                records_done=round(self._records),
+                tasks_done=min(tasks, self._tasks),
+                tasks_total=self._tasks,
+            )
+        )
+
+
+@contextmanager
+def metering_logs(
+    kafka: KafkaConfig, plan: RestorePlan, on_progress: OnProgress, *, tasks: int
+) -> Iterator[RestoreMeter]:
+    """Look at the log ends of the target, beginning now."""
+    with KafkaClient(kafka) as client:
+        look = partial(_restored, client, expected(plan) if on_progress is not silent else [])
+        meter = RestoreMeter(look, on_progress, bytes_total=plan.bytes, tasks=tasks, every_s=_EVERY_S)
+        meter.seen(0, 0)
+        yield meter
+
+
+def _restored(client: KafkaClient, logs: Sequence[Expected]) -> tuple[float, float]:
+    latest = dict.fromkeys((log.where for log in logs), LATEST)
+    try:
+        found = list_offsets(client, latest, deadline=Deadline.after(_LOOK_S)) if latest else {}
+    except MaxbrodError:
+        found = {}
+    parts = [(log, log.part(found[log.where].offset)) for log in logs if log.where in found]
+    return sum(log.bytes * part for log, part in parts), sum(log.records * part for log, part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,73 +105,21 @@ class Expected:
     records: float
 
     def part(self, end: int) -> float:
-        """The part that is complete when the log ends here."""
+        """Return the part that is complete when the log ends here."""
         return min(max((end - self.base) / self.offsets, 0.0), 1.0) if self.offsets > 0 else 1.0
 
 
 def expected(plan: RestorePlan) -> list[Expected]:
-    return [each for topic in plan.topics for each in (_spread(topic) if topic.target.repartitioned else _kept(topic))]
-
-
-class RestoreMeter:
-    """The progress of one plan. Use it in a `with`; one thread at a time calls `tasks_done`."""
-
-    def __init__(self, kafka: KafkaConfig, plan: RestorePlan, on_progress: OnProgress, *, tasks: int) -> None:
-        self._client = KafkaClient(kafka)
-        self._on_progress = on_progress
-        self._expected = expected(plan) if on_progress is not silent else []
-        self._bytes_total, self._tasks = plan.bytes, tasks
-        self._bytes = self._records = 0.0
-        self._look_at = 0.0
-
-    def __enter__(self) -> Self:
-        self.tasks_done(0)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
-
-    def tasks_done(self, count: int) -> None:
-        """Called often."""
-        if self._on_progress is silent:
-            return
-        if time.monotonic() >= self._look_at:
-            self._look()
-        self._on_progress(
-            Progress(
-                phase="restoring",
-                bytes_done=round(self._bytes),
-                bytes_total=self._bytes_total,
-                records_done=round(self._records),
-                tasks_done=min(count, self._tasks),
-                tasks_total=self._tasks,
-            )
-        )
-
-    def _look(self) -> None:
-        began = time.monotonic()
-        latest = dict.fromkeys((each.where for each in self._expected), LATEST)
-        try:
-            found = list_offsets(self._client, latest, deadline=Deadline.after(_LOOK_S)) if latest else {}
-        except MaxbrodError:
-            found = {}
-        parts = [(each, each.part(found[each.where].offset)) for each in self._expected if each.where in found]
-        # A new leader may report a lower log end for a moment.
-        self._bytes = max(self._bytes, sum(each.bytes * part for each, part in parts))
-        self._records = max(self._records, sum(each.records * part for each, part in parts))
-        ended = time.monotonic()
-        self._look_at = ended + max(_EVERY_S, (ended - began) / _SHARE)
+    return [log for topic in plan.topics for log in (_spread(topic) if topic.target.repartitioned else _kept(topic))]
 
 
 def _kept(topic: TopicPlan) -> Iterator[Expected]:
-    """The partitions of a topic that is not repartitioned."""
-    target = topic.target
-    for partition in topic.partitions:
-        source = partition.source
-        exact = partition.offsets.mode is OffsetsMode.EXACT
+    """Yield the partitions of a topic that is not repartitioned."""
+    for where, partition in topic.placed():
+        source, exact = partition.source, partition.offsets.mode is OffsetsMode.EXACT
         yield Expected(
-            where=TopicPartition(topic=target.name, partition=source.partition),
-            base=source.first_offset if exact else target.bases[source.partition],
+            where=where,
+            base=source.first_offset if exact else topic.target.bases[source.partition],
             offsets=source.asked_end - source.first_offset if exact else source.records,
             bytes=source.bytes,
             records=source.records,
@@ -116,8 +129,8 @@ def _kept(topic: TopicPlan) -> Iterator[Expected]:
 def _spread(topic: TopicPlan) -> Iterator[Expected]:
     """The distribution of keys is unknown: as if all partitions got the same number of records."""
     count = topic.target.partition_count
-    records = sum(each.source.records for each in topic.partitions) / count
-    size = sum(each.source.bytes for each in topic.partitions) / count
-    for partition, base in enumerate(topic.target.bases):
-        where = TopicPartition(topic=topic.target.name, partition=partition)
+    records = sum(partition.source.records for partition in topic.partitions) / count
+    size = sum(partition.source.bytes for partition in topic.partitions) / count
+    for number, base in enumerate(topic.target.bases):
+        where = TopicPartition(topic=topic.target.name, partition=number)
         yield Expected(where=where, base=base, offsets=round(records), bytes=size, records=records)

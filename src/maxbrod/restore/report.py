@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, gravest
@@ -10,15 +11,14 @@ from maxbrod.model import GapReason, TopicPartition, now_ms
 from maxbrod.restore.plan.obstacles import GAPS, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.text import counted
+from maxbrod.transform.plan import TransformPlan
+from maxbrod.work.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from maxbrod.groups.moves import GroupPosition, MissingGroup
+    from maxbrod.groups.plan import GroupPosition, MissingGroup
+    from maxbrod.restore.items import Restored
     from maxbrod.restore.plan.access import AccessPlan
     from maxbrod.restore.plan.plan import LeftOut, RestorePlan, TopicPlan
-    from maxbrod.restore.task import Restored
-    from maxbrod.transform.plan import TransformPlan
 AGAIN: Final = "run the same command again, which resumes the restore"
 
 
@@ -39,12 +39,14 @@ class PartitionReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreReport:
+class RestoreReport(Report):
     """`complete`: every requested committed record is in the target, once.
 
     A restore that left out ranges that the archive has lost, because the user accepted gaps, exits with 0 and is not
     complete.
     """
+
+    published = ("complete", "exit_code", "records", "seen_twice_max")
 
     restore_id: str
     archive: str
@@ -95,9 +97,19 @@ class RestoreReport:
     def complete(self) -> bool:
         return self.exit_code == EXIT_DONE and not self.accepted_gaps
 
-    def as_dict(self) -> dict[str, Any]:
-        verdict = {"complete": self.complete, "exit_code": self.exit_code, "records": self.records}
-        return {**asdict(self), **verdict, "seen_twice_max": self.seen_twice_max}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdReport(RestoreReport):
+    """The report of a restore into log directories, with what was written there."""
+
+    directories: tuple[str, ...]
+    bytes: int
+    """The size of the logs, over all replicas."""
+    segments: int
+    batches_lowered: int
+    """Batches whose leader epoch was lowered to the target's."""
+    remembered: bool
+    """True if the archive holds plan and report, so that 'maxbrod groups' and 'maxbrod compare' find them."""
 
 
 def _written(topic: TopicPlan) -> dict[int, OffsetsMode]:
@@ -120,7 +132,7 @@ def pruned_in(plan: RestorePlan) -> tuple[str, ...]:
 
 
 def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms: int, resumed: bool) -> RestoreReport:
-    found = {each.where: each for each in restored}
+    found = {outcome.where: outcome for outcome in restored}
     partitions = []
     for topic in plan.topics:
         for partition, mode in _written(topic).items():
@@ -146,12 +158,12 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         resumed=resumed,
         transform=plan.transform,
         partitions=tuple(partitions),
-        access=None if any(each.failure is not None for each in restored) else plan.access,
+        access=None if any(outcome.failure is not None for outcome in restored) else plan.access,
         warnings=tuple(map(str, plan.obstacles)),
         # Repeated from the plan, so that the report can be read without it.
         run_id=plan.archive.run_id,
         retention=tuple(str(obstacle) for obstacle in plan.obstacles if obstacle.kind is ObstacleKind.RETENTION),
-        known_from={each.target.source_topic: each.known_from for each in plan.topics if each.known_from},
+        known_from=plan.known_from,
         left_out=plan.left_out,
         pruned=pruned_in(plan),
         accepted_gaps=tuple(str(obstacle) for obstacle in plan.obstacles if obstacle.kind in GAPS),

@@ -6,34 +6,52 @@ target's logs how far they got, and continues there.
 
 from __future__ import annotations
 
-import threading
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.archive import Archive, open_archive
-from maxbrod.errors import CorruptDataError, IncompleteError, UnavailableError, UsageError
-from maxbrod.groups.movement import Movement
-from maxbrod.groups.moves import active_groups, missing_groups, plan_moves, unplaced_groups
+from maxbrod.batch.provenance import Provenance
+from maxbrod.errors import CorruptDataError, IncompleteError, UnavailableError
+from maxbrod.groups.movement import Movement, archived_groups, plan_moves
+from maxbrod.groups.plan import active_groups, missing_groups, unplaced_groups
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.wire.client import KafkaClient
-from maxbrod.model import now_ms
-from maxbrod.restore.archived import ArchivedRows, ArchivedState, look_at_archive
-from maxbrod.restore.items import restore_slices, restore_tasks
-from maxbrod.restore.job import run_restore_tasks
-from maxbrod.restore.loss import Losses, damaged_part, find_losses, joined, listed_losses, losses_of, unknown_losses
-from maxbrod.restore.meter import RestoreMeter
-from maxbrod.restore.plan.columns import SOURCE_COLUMNS
+from maxbrod.model import PartitionId, TopicPartition, now_ms
+from maxbrod.restore.archived import (
+    ArchivedState,
+    Losses,
+    damaged_part,
+    find_losses,
+    joined,
+    listed_losses,
+    look_at_archive,
+    losses_of,
+    plan_archived,
+    sound_slices,
+    unknown_losses,
+)
+from maxbrod.restore.items import Restored, RestoreItem, RestoreSettings, SharedItem, run_restore_tasks, shared_items
+from maxbrod.restore.meter import metering_logs
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order, refusal
-from maxbrod.restore.plan.plan import RestorePlan, plan_restore, sources_of, without_lost
+from maxbrod.restore.plan.plan import (
+    PartitionRestore,
+    RestorePlan,
+    TopicPlan,
+    done_before,
+    held_by,
+    refuse_changes,
+    sources_of,
+    without_lost,
+)
 from maxbrod.restore.plan.preflight import lost_obstacles
-from maxbrod.restore.plan.request import RestoreRequest, choose_groups, command_digest
-from maxbrod.restore.plan.resume import done_before, held_by, refuse_changes
-from maxbrod.restore.plan.sources import revisions_of
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, choose_groups, command_digest
+from maxbrod.restore.plan.sources import revisions_of, rows_to_read
 from maxbrod.restore.plan.targets import Right, TargetState
 from maxbrod.restore.report import AGAIN, RestoreReport, report_of
-from maxbrod.restore.staging import as_staged, clear_staging, plan_transform, stage, transform_session
+from maxbrod.restore.staging import as_staged, clear_staging, open_staged, plan_transform, stage, transform_session
 from maxbrod.restore.state import (
     alone,
     find_finished,
@@ -55,48 +73,39 @@ from maxbrod.restore.target import (
     refused_creations,
     restore_acls,
     restore_quotas,
+    restore_settings,
 )
-from maxbrod.restore.task import Restored, RestoreSettings
+from maxbrod.transform.plan import TransformPlan
 from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.jobs import SparkExecutor
 from maxbrod.work.preflight import needs_of
-from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.reach import Place
+from maxbrod.work.session import Session
+from maxbrod.work.windows import rate_of_one, spread
+from maxbrod.work.work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from maxbrod.config import Config
-    from maxbrod.transform.plan import TransformPlan
-    from maxbrod.work.session import Session
+    from maxbrod.archive.archive import Archive
+    from maxbrod.config import StorageConfig
+    from maxbrod.layouts.kafka.format import Slice
+    from maxbrod.restore.target import TargetTopics
+
+    Slices = dict[PartitionId, list[Slice]]
+    from maxbrod.work.executor import Executor
 
 
 class Restore:
     """One request, one archive, one cluster. Use it in a `with`."""
 
-    def __init__(
-        self,
-        config: Config,
-        request: RestoreRequest,
-        *,
-        session: Session | None = None,
-        workers: Workers | None = None,
-        on_progress: OnProgress = silent,
-        stop: threading.Event | None = None,
-    ) -> None:
+    def __init__(self, work: Work, request: RestoreRequest, *, workers: Workers | None = None) -> None:
         """`workers`: write with these, and leave them open."""
-        if config.kafka is None:
-            raise UsageError("no cluster is given", hint="give --bootstrap, or kafka.bootstrap in the configuration")
-        if config.archive is None:
-            raise UsageError("no archive is given", hint="give --archive, or archive in the configuration")
-        self._config, self._kafka, self._request = config, config.kafka, request
-        self._patience_s = config.patience
-        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
-        self._session, self._given = session, workers
-        self._on_progress = on_progress
-        self.stop = stop or threading.Event()
+        self._work, self._config, self._request = work, work.config, request
+        self._patience_s, self._workers = work.config.patience, workers
+        kafka = work.config.cluster
+        self._archive = open_archive(work.config.archive_url, work.config.storage, layout=work.config.layout)
         self._undo = ExitStack()
-        self._client = self._undo.enter_context(KafkaClient(config.kafka, stop=self.stop))
+        self._client = self._undo.enter_context(KafkaClient(kafka, stop=work.stop))
         self._resumed = False
         """True if the last plan is that of a restore that was started before."""
 
@@ -123,7 +132,7 @@ class Restore:
             with alone(plan.restore_id):
                 return self._carry_out(self._agree(plan))
         except UnavailableError as error:
-            if self.stop.is_set():
+            if self._work.is_stopped():
                 raise IncompleteError(
                     "stopped before everything was restored",
                     operation="restore",
@@ -136,7 +145,7 @@ class Restore:
 
     def _plan(self, request: RestoreRequest, staged: Archive | None = None) -> RestorePlan:
         """`staged`: plan with these transformed records. It has the same partitions as the archive."""
-        self._on_progress(Progress(phase="planning"))
+        self._work.tell("planning")
         archived = self._archived
         snapshot, topics = archived.moment.cluster, archived.chosen.topics.values()
         groups, _ = choose_groups(self._request.groups, () if snapshot is None else snapshot.groups)
@@ -176,27 +185,9 @@ class Restore:
         target: TargetState,
         staged: Archive | None,
     ) -> RestorePlan:
-        moment, chosen, revisions = archived.moment, archived.chosen, archived.revisions
-        snapshot, mine = moment.cluster, self._request
-        plan = plan_restore(
-            request,
-            restore_id=next_id(self._archive.storage, command),
-            archive=archived.source,
-            chosen=chosen,
-            rows=archived.rows
-            if staged is None
-            else ArchivedRows(catalog=staged.catalog, columns=SOURCE_COLUMNS, topic_ids=None, revisions=None),
-            ends=archived.ends,
-            snapshot=snapshot,
-            target=target,
-            now_ms=now_ms(),
-            topic_runs=moment.topic_runs,
-            access_runs=None if moment.known is None else moment.known.access_runs,
-            # What is staged has been read already.
-            lost=listed_losses(self._archive, chosen.topics.keys(), revisions) if staged is None else {},
-            revisions=revisions,
-            had=archived.had if staged is None else None,
-        )
+        snapshot, mine = archived.moment.cluster, self._request
+        restore_id = next_id(self._archive.storage, command)
+        plan = plan_archived(archived, request, target, restore_id=restore_id, staged=staged)
         obstacles = [
             *plan.obstacles,
             *archived.obstacles(accepted=mine.accept_gaps),
@@ -228,9 +219,6 @@ class Restore:
         writing a record twice.
         """
         now = self._plan(self._request)
-        for each in (plan, now):
-            if (refused := refusal(each.obstacles)) is not None:
-                raise refused
         refuse_changes(plan, now, begun=self._resumed)
         return now if self._resumed else plan
 
@@ -241,7 +229,7 @@ class Restore:
         plan = self._store(plan)
         topics, producer_id = self._prepare(plan)
         plan, restored = self._write(plan, topics, producer_id)
-        if any(each.failure is not None for each in restored):
+        if any(outcome.failure is not None for outcome in restored):
             return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
         self._release(plan, topics)
         report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
@@ -259,7 +247,7 @@ class Restore:
 
     def _prepare(self, plan: RestorePlan) -> tuple[TargetTopics, int]:
         """Create and configure topics, create ACLs, and move logs to their first offset. Returns the producer id."""
-        self._on_progress(Progress(phase="preparing topics"))
+        self._work.tell("preparing topics")
         storage = self._archive.storage
         topics = TargetTopics(self._client, patience_s=self._patience_s)
         topics.prepare(plan, read_topics(storage, plan.restore_id))
@@ -274,26 +262,18 @@ class Restore:
 
     def _write(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> tuple[RestorePlan, list[Restored]]:
         """The outcome of every partition; and the plan without damaged ranges, if the user accepts to lose them."""
-        if self.stop.is_set():
+        if self._work.is_stopped():
             raise UnavailableError("the restore was stopped", operation="restore")
-        with self._workers() as workers:
-            executor = workers.for_bytes(plan.bytes)
-            restored = self._write_once(executor, plan, topics, producer_id)
-            while lost := self._accepted_losses(executor, plan, restored):
-                # Stored before any record that follows them is written: a resumed restore must leave out the same.
-                store_lost(self._archive.storage, plan.restore_id, lost)
-                plan = without_lost(plan, lost, accepted=True)
-                again = damaged_part(plan, restored)
-                restored = joined(plan, restored, self._write_once(executor, again, topics, producer_id))
-            return plan, restored
-
-    def _workers(self) -> AbstractContextManager[Workers]:
-        if self._given is not None:
-            return nullcontext(self._given)
-        needs = needs_of(self._config)
-        return Workers(
-            self._config.spark, needs=needs, session=self._session, on_progress=self._on_progress, stop=self.stop
-        )
+        workers = self._workers or self._work.workers(needs_of(self._config))
+        executor = workers.for_bytes(plan.bytes)
+        restored = self._write_once(executor, plan, topics, producer_id)
+        while lost := self._accepted_losses(executor, plan, restored):
+            # Stored before any record that follows them is written: a resumed restore must leave out the same.
+            store_lost(self._archive.storage, plan.restore_id, lost)
+            plan = without_lost(plan, lost, accepted=True)
+            again = damaged_part(plan, restored)
+            restored = joined(plan, restored, self._write_once(executor, again, topics, producer_id))
+        return plan, restored
 
     def _write_once(
         self, executor: Executor, plan: RestorePlan, topics: TargetTopics, producer_id: int
@@ -302,38 +282,38 @@ class Restore:
         tasks = restore_tasks(self._archive, plan, topics, slices, executor.parallelism)
         if not tasks:
             return []
-        rate = plan.rate_bytes_per_s
         settings = RestoreSettings(
             restore_id=plan.restore_id,
             archive_url=self._archive.url if plan.transform is None else plan.transform.staging,
-            kafka=self._kafka,
+            kafka=self._config.cluster,
             storage=self._config.storage,
             producer_id=producer_id,
             since_ms=plan.since_ms,
             until_ms=plan.until_ms,
             markers=topics.markers_allowed,
-            rate_bytes_per_s=None if rate is None else rate / len(tasks),
+            rate_bytes_per_s=rate_of_one(plan.rate_bytes_per_s, len(tasks)),
             batches=self._request.batches,
             patience_s=self._patience_s,
         )
-        with RestoreMeter(self._kafka, plan, self._on_progress, tasks=len(tasks)) as meter:
-            return run_restore_tasks(executor, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
+        with metering_logs(self._config.cluster, plan, self._work.on_progress, tasks=len(tasks)) as meter:
+            return run_restore_tasks(executor, settings, tasks, meter=meter, stop=self._work.stop)
 
     def _release(self, plan: RestorePlan, topics: TargetTopics) -> None:
-        self._on_progress(Progress(phase="releasing topics"))
+        self._work.tell("releasing topics")
         topics.release(plan)
         restore_quotas(self._client, plan, patience_s=self._patience_s)
+        restore_settings(self._client, plan, patience_s=self._patience_s)
 
     def _finish(self, plan: RestorePlan, report: RestoreReport) -> RestoreReport:
         """Move groups, store the report, and remove staged records."""
         storage = self._archive.storage
         if plan.groups:
             # Before the report, which ends the restore: after a crash here the same command moves them again.
-            self._on_progress(Progress(phase="moving groups"))
-            moves = plan_moves(self._archive, plan, report.partitions, plan.groups)
+            self._work.tell("moving groups")
+            moves, missing = plan_moves(self._archive, plan, report.partitions, plan.groups)
             force = self._request.force_groups
             movement = Movement(self._client, storage, plan, patience_s=self._patience_s, force=force)
-            report = replace(report, groups=movement.apply(moves.offsets), groups_missing=moves.missing)
+            report = replace(report, groups=movement.apply(moves), groups_missing=missing)
         store_report(storage, plan.restore_id, report.as_dict())
         left = None if plan.transform is None else clear_staging(self._config, plan.transform)
         return report if left is None else replace(report, warnings=(*report.warnings, left))
@@ -342,10 +322,9 @@ class Restore:
 
     def _spark(self) -> Session:
         """The session for expressions. It is opened once and also does the work that follows."""
-        if self._session is None:
-            opening = transform_session(self._config, self._request, on_progress=self._on_progress)
-            self._session = self._undo.enter_context(opening)
-        return self._session
+        if self._work.session is None:
+            self._work.session = self._undo.enter_context(transform_session(self._work, self._request))
+        return self._work.session
 
     def _staged(self, plan: RestorePlan) -> RestorePlan:
         """Transform the records before anything is changed, and plan again with the transformed ones."""
@@ -364,12 +343,10 @@ class Restore:
 
     def _stage(self, plan: RestorePlan, transform: TransformPlan) -> tuple[RestorePlan, Archive, TransformPlan]:
         """Stage the records, without damaged ranges if the user accepts to lose them. The plan names those."""
-        session, config, progress = self._spark(), self._config, self._on_progress
+        session = self._spark()
         while True:
             try:
-                staged, done = stage(
-                    session, config, self._archive, self._request, plan, transform, on_progress=progress, stop=self.stop
-                )
+                staged, done = stage(self._work, session, self._archive, self._request, plan, transform)
             except CorruptDataError:
                 read = replace(plan, transform=None)
                 lost = self._damage(SparkExecutor(session), read) if self._request.accept_gaps else {}
@@ -390,12 +367,85 @@ class Restore:
     def _damage(self, executor: Executor, plan: RestorePlan) -> Losses:
         if not plan.topics:
             return {}
-        self._on_progress(Progress(phase="looking for damage"))
-        found = find_losses(
-            executor,
-            Place(url=self._archive.url, storage=self._config.storage),
-            restore_slices(self._archive, self._config.storage, plan, self._request),
-            name=f"damage-{plan.restore_id}",
-            stop=self.stop,
+        slices = restore_slices(self._archive, self._config.storage, plan, self._request)
+        return find_losses(self._work, executor, self._archive, plan, slices)
+
+
+def restore_slices(archive: Archive, storage: StorageConfig, plan: RestorePlan, request: RestoreRequest) -> Slices:
+    """The slices of all sources by partition, in the order of offsets: of the archive, or of what is staged.
+
+    The catalog is read once, whatever the number of partitions.
+    """
+    sources = sources_of(plan)
+    if plan.transform is not None:
+        archive, request = open_staged(plan.transform.staging, storage), as_staged(request, plan.transform)
+    rows = archive.catalog.rows(topic_ids={source.topic_id for source in sources}, revisions=revisions_of(sources))
+    return sound_slices(rows_to_read(rows, sources, request), sources)
+
+
+def restore_tasks(
+    archive: Archive, plan: RestorePlan, topics: TargetTopics, slices: Slices, parallelism: int
+) -> list[list[RestoreItem | SharedItem]]:
+    """Partitions spread over as many tasks as can run at once, the largest first."""
+    items: list[tuple[int, RestoreItem | SharedItem]] = [
+        (partition.source.bytes, _item(plan, topic, partition, where, topics, slices))
+        for topic in plan.topics
+        for where, partition in topic.placed()
+        if not topic.target.repartitioned
+    ]
+    items += _shared_items(archive, plan, topics, slices, parallelism)
+    return spread(items, parallelism)
+
+
+def _item(
+    plan: RestorePlan,
+    topic: TopicPlan,
+    planned: PartitionRestore,
+    where: TopicPartition,
+    topics: TargetTopics,
+    slices: Slices,
+) -> RestoreItem:
+    source, target = planned.source, topic.target
+    exact = planned.offsets.mode is OffsetsMode.EXACT
+    provenance = Provenance(
+        topic=target.source_topic,
+        partition=source.partition,
+        cluster_id=plan.source_cluster_id,
+        restore_id=plan.restore_id,
+    )
+    return RestoreItem(
+        where=where,
+        topic_id=topics.ids[target.name],
+        exact=exact,
+        base=source.first_offset if exact else target.bases[source.partition],
+        first_offset=source.first_offset,
+        end_offset=source.asked_end,
+        batch_bytes_max=topics.batch_bytes_max(target),
+        slices=tuple(slices.get(source.id, ())),
+        provenance=provenance if plan.provenance else None,
+        lossy=bool(source.lost),
+    )
+
+
+def _shared_items(
+    archive: Archive,
+    plan: RestorePlan,
+    topics: TargetTopics,
+    slices: Mapping[PartitionId, Sequence[Slice]],
+    parallelism: int,
+) -> Iterator[tuple[int, SharedItem]]:
+    """Items of repartitioned topics. A topic gets the same part of all tasks as it has of all bytes."""
+    shared = [topic for topic in plan.topics if topic.target.repartitioned]
+    groups = archived_groups(archive, plan) if shared else ()
+    for topic in shared:
+        size = sum(partition.source.bytes for partition in topic.partitions)
+        items = shared_items(
+            topic,
+            slices,
+            groups,
+            topic_id=topics.ids[topic.target.name],
+            batch_bytes_max=topics.batch_bytes_max(topic.target),
+            tasks=-(-parallelism * size // max(plan.bytes, 1)),
         )
-        return unknown_losses(plan, found)
+        # Each item reads all of its topic.
+        yield from ((size, item) for item in items)

@@ -7,54 +7,49 @@ wave together with the counts of its changes: what is committed is not transform
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.archive.archive import RESTORES, Archive, open_for_writing, open_native
+from maxbrod.catalog.replaced import Revisions
 from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, new_run_id, slice_of
-from maxbrod.convert.plan.parts import ConvertPart, shares, waves
-from maxbrod.convert.plan.rows import convert_rows
-from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError, error_of
+from maxbrod.config import Config, StorageConfig
+from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.restore.plan.plan import RestorePlan, sources_of
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.sources import Source, UnreadableRange, revisions_of, sound_part
-from maxbrod.restore.staged_objects import STAGED, stagings_done
+from maxbrod.restore.state import STAGED, stagings_done
 from maxbrod.storage.composed import OWN_FOLDER
 from maxbrod.storage.stores import open_storage
-from maxbrod.transfer.task import TransferItem
+from maxbrod.transfer.plan import ConvertPart, convert_rows, shares, waves
+from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, key_of
+from maxbrod.transform import frame
 from maxbrod.transform.frame import check_transform, run_transform_job
-from maxbrod.transform.plan import Changes, Transform, TransformPlan, add_changes, changes_of, shown_for
-from maxbrod.transform.task import Transformed, TransformSettings
+from maxbrod.transform.plan import Changes, Transform, TransformPlan, add_changes, shown_for
 from maxbrod.work.preflight import needs_of
-from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.work.progress import Meter, OnProgress
 from maxbrod.work.reach import Needs, Place
 from maxbrod.work.session import Session, open_configured, parallelism_of
 from maxbrod.work.windows import spread
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from maxbrod.catalog.replaced import Revisions
-    from maxbrod.config import Config, StorageConfig
-    from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.work.work import Work
 
 COMMIT_BYTES: Final = 4 << 30
 _CHANGES: Final = "changes"
 
 
 @contextmanager
-def transform_session(
-    config: Config, request: RestoreRequest, *, on_progress: OnProgress = silent
-) -> Iterator[Session | None]:
+def transform_session(work: Work, request: RestoreRequest) -> Iterator[Session | None]:
     """A Spark session for the plan and for the restore that follows; None if the request has no expressions."""
     if request.transform is None:
         yield None
         return
-    on_progress(Progress(phase="starting Spark"))
-    with open_configured(config.spark, jvm_works=True, needs=_needs(config, request)) as opened:
+    work.tell("starting Spark")
+    with open_configured(work.config.spark, jvm_works=True, needs=_needs(work.config, request)) as opened:
         yield opened
 
 
@@ -74,42 +69,31 @@ def plan_transform(
     """UsageError: an expression is invalid, or uses something else than the columns of the table."""
     if request.transform is None:
         return None
+    # In a folder of `--staging`, or in the archive beside the plan.
+    own = "" if archive.is_native else f"{OWN_FOLDER}/"
+    url = f"{archive.url}/{own}{RESTORES}/{restore_id}/{STAGED}"
+    if request.staging is not None:
+        url = f"{request.staging.rstrip('/')}/{restore_id}"
     return TransformPlan(
         where=request.where,
         select=request.select,
         fields=check_transform(session, request.transform),
-        staging=_staging_url(archive, restore_id, request.staging),
+        staging=url,
     )
 
 
-def _staging_url(archive: Archive, restore_id: str, staging: str | None) -> str:
-    """The URL of the staged records of a restore: in a folder of `staging`, or in the archive beside its plan."""
-    if staging is not None:
-        return f"{staging.rstrip('/')}/{restore_id}"
-    own = "" if archive.survey is None else f"{OWN_FOLDER}/"
-    return f"{archive.url}/{own}{RESTORES}/{restore_id}/{STAGED}"
-
-
 def stage(
-    session: Session,
-    config: Config,
-    archive: Archive,
-    request: RestoreRequest,
-    plan: RestorePlan,
-    planned: TransformPlan,
-    *,
-    on_progress: OnProgress,
-    stop: threading.Event,
+    work: Work, session: Session, archive: Archive, request: RestoreRequest, plan: RestorePlan, planned: TransformPlan
 ) -> tuple[Archive, TransformPlan]:
     """Transform the records of the plan. Returns the staging archive, and the plan with the counts of changes."""
     transform = request.transform
     assert transform is not None, "a plan with a transformation comes of a request for one"  # noqa: S101 - our own mistake
     archive.storage.delete(stagings_done(archive.storage))
-    on_progress(Progress(phase="transforming"))
+    work.tell("transforming")
     staging = Staging(
         source=archive,
         url=planned.staging,
-        storage=config.storage,
+        storage=work.config.storage,
         transform=transform,
         since_ms=request.since_ms,
         until_ms=request.until_ms,
@@ -117,9 +101,9 @@ def stage(
     staged = staging.run(
         session,
         sources_of(plan),
-        parallelism=parallelism_of(config.spark.master, session),
-        on_progress=on_progress,
-        stop=stop,
+        parallelism=parallelism_of(work.config.spark.master, session),
+        on_progress=work.on_progress,
+        stop=work.stop,
     )
     return staged, replace(planned, topics=changes_in(staged))
 
@@ -144,7 +128,7 @@ def open_staged(url: str, storage: StorageConfig) -> Archive:
 
 def changes_in(staged: Archive) -> tuple[Changes, ...]:
     """The counts of changes by topic, over all waves."""
-    return add_changes(changes_of(each) for run in staged.catalog.runs() for each in run.statistics[_CHANGES])
+    return add_changes(Changes(**changes) for run in staged.catalog.runs() for changes in run.statistics[_CHANGES])
 
 
 def clear_staging(config: Config, planned: TransformPlan) -> str | None:
@@ -159,7 +143,7 @@ def clear_staging(config: Config, planned: TransformPlan) -> str | None:
 def remove_staged(url: str, storage: StorageConfig) -> None:
     """Remove the catalog last: as long as it exists, what is left can be found."""
     place = open_storage(url, storage)
-    paths = [each.path for each in place.list()]
+    paths = [info.path for info in place.list()]
     place.delete([path for path in paths if not path.startswith("catalog/")])
     place.delete([path for path in paths if path.startswith("catalog/")])
 
@@ -190,23 +174,21 @@ class Staging:
         target = open_for_writing(self.url, self.storage, single_writer=True)
         asked = {source.id: (source.asked_first, source.asked_end) for source in sources}
         lost = {source.id: {one.end: one for one in source.lost} for source in sources}
-        ends = {each: position.end_offset for each, position in target.catalog.positions().items()}
+        ends = {partition: position.end_offset for partition, position in target.catalog.positions().items()}
         parts = [
-            each
+            piece
             for part in self._parts(asked, revisions_of(sources))
-            for each in _left(part, ends.get(part.id), asked[part.id], self.url)
+            for piece in _left(part, ends.get(part.id), asked[part.id], self.url)
         ]
-        total, done = sum(part.bytes for part in parts), 0
+        meter = Meter(on_progress, "transforming", sum(part.bytes for part in parts))
         for wave in waves(parts, commit_bytes):
             if stop.is_set():
                 raise UnavailableError("the restore was stopped", operation="restore")
-            on_progress(Progress(phase="transforming", bytes_done=done, bytes_total=total))
-            self._transform(session, target, wave, asked, ends, lost, parallelism=parallelism, stop=stop)
-            done += sum(part.bytes for part in wave)
+            self._transform(session, target, wave, asked, ends, lost, parallelism=parallelism, meter=meter, stop=stop)
         return target
 
     def _parts(self, asked: Mapping[PartitionId, tuple[int, int]], revisions: Revisions) -> Iterator[ConvertPart]:
-        table = self.source.catalog.rows(topic_ids={each.topic_id for each in asked}, revisions=revisions)
+        table = self.source.catalog.rows(topic_ids={place.topic_id for place in asked}, revisions=revisions)
         rows = decode_rows(table)
         kept = [row for row in rows if isinstance(row, Segment | Gap)]
         for (topic_id, partition), group in groupby(kept, key=lambda row: (row.topic_id, row.partition)):
@@ -225,12 +207,13 @@ class Staging:
         lost: Mapping[PartitionId, Mapping[int, UnreadableRange]],
         *,
         parallelism: int,
+        meter: Meter,
         stop: threading.Event,
     ) -> None:
         """Transform one wave, without what is `lost`, and commit it. `ends`, where staged partitions end, move on."""
         started_at = now_ms()
         run_id = new_run_id()
-        settings = TransformSettings(
+        settings = TransferSettings(
             run_id=run_id,
             source_url=self.source.url,
             source=self.source.options,
@@ -244,16 +227,17 @@ class Staging:
             (part, _item(part, asked[part.id], ends.get(part.id), lost[part.id])) for part in shares(wave, parallelism)
         ]
         tasks = spread([(part.bytes, item) for part, item in items], parallelism)
-        answers = run_transform_job(session, settings, self.transform, tasks, stop=stop)
+        meter.begin(len(tasks), sum(part.bytes for part in wave))
+        answers = run_transform_job(session, settings, self.transform, tasks, meter=meter, stop=stop)
         failures = [answer.failure for answer in answers if answer.failure is not None]
         if failures:
-            raise error_of(failures[0])
-        found = {(answer.topic_id, answer.partition, answer.start): answer for answer in answers}
+            raise failures[0]
+        found = {key_of(answer): answer for answer in answers}
         rows: list[Segment | Gap | Run] = []
         for part, item in items:
-            rows += _rows(part, item, found[part.topic_id, part.partition, item.start], run_id)
+            rows += _rows(part, item, found[key_of(item)], run_id)
             ends[part.id] = item.end
-        changes = add_changes(answer.changes for answer in answers)
+        changes = frame.changes_in(answers)
         run = Run(
             run_id=run_id,
             started_at=started_at,
@@ -292,11 +276,11 @@ def _item(
         topic_id=part.topic_id,
         start=max(asked[0], part.rows[0].base_offset, end or 0),
         end=min(asked[1], part.end),
-        slices=tuple(each for each in slices if each is not None),
+        slices=tuple(piece for piece in slices if piece is not None),
     )
 
 
-def _rows(part: ConvertPart, item: TransferItem, done: Transformed, run_id: str) -> list[Segment | Gap]:
+def _rows(part: ConvertPart, item: TransferItem, done: Transferred, run_id: str) -> list[Segment | Gap]:
     clipped = [
         replace(row, base_offset=max(row.base_offset, item.start), end_offset=min(row.end_offset, item.end))
         for row in part.rows

@@ -1,7 +1,8 @@
 """The objects that a restore stores in the archive: its plan before it changes anything, its report at the end.
 
 A plan without a report is an interrupted restore. The same command resumes it. A plan is JSON in zstd with a digest, so
-that a resumed restore runs the plan that was stored, or nothing.
+that a resumed restore runs the plan that was stored, or nothing. Which staged records no restore needs any more follows
+from names alone: listing an archive's garbage reads no plan.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import fcntl
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import cramjam
 import numpy as np
@@ -22,7 +24,6 @@ from pydantic import TypeAdapter, ValidationError
 from maxbrod import strict_json
 from maxbrod.archive.archive import RESTORES
 from maxbrod.batch.compression import compress, unpack_document
-from maxbrod.cache import cache_dir
 from maxbrod.errors import (
     CorruptDataError,
     ObjectExistsError,
@@ -31,17 +32,10 @@ from maxbrod.errors import (
     UnsupportedFormatError,
 )
 from maxbrod.model import Codec, PartitionId
-from maxbrod.private_files import make_private, opened
+from maxbrod.private_files import cache_dir, make_private, opened
 from maxbrod.restore.plan.plan import RestorePlan, without_lost
-from maxbrod.restore.plan.sources import UnreadableRange  # noqa: TC001 - pydantic reads the types of fields
-from maxbrod.restore.staged_objects import PLAN, REPORT, stored_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from maxbrod.storage.interface import Storage
-
+from maxbrod.restore.plan.sources import UnreadableRange
+from maxbrod.storage.interface import ObjectInfo, Storage
 
 Value = TypeVar("Value")
 
@@ -104,8 +98,8 @@ def read_plan(storage: Storage, restore_id: str) -> RestorePlan:
     plan = _stored_plan(storage, restore_id)
     lost: dict[PartitionId, list[UnreadableRange]] = {}
     for path in _numbered(storage, restore_id, _LOST):
-        for each in _decoded(list[_LostRanges], read_document(storage, path)["partitions"], path):
-            lost.setdefault(PartitionId(topic_id=each.topic_id, partition=each.partition), []).extend(each.lost)
+        for losses in _decoded(list[_LostRanges], read_document(storage, path)["partitions"], path):
+            lost.setdefault(PartitionId(topic_id=losses.topic_id, partition=losses.partition), []).extend(losses.lost)
     return without_lost(plan, lost, accepted=True) if lost else plan
 
 
@@ -114,7 +108,9 @@ def store_lost(storage: Storage, restore_id: str, lost: Mapping[PartitionId, Seq
 
     Without this, a resumed restore would expect these records in the target, and refuse its log as written by others.
     """
-    document = [{**asdict(partition), "lost": [asdict(each) for each in found]} for partition, found in lost.items()]
+    document = [
+        {**asdict(partition), "lost": [asdict(range_) for range_ in found]} for partition, found in lost.items()
+    ]
     _put_numbered(storage, restore_id, _LOST, {"partitions": document})
 
 
@@ -139,7 +135,7 @@ def store_topics(storage: Storage, restore_id: str, ids: Mapping[str, str]) -> N
 def read_topics(storage: Storage, restore_id: str) -> dict[str, str]:
     """The ids that were stored last; none if the restore has created no topic yet, or needs none."""
     stored = _numbered(storage, restore_id, _TOPICS)
-    return {name: str(each) for name, each in read_document(storage, stored[-1]).items()} if stored else {}
+    return {name: str(text) for name, text in read_document(storage, stored[-1]).items()} if stored else {}
 
 
 def keep_producers(storage: Storage, restore_id: str, new: Callable[[], int]) -> Producers:
@@ -189,7 +185,7 @@ def restores_into(storage: Storage, prefix: str) -> list[str]:
 
 def delete_restore(storage: Storage, restore_id: str) -> None:
     """Delete everything stored of a restore, the plan last: as long as it exists, the rest can be found."""
-    paths = [each.path for each in storage.list(f"{RESTORES}/{restore_id}")]
+    paths = [info.path for info in storage.list(f"{RESTORES}/{restore_id}")]
     storage.delete(sorted(path for path in paths if not path.endswith(PLAN)))
     storage.delete([_path(restore_id, PLAN)])
 
@@ -246,7 +242,7 @@ def _put_numbered(storage: Storage, restore_id: str, stem: str, document: Mappin
 
 
 def _numbered(storage: Storage, restore_id: str, stem: str) -> list[str]:
-    known = {each.path for each in storage.list(f"{RESTORES}/{restore_id}")}
+    known = {info.path for info in storage.list(f"{RESTORES}/{restore_id}")}
     numbered = (_path(restore_id, _name(stem, number)) for number in range(1, len(known) + 1))
     return [path for path in numbered if path in known]
 
@@ -328,9 +324,9 @@ def _encode(value: object) -> Any:  # noqa: ANN401 - JSON
     """Leaves out fields that have their defaults: there may be 100,000 partitions."""
     if is_dataclass(value):
         pairs = ((field, getattr(value, field.name)) for field in fields(value))
-        return {each.name: _encode(found) for each, found in pairs if found != _default(each)}
+        return {field.name: _encode(found) for field, found in pairs if found != _default(field)}
     if isinstance(value, tuple):
-        return [_encode(each) for each in value]
+        return [_encode(item) for item in value]
     return dict(value) if isinstance(value, dict) else value
 
 
@@ -360,8 +356,10 @@ def alone(restore_id: str) -> Iterator[None]:
     other machines do not see the lock: the object of the plan, which is created once, keeps them from starting the same
     restore. RefusedError: another process is carrying it out.
     """
-    path = _lock_path(restore_id)
-    if path is None:
+    path = cache_dir() / "restores" / f"{restore_id}.lock"
+    try:
+        make_private(path.parent)
+    except OSError:
         yield
         return
     with opened(path, create=True) as file:
@@ -387,10 +385,32 @@ def _take_lock(file: int) -> bool:
     return os.fstat(file).st_nlink > 0
 
 
-def _lock_path(restore_id: str) -> Path | None:
-    try:
-        folder = cache_dir() / "restores"
-        make_private(folder)
-    except OSError:
-        return None
-    return folder / f"{restore_id}.lock"
+STAGED: Final = "staged"
+"""The folder of staged records, within the folder of a restore."""
+PLAN: Final = "plan.json.zst"
+REPORT: Final = "report.json.zst"
+
+
+def stored_objects(storage: Storage) -> dict[str, dict[str, ObjectInfo]]:
+    """The objects of every restore, by restore id and by name within its folder."""
+    found: dict[str, dict[str, ObjectInfo]] = {}
+    for info in storage.list(RESTORES):
+        restore_id, _, name = info.path.removeprefix(f"{RESTORES}/").partition("/")
+        found.setdefault(restore_id, {})[name] = info
+    return found
+
+
+def stagings_left(storage: Storage) -> list[ObjectInfo]:
+    """Staged objects of finished restores, and of restores without a plan, which may still be staging."""
+    restores = (objects for objects in stored_objects(storage).values() if REPORT in objects or PLAN not in objects)
+    return [info for objects in restores for info in _staged(objects)]
+
+
+def stagings_done(storage: Storage) -> list[str]:
+    """Paths of staged objects of finished restores, which were killed before they removed them."""
+    restores = (objects for objects in stored_objects(storage).values() if REPORT in objects)
+    return [info.path for objects in restores for info in _staged(objects)]
+
+
+def _staged(objects: dict[str, ObjectInfo]) -> list[ObjectInfo]:
+    return [info for name, info in objects.items() if name.startswith(f"{STAGED}/")]

@@ -6,28 +6,25 @@ The length is bounded; `--json` has everything.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
+from rich.console import Console
 from rich.text import Text
 
-from maxbrod.cli.output import err, out, print_json, print_line, table
+from maxbrod.cli.output import agreed, err, out, print_json, print_line, table
 from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, error_of
-from maxbrod.restore.plan.access import AccessPlan, describe_acl, describe_quota
+from maxbrod.restore.plan.access import AccessPlan, describe_acl, describe_entity, describe_quota
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, refusal
 from maxbrod.restore.plan.plan import LeftOut, PlanLine, RestorePlan, describe
-from maxbrod.restore.report import AGAIN, PartitionReport, RestoreReport, pruned_in
+from maxbrod.restore.report import AGAIN, ColdReport, PartitionReport, RestoreReport, pruned_in
 from maxbrod.text import counted, human_bytes, human_count, human_time
 from maxbrod.transform.summary import print_transform
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rich.console import Console
-
-    from maxbrod.groups.moves import GroupPosition, MissingGroup
+    from maxbrod.groups.plan import GroupPosition, MissingGroup
 
 
 LINES_SHOWN_MAX: Final = 60
@@ -51,16 +48,11 @@ def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, 
         "access": asdict(plan.access),
         "provenance": plan.provenance,
         "transform": None if plan.transform is None else asdict(plan.transform),
-        "left_out": [asdict(each) for each in plan.left_out],
+        "left_out": [asdict(omitted) for omitted in plan.left_out],
         "pruned": list(pruned_in(plan)),
         "obstacles": [asdict(obstacle) for obstacle in plan.obstacles],
         "refused": None if refused is None else refused.as_dict(),
     }
-
-
-def refusal_document(plan: RestorePlan, refused: MaxbrodError) -> dict[str, Any]:
-    """For `--json` if a restore is refused: the error, and all obstacles."""
-    return {**refused.as_dict(), "obstacles": [asdict(obstacle) for obstacle in plan.obstacles]}
 
 
 def print_plan(plan: RestorePlan) -> None:
@@ -81,9 +73,7 @@ def print_plan(plan: RestorePlan) -> None:
         f"up to {human_count(plan.records)} records, {human_bytes(plan.bytes)} in {plan.archive.url}, "
         f"as of run {plan.archive.run_id or 'unknown'}"
     )
-    print_known_from({topic.target.source_topic: topic.known_from for topic in plan.topics if topic.known_from})
-    print_left_out(plan.left_out)
-    _print_some(pruned_in(plan), indent="")
+    _print_sources(plan.known_from, plan.left_out, pruned_in(plan))
     if plan.since_ms is not None:
         print_line(f"only records from {human_time(plan.since_ms)} on")
     if plan.until_ms is not None:
@@ -104,49 +94,53 @@ def _print_planned_groups(plan: RestorePlan) -> None:
         print_line("records change their partition: no group skips any, some are seen twice; the report counts them")
 
 
-def print_known_from(runs: Mapping[str, str]) -> None:
-    """Topics that the cluster had lost, or could no longer describe."""
-    _print_some([f"{topic}: restored as run {run_id} last saw it" for topic, run_id in runs.items()], indent="")
-
-
-def print_left_out(left_out: Sequence[LeftOut]) -> None:
-    _print_some([f"{each.topic}: left out: {each.why}" for each in left_out], indent="")
+def _print_sources(known_from: Mapping[str, str], left_out: Sequence[LeftOut], pruned: Sequence[str]) -> None:
+    """Print the topics that the cluster had lost, or could no longer describe, and what is not restored."""
+    _print_some([f"{topic}: restored as run {run_id} last saw it" for topic, run_id in known_from.items()], indent="")
+    _print_some([f"{omitted.topic}: left out: {omitted.why}" for omitted in left_out], indent="")
+    _print_some(pruned, indent="")
 
 
 def print_missing_groups(missing: Sequence[MissingGroup]) -> None:
-    for each in missing[:OBSTACLES_SHOWN_MAX]:
-        out.print(Text.assemble((f"group {each.group} not restored: ", "bold red"), each.why), soft_wrap=True)
+    for group in missing[:OBSTACLES_SHOWN_MAX]:
+        out.print(Text.assemble((f"group {group.group} not restored: ", "bold red"), group.why), soft_wrap=True)
     if len(missing) > OBSTACLES_SHOWN_MAX:
         print_line(f"and {counted(len(missing) - OBSTACLES_SHOWN_MAX, 'more group')}; --json shows all")
 
 
-def print_retention(retention: Sequence[str], console: Console) -> None:
+def _print_retention(retention: Sequence[str], console: Console) -> None:
     """Printed right above the last line, where nobody overlooks it."""
-    for each in retention[:OBSTACLES_SHOWN_MAX]:
-        console.print(Text.assemble(("retention: ", "bold red"), each), soft_wrap=True)
+    for line in retention[:OBSTACLES_SHOWN_MAX]:
+        console.print(Text.assemble(("retention: ", "bold red"), line), soft_wrap=True)
     if len(retention) > OBSTACLES_SHOWN_MAX:
         more = f"retention: {counted(len(retention) - OBSTACLES_SHOWN_MAX, 'more topic')}; --json shows all"
         console.print(Text(more, style="bold red"), soft_wrap=True)
 
 
 def _print_access(access: AccessPlan, *, done: bool) -> None:
-    """The ACLs and quotas that are or will be restored, and those that are not."""
+    """The ACLs, quotas and settings that are or will be restored, and those that are not."""
     acls, quotas = access.acls, access.quotas
     if acls is not None:
         words = f"{len(acls.create):,} {'created' if done else 'to create'}, {len(acls.present):,} already there"
         print_line(f"ACLs: {words}, {len(acls.left_out):,} about nothing that is restored")
-        _print_some([describe_acl(each) for each in acls.create])
+        _print_some([describe_acl(acl) for acl in acls.create])
     if quotas is not None:
         words = f"{len(quotas.set):,} {'set' if done else 'to set'}, {len(quotas.present):,} already there"
         print_line(f"quotas: {words}, {len(quotas.kept):,} for which the target keeps other values")
-        _print_some([describe_quota(each) for each in quotas.set])
+        _print_some([describe_quota(quota) for quota in quotas.set])
+    if access.settings is not None:
+        words = f"{len(access.settings.set):,} {'made' if done else 'to make'}"
+        print_line(f"settings: {words}, {len(access.settings.kept):,} for which the target keeps other values")
+        _print_some(
+            [f"{describe_entity(entity)}: {', '.join(sorted(entity.values))}" for entity in access.settings.set]
+        )
 
 
-def _print_some(lines: Sequence[str], *, indent: str = "  ") -> None:
-    for line in lines[:OBSTACLES_SHOWN_MAX]:
+def _print_some(lines: Sequence[str], *, indent: str = "  ", most: int = OBSTACLES_SHOWN_MAX) -> None:
+    for line in lines[:most]:
         print_line(f"{indent}{line}")
-    if len(lines) > OBSTACLES_SHOWN_MAX:
-        print_line(f"{indent}and {len(lines) - OBSTACLES_SHOWN_MAX:,} more; --json shows all")
+    if len(lines) > most:
+        print_line(f"{indent}and {len(lines) - most:,} more; --json shows all")
 
 
 def _cells(line: PlanLine) -> list[str]:
@@ -193,32 +187,39 @@ def _print_obstacle(obstacle: Obstacle, console: Console) -> None:
         console.print(Text(f"  {obstacle.hint}", style="dim"), soft_wrap=True)
 
 
-def print_report(report: RestoreReport) -> None:
-    print_topics(report)
+def print_report(report: RestoreReport, *, quiet: bool) -> None:
+    if quiet:
+        print_failures(report, err)
+        _print_retention(report.retention, err)
+        return
+    cold = report if isinstance(report, ColdReport) else None
+    if cold is None or report.exit_code == EXIT_DONE:
+        _print_topics(report)
     print_transform(report.transform)
     if report.groups:
         print_groups(report.groups, report.run_id)
     print_missing_groups(report.groups_missing)
     if report.access is not None:
         _print_access(report.access, done=True)
-    print_known_from(report.known_from)
-    print_left_out(report.left_out)
-    _print_some(report.pruned, indent="")
+    _print_sources(report.known_from, report.left_out, report.pruned)
     print_failures(report, out)
-    print_gaps(report)
+    _print_some([f"left out: {gap}" for gap in report.accepted_gaps], indent="", most=LINES_SHOWN_MAX)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
     resumed = ", resumed" if report.resumed else ""
-    print_line(f"{counted(report.records, 'record')}, {took_s:,.1f} s; restore {report.restore_id}{resumed}")
-    print_retention(report.retention, out)
+    written = f", {counted(cold.segments, 'segment')}, {human_bytes(cold.bytes)} of log" if cold else ""
+    print_line(f"{counted(report.records, 'record')}{written}, {took_s:,.1f} s; restore {report.restore_id}{resumed}")
+    if cold is not None and cold.batches_lowered:
+        print_line(f"batches with a lower leader epoch than before: {cold.batches_lowered:,}")
+    _print_retention(report.retention, out)
     out.print(verdict(report), soft_wrap=True)
 
 
-def print_topics(report: RestoreReport) -> None:
+def _print_topics(report: RestoreReport) -> None:
     shown = table("", "*topic", "*into", ">parts", ">records", "offsets")
     shown.title = None
 
-    def key(each: PartitionReport) -> tuple[str, str]:
-        return each.source, each.target
+    def key(report: PartitionReport) -> tuple[str, str]:
+        return report.source, report.target
 
     topics = [(names, list(group)) for names, group in groupby(sorted(report.partitions, key=key), key=key)]
     for (source, target), parts in topics[:LINES_SHOWN_MAX]:
@@ -254,7 +255,8 @@ def _how(position: GroupPosition, run_id: str | None) -> str:
     twice = f", up to {position.seen_twice_max:,} seen twice" if position.seen_twice_max else ""
     # The record is the same, and its offset is another one.
     moved = " record" if position.move == "same" and position.source_offset != position.offset else ""
-    return f"{position.move}{moved}{twice}{', members removed' if position.forced else ''}{as_of}"
+    behind = "" if position.behind is None else f", {position.behind:,} behind the log's end"
+    return f"{position.move}{moved}{twice}{', members removed' if position.forced else ''}{behind}{as_of}"
 
 
 def print_failures(report: RestoreReport, console: Console) -> None:
@@ -272,19 +274,10 @@ def print_failures(report: RestoreReport, console: Console) -> None:
             console.print(Text(f"  {hint}", style="dim"), soft_wrap=True)
 
 
-def gaps_in(report: RestoreReport) -> str:
-    gaps = counted(len(report.accepted_gaps), "accepted gap")
-    return f"all but {gaps}, named above, which the archive has lost"
-
-
-def print_gaps(report: RestoreReport) -> None:
-    for gap in report.accepted_gaps[:LINES_SHOWN_MAX]:
-        print_line(f"left out: {gap}")
-    if len(report.accepted_gaps) > LINES_SHOWN_MAX:
-        print_line(f"and {len(report.accepted_gaps) - LINES_SHOWN_MAX:,} more; --json shows all")
-
-
 def verdict(report: RestoreReport) -> Text:
+    gaps = f"all but {counted(len(report.accepted_gaps), 'accepted gap')}, named above, which the archive has lost"
+    if isinstance(report, ColdReport):
+        return _cold_verdict(report, gaps)
     complete = ": every committed record that was requested is in the target, once"
     if report.complete and report.retention:
         count = f"{len(report.retention):,} topic{'s' if len(report.retention) > 1 else ''}"
@@ -296,7 +289,7 @@ def verdict(report: RestoreReport) -> Text:
     if report.complete:
         return Text.assemble(("complete", "bold green"), complete)
     if report.exit_code == EXIT_DONE:
-        return Text.assemble(("incomplete", "bold yellow"), f": restored {gaps_in(report)}")
+        return Text.assemble(("incomplete", "bold yellow"), f": restored {gaps}")
     if any(partition.failure is not None for partition in report.partitions):
         return Text.assemble(("not complete", "bold red"), f"; {AGAIN}")
     if not any(group.refused is not None for group in report.groups):
@@ -305,6 +298,15 @@ def verdict(report: RestoreReport) -> Text:
         ("records complete, groups not", "bold red"),
         f"; stop their members, then: maxbrod groups apply --restore {report.restore_id}",
     )
+
+
+def _cold_verdict(report: ColdReport, gaps: str) -> Text:
+    if report.exit_code != EXIT_DONE:
+        return Text.assemble(("not complete", "bold red"), "; the directories are unchanged")
+    groups = f"; then groups: maxbrod groups apply --restore {report.restore_id}" if report.remembered else ""
+    if not report.complete:
+        return Text.assemble(("incomplete", "bold yellow"), f": restored {gaps}; start the brokers{groups}")
+    return Text.assemble(("complete", "bold green"), f": start the brokers{groups}")
 
 
 def decide(plan: RestorePlan, *, dry_run: bool, yes: bool, quiet: bool, as_json: bool) -> int | None:
@@ -322,22 +324,15 @@ def decide(plan: RestorePlan, *, dry_run: bool, yes: bool, quiet: bool, as_json:
         told = next((obstacle for obstacle in plan.obstacles if obstacle.fatal), None)
         print_obstacles(plan, err, fatal_only=quiet, unknown=False, told=told)
     if refused is not None and as_json:
-        print_json(refusal_document(plan, refused))
+        print_json({**refused.as_dict(), "obstacles": [asdict(obstacle) for obstacle in plan.obstacles]})
         return refused.exit_code
     if refused is not None:
         raise refused
-    if asks and not _agreed("Restore this?"):
-        raise RefusedError("nothing was changed: it was not agreed to", hint="use --yes to run without confirmation")
+    if asks and not agreed("Restore this?"):
+        raise RefusedError(
+            "nothing was changed: the restore was not confirmed", hint="use --yes to run without confirmation"
+        )
     return None
-
-
-def _agreed(question: str) -> bool:
-    """True if the user confirmed. Ctrl-C and the end of the input count as no."""
-    try:
-        return typer.confirm(question, default=False)
-    except (typer.Abort, KeyboardInterrupt, EOFError):
-        print_line("")
-        return False
 
 
 def _show(plan: RestorePlan, *, quiet: bool, as_json: bool) -> int:

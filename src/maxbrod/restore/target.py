@@ -5,45 +5,51 @@ Every step that changes something may run again after a crash: what is already d
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.archive.renames import is_topic_name
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
-from maxbrod.kafka.admin.access import (
-    Operations,
-    cluster_operations,
+from maxbrod.kafka.admin import (
+    ChangeOutcome,
+    NewTopic,
+    alter_configs,
     create_acls,
-    group_operations,
-    may_write_markers,
+    create_topics,
+    delete_records,
     set_quotas,
-    topic_operations,
 )
-from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_topics, delete_records
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets, log_ends
 from maxbrod.kafka.produce.appends import Feed, sequence_after
 from maxbrod.kafka.produce.empty_offsets import fillers
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-from maxbrod.kafka.state.access import read_quotas
+from maxbrod.kafka.state.access import (
+    Operations,
+    cluster_operations,
+    group_operations,
+    may_write_markers,
+    read_quotas,
+    topic_operations,
+)
 from maxbrod.kafka.state.capture import NO_AUTHORIZER, capture
+from maxbrod.kafka.state.cluster_state import GROUP_SETTINGS
+from maxbrod.kafka.state.settings import KINDS, read_settings
 from maxbrod.kafka.state.topics import read_defaults, read_known_configs, see_topics
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import TRANSACTION, ask_for_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
-from maxbrod.restore.plan.access import describe_acl, describe_quota, plan_quotas
+from maxbrod.restore.items import transactional_id_of
+from maxbrod.restore.plan.access import describe_acl, describe_quota, lacking, plan_quotas
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
-from maxbrod.restore.plan.request import OffsetsMode, is_topic_name
-from maxbrod.restore.plan.resume import check_topic
+from maxbrod.restore.plan.plan import check_topic
+from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.targets import MESSAGE_BYTES_DEFAULT, ConfigChange, LogExtent, Right, TargetState, TargetTopic
-from maxbrod.restore.task import transactional_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from maxbrod.kafka.admin.access import Operations
-    from maxbrod.kafka.admin.outcomes import Outcome
     from maxbrod.restore.plan.plan import RestorePlan
 
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
@@ -68,7 +74,7 @@ def look_at_target(
     """The state of the cluster as far as it concerns the topics `names` and the `groups` to restore to."""
     # Brokers refuse requests about names that Kafka does not allow.
     possible = [name for name in names if is_topic_name(name)]
-    cluster = capture(client, possible, groups, deadline=Deadline.after(patience_s))
+    cluster = capture(client, possible, groups, settings=True, deadline=Deadline.after(patience_s))
     partitions = [
         TopicPartition(topic=topic.name, partition=number)
         for topic in cluster.topics
@@ -165,11 +171,10 @@ def refused_creations(client: KafkaClient, plan: RestorePlan, *, patience_s: flo
         # Other reasons have obstacles of their own.
         if outcome.code in {Code.INVALID_CONFIG, Code.POLICY_VIOLATION}:
             yield Obstacle(
-                kind=ObstacleKind.CONFIG,
-                where=name,
-                what=f"the cluster refuses the topic's configuration: {outcome.reason}",
-                hint="give the topic another value with --config-set NAME=VALUE",
-                fatal=True,
+                ObstacleKind.CONFIG,
+                name,
+                f"the cluster refuses the topic's configuration: {outcome.reason}",
+                "give the topic another value with --config-set NAME=VALUE",
             )
 
 
@@ -179,12 +184,12 @@ def missing_transactions(client: KafkaClient, plan: RestorePlan, *, patience_s: 
     The catalog does not record the holes that markers of committed transactions leave, so there may be more holes.
     """
     exact = [
-        (f"{topic.target.name}-{partition.source.partition}", partition.offsets.cost.holes)
+        (str(where), partition.offsets.cost.holes)
         for topic in plan.topics
-        for partition in topic.partitions
+        for where, partition in topic.placed()
         if partition.offsets.mode is OffsetsMode.EXACT
     ]
-    where, holes = max(exact, key=lambda each: each[1], default=(None, 0))
+    where, holes = max(exact, key=lambda pair: pair[1], default=(None, 0))
     if where is None:
         return
     transactional_id = transactional_id_of(plan.restore_id, where)
@@ -195,10 +200,10 @@ def missing_transactions(client: KafkaClient, plan: RestorePlan, *, patience_s: 
     if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         what = "this user may neither write markers into holes nor use a transactional id instead"
         yield Obstacle(
-            kind=ObstacleKind.PERMISSION if holes else ObstacleKind.RIGHT_UNKNOWN,
-            where=where,
-            what=what if holes else f"{what}, which is needed if transactions were written to it",
-            hint=_HOLES_HINT,
+            ObstacleKind.PERMISSION if holes else ObstacleKind.RIGHT_UNKNOWN,
+            where,
+            what if holes else f"{what}, which is needed if transactions were written to it",
+            _HOLES_HINT,
             fatal=bool(holes),
         )
 
@@ -223,11 +228,15 @@ class TargetTopics:
         missing = []
         for topic in plan.topics:
             target, found = topic.target, present.topic(topic.target.name)
-            empty = found is None or self._is_empty(target)
+            partitions = [
+                TopicPartition(topic=target.name, partition=number) for number in range(target.partition_count)
+            ]
+            extents = {} if found is None else log_extents(self._client, partitions, self._patience_s)
+            empty = all(extent.end == 0 for extent in extents.values())
             if not check_topic(target, found, created.get(target.name), empty=empty):
                 missing.append(target)
         self._create(missing)
-        self._alter({each.target.name: each.target.configs.hold for each in plan.topics if each.target.configs})
+        self._alter({topic.target.name: topic.target.configs.hold for topic in plan.topics if topic.target.configs})
         self._learn_ids(topic.target for topic in plan.topics)
 
     def fill_starts(self, plan: RestorePlan, producer_id: int) -> None:
@@ -240,13 +249,13 @@ class TargetTopics:
         """
         wanted = [
             StartToFill(
-                where=TopicPartition(topic=topic.target.name, partition=partition.source.partition),
+                where=where,
                 topic_id=self.ids[topic.target.name],
                 base=topic.target.bases[partition.source.partition],
                 first=partition.source.first_offset,
             )
             for topic in plan.topics
-            for partition in topic.partitions
+            for where, partition in topic.placed()
             if partition.offsets.mode is OffsetsMode.EXACT
             and partition.source.first_offset > topic.target.bases[partition.source.partition]
         ]
@@ -288,11 +297,6 @@ class TargetTopics:
 
         retry(once, deadline=self._deadline(), what="leaders of the topics")
 
-    def _is_empty(self, target: TargetTopic) -> bool:
-        partitions = [TopicPartition(topic=target.name, partition=each) for each in range(target.partition_count)]
-        found = log_extents(self._client, partitions, self._patience_s)
-        return all(extent.end == 0 for extent in found.values())
-
     def _deadline(self) -> Deadline:
         return Deadline.after(self._patience_s)
 
@@ -310,29 +314,29 @@ class StartToFill:
 def fill_starts(client: KafkaClient, wanted: Iterable[StartToFill], producer_id: int, *, patience_s: float) -> None:
     """Append fillers up to the first offset of each log, and delete them. May be repeated after a crash."""
     identity = ProducerIdentity(producer_id=producer_id, epoch=0)
-    starts = {each.where: each for each in wanted}
+    starts = {start.where: start for start in wanted}
     if not starts:
         return
     found = log_extents(client, list(starts), patience_s)
     feeds = [
         Feed(
             where=where,
-            topic_id=topic_id_of(each.topic_id),
+            topic_id=topic_id_of(start.topic_id),
             first_offset=found[where].end,
             appends=fillers(
-                each.first - found[where].end,
+                start.first - found[where].end,
                 identity,
-                first_sequence=sequence_after(0, found[where].end - each.base),
+                first_sequence=sequence_after(0, found[where].end - start.base),
             ),
         )
-        for where, each in starts.items()
-        if found[where].end < each.first
+        for where, start in starts.items()
+        if found[where].end < start.first
     ]
     for acknowledged in produce_all(client, feeds, patience_s=patience_s):
         if client.stop is not None and client.stop.is_set():
             raise UnavailableError("the restore was stopped", object_name=str(acknowledged.where))
     # Only where there are fillers: a topic that has its own configuration again may refuse this.
-    filled = {where: each.first for where, each in starts.items() if found[where].start < each.first}
+    filled = {where: start.first for where, start in starts.items() if found[where].start < start.first}
     _, failed = delete_records(client, filled, deadline=Deadline.after(patience_s))
     for error in failed.values():
         raise error
@@ -362,6 +366,29 @@ def restore_quotas(client: KafkaClient, plan: RestorePlan, *, patience_s: float)
     _refuse_failed({names[entities]: outcome for entities, outcome in outcomes.items()}, "set the quota")
 
 
+def restore_settings(client: KafkaClient, plan: RestorePlan, *, patience_s: float) -> None:
+    """Set the settings of the plan, before groups move: the first member of a share group begins by them.
+
+    Values that somebody has set since planning stay. RefusedError as above.
+    """
+    if plan.access.settings is None or not plan.access.settings.set:
+        return
+    names = [entity.name for entity in plan.access.settings.set if entity.kind == GROUP_SETTINGS]
+    present = {
+        (entity.kind, entity.name): entity.values
+        for entity in read_settings(client, groups=names, deadline=Deadline.after(patience_s))
+    }
+    for number, kind in KINDS.items():
+        wanted = {
+            entity.name: values
+            for entity in plan.access.settings.set
+            if entity.kind == kind and (values := lacking(entity.values, present.get((kind, entity.name), {})))
+        }
+        if wanted:
+            outcomes = alter_configs(client, wanted, kind=number, deadline=Deadline.after(patience_s))
+            _refuse_failed({f"{kind} {name}": outcome for name, outcome in outcomes.items()}, "change the settings of")
+
+
 def _new_topic(target: TargetTopic, configs: Mapping[str, str]) -> NewTopic:
     return NewTopic(
         name=target.name,
@@ -371,7 +398,7 @@ def _new_topic(target: TargetTopic, configs: Mapping[str, str]) -> NewTopic:
     )
 
 
-def _refuse_failed(outcomes: Mapping[str, Outcome], what: str) -> None:
+def _refuse_failed(outcomes: Mapping[str, ChangeOutcome], what: str) -> None:
     refused = {name: outcome for name, outcome in outcomes.items() if not outcome.done}
     for name, outcome in refused.items():
         more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""

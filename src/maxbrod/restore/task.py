@@ -14,9 +14,10 @@ as a duplicate.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -26,29 +27,25 @@ from maxbrod.batch.headers import walk
 from maxbrod.batch.replay import Replayed, replay
 from maxbrod.errors import MaxbrodError, RefusedError, TopicGoneError, UsageError
 from maxbrod.kafka.fetch.offsets import log_ends
-from maxbrod.kafka.produce.appends import Append, Batch, Feed, Hole, sequence_after, stamped
+from maxbrod.kafka.produce.appends import Append, Batch, Feed, Hole, prove_topic, sequence_after, stamped
 from maxbrod.kafka.produce.empty_offsets import fill_by_transactions
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import LogTail, ProducerIdentity, next_sequence, read_tail
-from maxbrod.kafka.produce.refusals import prove_topic
-from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline, Pace
+from maxbrod.kafka.wire.kept import client_for
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.reader import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
+from maxbrod.restore.items import Restored, RestoreItem, RestoreSettings, transactional_id_of
 from maxbrod.restore.plan.mapping import build_map, encode_map
 from maxbrod.restore.plan.request import BatchesMode
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
-    from maxbrod.batch.provenance import Provenance
-    from maxbrod.config import KafkaConfig, StorageConfig
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.storage.interface import Storage
 
 _OPERATION: Final = "restore"
 PARTITIONS_AT_ONCE: Final = 64
@@ -66,68 +63,6 @@ _OF_TOPIC: Final = (UsageError, TopicGoneError)
 _RULES: Final = {BatchesMode.AUTO: AUTO, BatchesMode.JOIN: JOIN}
 _RUN_BYTES: Final = 8 << 20
 """Batches between two holes that are sent together, where holes are filled by transactions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreSettings:
-    """The values that all tasks of a restore share. Holds secrets."""
-
-    restore_id: str
-    archive_url: str
-    kafka: KafkaConfig
-    storage: StorageConfig = field(repr=False)
-    producer_id: int
-    """The producer id of this restore. Every attempt uses it, and nobody else."""
-    since_ms: int | None = None
-    until_ms: int | None = None
-    markers: bool = True
-    """True if this user may write markers into holes; if not, empty transactions fill them."""
-    marker_producer: ProducerIdentity | None = None
-    """The producer of markers; None: a new one. Brokers refuse its markers once it has written with a higher epoch."""
-    rate_bytes_per_s: float | None = None
-    """The limit for one task."""
-    batches: BatchesMode = BatchesMode.AUTO
-    patience_s: float = PATIENCE_S
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreItem:
-    """One target partition, and the slices to restore it from, in the order of offsets."""
-
-    where: TopicPartition
-    topic_id: str
-    """The id of the target topic."""
-    exact: bool
-    base: int
-    """The target offset of the first record."""
-    first_offset: int
-    """The source offset of the first record."""
-    end_offset: int
-    """Source offsets from here on are not restored."""
-    batch_bytes_max: int
-    slices: tuple[Slice, ...]
-    provenance: Provenance | None = None
-    """The source that every record names in its headers."""
-    lossy: bool = False
-    """True if slices are left out because they cannot be read. An earlier attempt may have read and restored them."""
-    adopted: bool = False
-    """True if the log is known to have the right records up to its end, whoever has written them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """The outcome of one item: the log end, the target offsets of its records, and why it stopped if it did."""
-
-    where: TopicPartition
-    end: int
-    records: int
-    map: dict[str, Any]
-    failure: MaxbrodError | None = None
-
-
-def transactional_id_of(restore_id: str, where: str) -> str:
-    """The id by which holes of a partition are filled where this user may not write markers."""
-    return f"maxbrod-{restore_id}-{where}"
 
 
 def run_restore_task(settings: RestoreSettings, items: Sequence[RestoreItem]) -> list[Restored]:
@@ -163,7 +98,7 @@ def _run_restore_task(
     refused: MaxbrodError | None = None
     try:
         storage = open_storage(settings.archive_url, settings.storage)
-        with KafkaClient(settings.kafka) as client, ThreadPoolExecutor(_READERS) as ahead:
+        with client_for(settings.kafka) as client, ThreadPoolExecutor(_READERS) as ahead:
             for partition in partitions:
                 partition.ahead = ahead
             _restore(client, storage, partitions, settings)
@@ -209,13 +144,13 @@ def _resume(client: KafkaClient, partitions: Sequence[_Partition], settings: Res
     ends = log_ends(client, [partition.item.where for partition in partitions], deadline=deadline)
     growing = partitions
     while growing:
-        for each in growing:
-            each.resume(client, ends[each.item.where], deadline)
-        growing = [each for each in growing if each.ends_with_marker]
+        for grown in growing:
+            grown.resume(client, ends[grown.item.where], deadline)
+        growing = [grown for grown in growing if grown.ends_with_marker]
         if growing:
             time.sleep(_SETTLING_S)
-            before, ends = ends, log_ends(client, [each.item.where for each in growing], deadline=deadline)
-            growing = [each for each in growing if ends[each.item.where] != before[each.item.where]]
+            before, ends = ends, log_ends(client, [grown.item.where for grown in growing], deadline=deadline)
+            growing = [grown for grown in growing if ends[grown.item.where] != before[grown.item.where]]
     return [partition for partition in partitions if partition.sound]
 
 
@@ -248,7 +183,7 @@ def _restore_without_markers(
             partition.reached = end
         else:
             run.append(append)
-            if sum(len(each.data) for each in run) > _RUN_BYTES:
+            if sum(len(batch.data) for batch in run) > _RUN_BYTES:
                 flush()
     flush()
 
@@ -354,7 +289,7 @@ class _Partition:
 
     def _skip_restored(self, end: int) -> None:
         """With exact offsets, read again only the slice that holds the last record in the log, to compare it."""
-        slices = tuple(each for each in self.item.slices if each.end_offset >= end)
+        slices = tuple(part for part in self.item.slices if part.end_offset >= end)
         if not slices and self._cut.until_ms is not None:
             return  # where the log must end follows only from reading everything that the time limit keeps
         first = max(self.item.first_offset, min(slices[0].base_offset if slices else end, end))
@@ -472,7 +407,9 @@ class _Partition:
         )
         self._sequence = sequence_after(self._sequence, int(counts.sum()) - present)
         named = zip(made, batches.source_offset.tolist(), strict=True)
-        return zip(batches.hole.tolist(), [Batch(each.data, each.count, source) for each, source in named], strict=True)
+        return zip(
+            batches.hole.tolist(), [Batch(batch.data, batch.count, source) for batch, source in named], strict=True
+        )
 
     def _rest_of_hole(self, count: int) -> Iterator[Hole]:
         """The part of a hole that the target's log does not cover yet."""

@@ -7,10 +7,10 @@ nothing about topics or records: see `topics` and `traffic`.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from kafka.admin import (
     ConfigResource,
@@ -21,10 +21,20 @@ from kafka.admin import (
 )
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.sandbox.jars import KAFKA_VERSION, kafka_release, new_uuid
-from maxbrod.sandbox.node import NodeHome, PortTakenError, claim, write_private
-from maxbrod.sandbox.probe import known_brokers, known_scram_users
-from maxbrod.sandbox.process import CLOSING, Reaper, reap, wait_for
+from maxbrod.sandbox.jars import KAFKA_VERSION, LOGGING_OPTIONS, archive_options, java_command, kafka_release, new_uuid
+from maxbrod.sandbox.process import (
+    CLOSING,
+    HOST,
+    Box,
+    PortTakenError,
+    Process,
+    free_ports,
+    launch,
+    reap,
+    retry_ports,
+    wait_for,
+    write_private,
+)
 from maxbrod.sandbox.security import Login, java_properties, kafka_python_properties, write_certificates
 from maxbrod.sandbox.spec import (
     ADMIN,
@@ -32,23 +42,19 @@ from maxbrod.sandbox.spec import (
     CLIENTS_DIR,
     CONTROLLER,
     DEFAULT_USERS,
-    HOST,
     OPTIONAL_LISTENERS,
     PLAINTEXT,
     PROXIED,
-    S3_DIR,
     STATE_FILE,
+    STORES,
     TLS_DIR,
-    Node,
+    SandboxNode,
     Spec,
-    free_ports,
+    render_properties,
     role_sets,
+    server_properties,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
-
+from maxbrod.sandbox.topics import known_brokers, known_scram_users
 
 Advertise: TypeAlias = Callable[[int, int], int]
 
@@ -56,19 +62,77 @@ Advertise: TypeAlias = Callable[[int, int], int]
 DEFAULT_JVM_OPTIONS: Final = ("-Xms128m", "-Xmx640m", "-XX:+UseG1GC")
 _START_TIMEOUT_S: Final = 90.0
 _STOP_TIMEOUT_S: Final = 60.0
-_PORT_TRIES: Final = 5
-
+_TAIL_LINES: Final = 25
+_START_LINE: Final = "=== started by the maxbrod sandbox ===\n"
 _SCRAM_MECHANISMS: Final = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 
 
-class Cluster:
-    """A running cluster. Use it as a context manager: leaving it ends all brokers and removes the folder."""
+@dataclass(frozen=True, slots=True)
+class NodeHome:
+    """One Kafka process, and its folder within that of its sandbox: settings, storage, output, pid."""
 
-    def __init__(self, directory: Path, spec: Spec, *, reaper: Reaper | None, keep: bool = False) -> None:
-        self.directory = directory
+    sandbox: Path
+    node: SandboxNode
+
+    @property
+    def path(self) -> Path:
+        return self.sandbox / self.node.name
+
+    @property
+    def data_dir(self) -> Path:
+        return self.path / "data"
+
+    @property
+    def output(self) -> Path:
+        return self.path / "output.log"
+
+    @property
+    def process(self) -> Process:
+        return Process(self.path / "pid")
+
+    def create(self, spec: Spec) -> None:
+        (self.path / "tmp").mkdir(parents=True)
+        kafka_release(spec.kafka_version).format(self.data_dir, cluster_id=spec.cluster_id, node_id=self.node.node_id)
+
+    def start(self, spec: Spec) -> None:
+        """Write the settings and launch the process; does not wait until it is ready."""
+        values = server_properties(spec, self.node, data_dir=self.data_dir, tls_dir=self.sandbox / TLS_DIR)
+        properties = self.path / "server.properties"
+        write_private(properties, render_properties(values))
+        release = kafka_release(spec.kafka_version)
+        # A killed JVM leaves the native libraries of its codecs in its temporary folder.
+        temporary = f"-Djava.io.tmpdir={self.path / 'tmp'}"
+        options = (*spec.jvm_options, *LOGGING_OPTIONS, temporary, *archive_options(release))
+        command = java_command(release.jars, "kafka.Kafka", str(properties), options=options)
+        with self.output.open("a") as output:
+            output.write(_START_LINE)
+        launch(command, home=self.path, output=self.output)
+
+    def remove(self) -> None:
+        self.process.kill()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def raise_if_dead(self) -> None:
+        if self.process.alive:
+            return
+        if "Address already in use" in self._output_of_last_start():
+            raise PortTakenError
+        raise UnavailableError(f"{self.node.name} ended while it started:\n{self.output_tail()}", operation="start")
+
+    def output_tail(self) -> str:
+        return "\n".join(self._output_of_last_start().splitlines()[-_TAIL_LINES:])
+
+    def _output_of_last_start(self) -> str:
+        text = self.output.read_text(errors="replace") if self.output.exists() else ""
+        return text.rpartition(_START_LINE)[2]
+
+
+class Cluster(Box):
+    """A running cluster."""
+
+    def __init__(self, directory: Path, spec: Spec, *, keep: bool = False) -> None:
+        super().__init__(directory, keep=keep)
         self.spec = spec
-        self._reaper = reaper
-        self._keep = keep
 
     @classmethod
     def start(
@@ -108,9 +172,8 @@ class Cluster:
         )
         roles = role_sets(brokers)
         kafka_release(kafka_version)  # Downloads, the first time: before there is anything to clean up.
-        folder = claim(Path(directory))
-        reaper = None if detached else Reaper.start(folder, keep=keep)
-        cluster = cls(folder, spec, reaper=reaper, keep=keep)
+        cluster = cls(Path(directory), spec, keep=keep)
+        cluster.claim(detached=detached)
         try:
             cluster._create(roles, advertise, timeout_s)
         except BaseException:
@@ -127,28 +190,15 @@ class Cluster:
         except (FileNotFoundError, NotADirectoryError):
             hint = "start one with 'maxbrod sandbox up'"
             raise UsageError("there is no sandbox in this folder", object_name=str(folder), hint=hint) from None
-        return cls(folder, spec, reaper=None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End every process at once, and remove the folder unless it was to be kept."""
-        reap(self.directory, keep=self._keep)
-        if self._reaper is not None:
-            self._reaper.close()
+        return cls(folder, spec)
 
     def dismantle(self) -> list[str]:
         """End every process and remove what the sandbox made; returns the names of foreign files, which stay."""
-        reap(self.directory / S3_DIR)
+        for name in STORES:
+            reap(self.directory / name)
         reap(self.directory, keep=True)
-        for node in self.spec.nodes:
-            NodeHome(self.directory, node).remove()
+        for home in self.homes:
+            home.remove()
         for name in (TLS_DIR, CLIENTS_DIR):
             shutil.rmtree(self.directory / name, ignore_errors=True)
         for name in (STATE_FILE, CLOSING):
@@ -159,6 +209,11 @@ class Cluster:
         return foreign
 
     # Where things are
+
+    @property
+    def homes(self) -> list[NodeHome]:
+        """All nodes: the brokers, and the controller if it is separate."""
+        return [NodeHome(self.directory, node) for node in self.spec.nodes]
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -175,9 +230,8 @@ class Cluster:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The pids of all live processes of the cluster: the brokers, and the controller if it is separate."""
-        found = (NodeHome(self.directory, node).process.pid for node in self.spec.nodes)
-        return tuple(pid for pid in found if pid is not None)
+        """The pids of all live processes of the cluster."""
+        return tuple(pid for home in self.homes if (pid := home.process.pid) is not None)
 
     def bootstrap_for(self, listener: str) -> str:
         """The address of every broker on this listener, running or not."""
@@ -185,8 +239,12 @@ class Cluster:
             raise UsageError(f"no listener {listener}: this sandbox has {', '.join(self.spec.listeners)}")
         return ",".join(f"{HOST}:{node.client_port(listener)}" for node in self.spec.brokers)
 
+    def port(self, broker_id: int) -> int:
+        """The port of a broker on PLAINTEXT."""
+        return self.spec.broker(broker_id).ports[PLAINTEXT]
+
     def log_dir(self, broker_id: int) -> Path:
-        """Where a broker keeps its partitions, one folder each."""
+        """The folder in which a broker keeps its partitions, one folder each."""
         return self._home(broker_id).data_dir
 
     def output(self, broker_id: int) -> Path:
@@ -211,13 +269,13 @@ class Cluster:
 
     def running_client_properties(self) -> dict[str, Any]:
         """`client_properties` that name running brokers only: kafka-python leaks a socket for each dead one."""
-        addresses = [f"{HOST}:{self.spec.broker(broker).ports[PLAINTEXT]}" for broker in self.running]
+        addresses = [f"{HOST}:{self.port(broker)}" for broker in self.running]
         return {**self.client_properties(), "bootstrap_servers": addresses}
 
     # What can happen to brokers
 
     def alive(self, broker_id: int) -> bool:
-        """Whether the process exists, running or suspended."""
+        """True if the process exists, running or suspended."""
         return self._home(broker_id).process.alive
 
     def suspended(self, broker_id: int) -> bool:
@@ -238,15 +296,20 @@ class Cluster:
     def resume(self, broker_id: int) -> None:
         self._home(broker_id).process.resume()
 
-    def restart(
-        self, broker_id: int, *, config: Mapping[str, str] | None = None, timeout_s: float = _START_TIMEOUT_S
-    ) -> None:
+    def restart(self, broker_id: int, *, config: Mapping[str, str] | None = None) -> None:
         """Start a broker, after stopping it if it runs; `config` changes its settings permanently."""
         self.stop(broker_id)
         if config:
             changed = {**self.spec.broker_config.get(broker_id, {}), **config}
             self._save(replace(self.spec, broker_config={**self.spec.broker_config, broker_id: changed}))
-        self._start_again(self._home(broker_id), timeout_s)
+        home = self._home(broker_id)
+
+        def start() -> None:
+            home.start(self.spec)
+            wait_until_knows(home, lambda brokers: broker_id in brokers, watched=[home])
+
+        # Another process may have taken its port while it was down, and may release it.
+        retry_ports(start, lambda: f"another process holds the port of {home.node.name}", operation="restart")
 
     def set_config(self, config: Mapping[str, str], *, broker_id: int | None = None) -> None:
         """Change settings of running brokers that Kafka can change at run time (for others see `restart`)."""
@@ -258,41 +321,29 @@ class Cluster:
         if refused:
             raise UsageError(f"brokers refused new settings: {refused}")
 
-    def wait_until_settled(self, *, timeout_s: float = _START_TIMEOUT_S) -> None:
+    def wait_until_settled(self) -> None:
         """Wait until every running broker knows all running brokers and no others."""
         running = [self._home(broker) for broker in self.running]
         expected = frozenset(self.running)
         for home in running:
-            wait_until_knows(home, expected.__eq__, watched=running, timeout_s=timeout_s)
+            wait_until_knows(home, expected.__eq__, watched=running)
 
     # How it is made
 
     def _create(self, roles: list[tuple[int, tuple[str, ...]]], advertise: Advertise | None, timeout_s: float) -> None:
         if self.spec.tls:
             write_certificates(self.directory / TLS_DIR, self.spec.users)
-        for _ in range(_PORT_TRIES):
-            self._save(replace(self.spec, nodes=choose_nodes(roles, self.spec.listeners, advertise)))
-            homes = [NodeHome(self.directory, node) for node in self.spec.nodes]
-            try:
-                start_nodes(homes, self.spec, timeout_s=timeout_s)
-            except PortTakenError:
-                for home in homes:
-                    home.remove()
-                continue
-            return
-        raise UnavailableError("no ports stayed free until the brokers could bind them", operation="start")
 
-    def _start_again(self, home: NodeHome, timeout_s: float) -> None:
-        known = home.node.node_id
-        # Another process may have taken its port while it was down, and may release it.
-        for _ in range(_PORT_TRIES):
-            home.start(self.spec)
+        def start() -> None:
+            self._save(replace(self.spec, nodes=choose_nodes(roles, self.spec.listeners, advertise)))
             try:
-                wait_until_knows(home, lambda brokers: known in brokers, watched=[home], timeout_s=timeout_s)
+                start_nodes(self.homes, self.spec, timeout_s=timeout_s)
             except PortTakenError:
-                continue
-            return
-        raise UnavailableError(f"another process holds the port of {home.node.name}", operation="restart")
+                for home in self.homes:
+                    home.remove()
+                raise
+
+        retry_ports(start, lambda: "no ports stayed free until the brokers could bind them", operation="start")
 
     def _save(self, spec: Spec) -> None:
         write_private(self.directory / STATE_FILE, spec.as_json())
@@ -324,23 +375,19 @@ def choose_nodes(
     roles: Iterable[tuple[int, tuple[str, ...]]],
     listeners: Sequence[str],
     advertise: Callable[[int, int], int] | None,
-) -> tuple[Node, ...]:
+) -> tuple[SandboxNode, ...]:
     """Nodes with free ports for every listener that their roles need."""
     bound = [
-        (node_id, roles_of_node, [*(listeners if BROKER in roles_of_node else ()), *_controller(roles_of_node)])
-        for node_id, roles_of_node in roles
+        (node_id, own, [*(listeners if BROKER in own else ()), *((CONTROLLER,) if "controller" in own else ())])
+        for node_id, own in roles
     ]
     ports = iter(free_ports(sum(len(names) for _, _, names in bound)))
     nodes = []
-    for node_id, roles_of_node, names in bound:
+    for node_id, own, names in bound:
         taken = {name: next(ports) for name in names}
         advertised = {PROXIED: advertise(node_id, taken[PROXIED])} if advertise and PROXIED in taken else {}
-        nodes.append(Node(node_id=node_id, roles=roles_of_node, ports=taken, advertised_ports=advertised))
+        nodes.append(SandboxNode(node_id=node_id, roles=own, ports=taken, advertised_ports=advertised))
     return tuple(nodes)
-
-
-def _controller(roles: tuple[str, ...]) -> tuple[str, ...]:
-    return (CONTROLLER,) if "controller" in roles else ()
 
 
 def start_nodes(homes: Sequence[NodeHome], spec: Spec, *, timeout_s: float) -> None:
@@ -361,7 +408,7 @@ def wait_until_knows(
     enough: Callable[[frozenset[int]], bool],
     *,
     watched: Sequence[NodeHome],
-    timeout_s: float,
+    timeout_s: float = _START_TIMEOUT_S,
 ) -> None:
     """Wait until this broker answers and knows enough brokers; raise at once if a watched node dies."""
 

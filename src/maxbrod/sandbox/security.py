@@ -9,9 +9,11 @@ import base64
 import ipaddress
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,16 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from maxbrod.sandbox.node import write_private
+from maxbrod.sandbox.process import write_private
 from maxbrod.sandbox.spec import PROTOCOLS, SASL_PLAINTEXT, SASL_SSL, SSL, jaas_client
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
 
 CA_FILE: Final = "ca.pem"
 _USER: Final = "user-"
+_AUTHORITY: Final = "maxbrod sandbox"
 _VALID_DAYS: Final = 365
 _NAMES: Final = x509.SubjectAlternativeName(
     [x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
@@ -41,12 +39,15 @@ def write_certificates(folder: Path, users: Iterable[str]) -> None:
     """Write `ca.pem`; and `server.pem` and a `user-<name>.pem` for each user, which hold a key and its certificate."""
     folder.mkdir(mode=0o700)
     ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca = _authority(ca_key)
-    write_private(folder / CA_FILE, _pem(ca))
+    write_private(folder / CA_FILE, _certificate(_AUTHORITY, ca_key.public_key(), ca_key, ca=True))
     for name in ("server", *(user_file_stem(user) for user in users)):
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(name.removeprefix(_USER), key.public_key(), ca, ca_key)
-        write_private(folder / f"{name}.pem", _key_pem(key) + _pem(certificate))
+        certificate = _certificate(name.removeprefix(_USER), key.public_key(), ca_key, ca=False)
+        # PKCS 8, the only form that Kafka's PEM key store reads.
+        key_pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ).decode()
+        write_private(folder / f"{name}.pem", key_pem + certificate)
 
 
 def user_file_stem(user: str) -> str:
@@ -54,44 +55,11 @@ def user_file_stem(user: str) -> str:
     return f"{_USER}{user}"
 
 
-def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    name = _name("maxbrod sandbox")
-    draft = _draft(name, name, key.public_key())
-    draft = draft.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    draft = draft.add_extension(_usage(ca=True), critical=True)
-    draft = draft.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    return draft.sign(key, hashes.SHA256())
-
-
 def _certificate(
-    common_name: str, key: ec.EllipticCurvePublicKey, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey
-) -> x509.Certificate:
-    draft = _draft(_name(common_name), ca.subject, key)
-    purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
-    draft = draft.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    draft = draft.add_extension(_usage(ca=False), critical=True)
-    draft = draft.add_extension(purposes, critical=False)
-    draft = draft.add_extension(issuer, critical=False)
-    return draft.add_extension(_NAMES, critical=False).sign(ca_key, hashes.SHA256())
-
-
-def _draft(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    common_name: str, key: ec.EllipticCurvePublicKey, signer: ec.EllipticCurvePrivateKey, *, ca: bool
+) -> str:
     now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        # A container's clock may lag behind the one that signed.
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=_VALID_DAYS))
-    )
-
-
-def _usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    usage = x509.KeyUsage(
         digital_signature=not ca,
         content_commitment=False,
         key_encipherment=False,
@@ -102,21 +70,30 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+    draft = (
+        x509.CertificateBuilder()
+        .subject_name(_name(common_name))
+        .issuer_name(_name(_AUTHORITY))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        # A container's clock may lag behind the one that signed.
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=_VALID_DAYS))
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    if ca:
+        draft = draft.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    else:
+        purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+        for extension in (purposes, issuer, _NAMES):
+            draft = draft.add_extension(extension, critical=False)
+    return draft.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
 
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
-    # PKCS 8, the only form that Kafka's PEM key store reads.
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

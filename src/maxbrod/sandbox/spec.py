@@ -6,22 +6,14 @@ Values, their JSON in the cluster's folder, and the server.properties of a node 
 from __future__ import annotations
 
 import json
-import random
-import socket
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
-from maxbrod.errors import CorruptDataError, EnvironmentMissingError, UnsupportedFormatError, UsageError
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
 from maxbrod.sandbox.jars import KAFKA_VERSION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-
-HOST: Final = "127.0.0.1"
+from maxbrod.sandbox.process import HOST
 
 PLAINTEXT: Final = "PLAINTEXT"
 SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
@@ -43,15 +35,10 @@ CONTROLLER_NODE_ID: Final = 1000
 STATE_FILE: Final = "sandbox.json"
 TLS_DIR: Final = "tls"
 CLIENTS_DIR: Final = "clients"
-S3_DIR: Final = "s3"
+STORES: Final = ("s3", "azure")
+"""The stores that a sandbox may have; each is also the name of its folder."""
 
 _FORMAT: Final = "maxbrod-sandbox/1"
-
-# Below the range that Linux (32768) and macOS (49152) use for outgoing connections. Port 0 would pick inside it: any
-# client could then hold the port of a broker that is down, and a client that retries can even connect to itself, so
-# that the broker never gets its port back.
-_RANGE: Final = range(12_000, 32_000)
-_TRIES: Final = 1000
 
 PROTOCOLS: Final = {
     CONTROLLER: PLAINTEXT,
@@ -65,7 +52,7 @@ _MODULES: Final = "org.apache.kafka.common.security"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class SandboxNode:
     """One Kafka process."""
 
     node_id: int
@@ -92,7 +79,7 @@ class Spec:
     """A whole cluster."""
 
     cluster_id: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[SandboxNode, ...]
     listeners: tuple[str, ...]
     users: Mapping[str, str] = field(repr=False)
     authorizer: bool
@@ -102,10 +89,10 @@ class Spec:
     kafka_version: str = KAFKA_VERSION
 
     @property
-    def brokers(self) -> tuple[Node, ...]:
+    def brokers(self) -> tuple[SandboxNode, ...]:
         return tuple(node for node in self.nodes if node.is_broker)
 
-    def broker(self, broker_id: int) -> Node:
+    def broker(self, broker_id: int) -> SandboxNode:
         for node in self.brokers:
             if node.node_id == broker_id:
                 return node
@@ -153,25 +140,7 @@ def role_sets(broker_count: int) -> list[tuple[int, tuple[str, ...]]]:
     return [(CONTROLLER_NODE_ID, ("controller",)), *brokers]
 
 
-def free_ports(count: int) -> list[int]:
-    """Return distinct ports on loopback that are free now, and likely still free when a killed broker is restarted."""
-    generator = random.Random()  # noqa: S311 - no secret; its own state, so that a test's seed is not used up
-    with ExitStack() as held:
-        ports: list[int] = []
-        for port in (generator.choice(_RANGE) for _ in range(_TRIES)):
-            if len(ports) == count:
-                return ports
-            # Stays bound until all are picked, so that none is picked twice.
-            candidate = held.enter_context(socket.socket())
-            try:
-                candidate.bind((HOST, port))
-            except OSError:
-                continue
-            ports.append(port)
-    raise EnvironmentMissingError(f"no {count} free ports on {HOST} between {_RANGE.start} and {_RANGE.stop}")
-
-
-def server_properties(spec: Spec, node: Node, *, data_dir: Path, tls_dir: Path) -> dict[str, str]:
+def server_properties(spec: Spec, node: SandboxNode, *, data_dir: Path, tls_dir: Path) -> dict[str, str]:
     """Return all settings of one node: our defaults, then those of the cluster, then the caller's own.
 
     The defaults make a small cluster fast: to start, to notice a dead broker, to compact, to apply retention. None of
@@ -219,7 +188,7 @@ def _defaults(broker_count: int) -> dict[str, str]:
     }
 
 
-def _identity(spec: Spec, node: Node, data_dir: Path) -> dict[str, str]:
+def _identity(spec: Spec, node: SandboxNode, data_dir: Path) -> dict[str, str]:
     voters = (f"{n.node_id}@{HOST}:{n.ports[CONTROLLER]}" for n in spec.nodes if CONTROLLER in n.ports)
     brokers_only = {
         "advertised.listeners": ",".join(
@@ -260,7 +229,7 @@ def _jaas(mechanism: str, users: Mapping[str, str]) -> str:
 
 
 def jaas_client(mechanism: str, user: str, password: str) -> str:
-    """What a Java client of this user needs as `sasl.jaas.config`."""
+    """The `sasl.jaas.config` of a Java client of this user."""
     if mechanism == "OAUTHBEARER":
         claim = f"unsecuredLoginStringClaim_sub={_quoted(user)}"
         return f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required {claim};"
@@ -304,15 +273,13 @@ def render_properties(values: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(_escapes(text))
+    return "".join(map(_escaped_character, text))
 
 
-def _escapes(text: str) -> Iterable[str]:
-    for character in text:
-        if character in "\\=:#! \t":
-            yield f"\\{character}"
-        elif character.isascii() and character.isprintable():
-            yield character
-        else:
-            units = character.encode("utf-16-be")
-            yield "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+def _escaped_character(character: str) -> str:
+    if character in "\\=:#! \t":
+        return f"\\{character}"
+    if character.isascii() and character.isprintable():
+        return character
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))

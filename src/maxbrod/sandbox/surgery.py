@@ -6,6 +6,7 @@ Each function returns only after the effect: compaction on every running replica
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +19,6 @@ from maxbrod.sandbox.topics import offsets, replicas, set_topic_config, wait_for
 from maxbrod.sandbox.traffic import Message, produce
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from maxbrod.sandbox.cluster import Cluster
 
 _TIMEOUT_S: Final = 60.0
@@ -63,7 +62,7 @@ def compact(cluster: Cluster, topic: str, *, partition: int = 0) -> int:
 
 
 def _cleaned_until(cluster: Cluster, broker: int, topic: str, partition: int) -> int:
-    """How far the cleaner has come, by its checkpoint file: a version, a count, and a line for each partition."""
+    """The offset that the cleaner has reached, by its checkpoint: a version, a count, and a line for each partition."""
     checkpoint = cluster.log_dir(broker) / "cleaner-offset-checkpoint"
     try:
         lines = checkpoint.read_text().splitlines()[2:]

@@ -1,24 +1,38 @@
-"""Topics of a sandbox: creates, describes, configures and deletes them, and waits until every broker agrees."""
+"""Topics of a sandbox: creates, describes, configures and deletes them, and waits until every broker agrees.
+
+Each broker is asked what it knows on a new socket. kafka-python's admin client is unfit for requests every 50 ms while
+brokers die and start: it retries, picks any broker, even a dead one, and leaks a thread or a socket if that one does
+not answer.
+"""
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import UnknownTopicOrPartitionError
+from kafka.protocol.admin import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from maxbrod.errors import UnavailableError, UsageError
-from maxbrod.sandbox.probe import known_config, known_offsets, known_topic
-from maxbrod.sandbox.process import wait_for
-from maxbrod.sandbox.spec import PLAINTEXT
+from maxbrod.sandbox.process import HOST, wait_for
+from maxbrod.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from uuid import UUID
-
     from maxbrod.sandbox.cluster import Cluster
+
 
 _TIMEOUT_S: Final = 60.0
 
@@ -52,6 +66,19 @@ def create_topic(
     return wait_until_known(cluster, topic)
 
 
+def list_topics(cluster: Cluster) -> set[str]:
+    with cluster.admin() as admin:
+        return set(admin.list_topics())
+
+
+def demand_topic(cluster: Cluster, topic: str) -> None:
+    """UsageError: there is no such topic."""
+    known = list_topics(cluster)
+    if topic not in known:
+        hint = did_you_mean(topic, known) or "'maxbrod sandbox fill' creates it"
+        raise UsageError(f"the sandbox has no topic {topic!r}", hint=hint)
+
+
 def topic_id(cluster: Cluster, topic: str) -> UUID:
     found: UUID = _describe(cluster, topic).topic_id
     return found
@@ -61,16 +88,20 @@ def delete_topic(cluster: Cluster, topic: str) -> None:
     """Delete a topic and wait until no running broker has a folder of it."""
     with cluster.admin() as admin:
         admin.delete_topics([topic])
-    wait_for(f"deletion of {topic}", lambda: not _folders(cluster, topic), timeout_s=_TIMEOUT_S)
+
+    def gone() -> bool:
+        # A deleted partition is first renamed to <topic>-<partition>.<uuid>-delete, and removed later.
+        names = (folder.name for broker in cluster.running for folder in cluster.log_dir(broker).iterdir())
+        return all(name.partition(".")[0].rpartition("-")[0] != topic for name in names)
+
+    wait_for(f"deletion of {topic}", gone, timeout_s=_TIMEOUT_S)
 
 
-def recreate_topic(
-    cluster: Cluster, topic: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
-) -> tuple[UUID, UUID]:
+def recreate_topic(cluster: Cluster, topic: str, *, config: Mapping[str, str] | None = None) -> tuple[UUID, UUID]:
     """Delete a topic and create it again: same name, offsets from 0, another id. Returns the old and the new id."""
     old = topic_id(cluster, topic)
     delete_topic(cluster, topic)
-    return old, create_topic(cluster, topic, partitions=partitions, config=config)
+    return old, create_topic(cluster, topic, config=config)
 
 
 def set_topic_config(cluster: Cluster, topic: str, config: Mapping[str, str]) -> None:
@@ -81,8 +112,8 @@ def set_topic_config(cluster: Cluster, topic: str, config: Mapping[str, str]) ->
         raise UsageError(f"Kafka refused new settings: {answer}", object_name=topic)
 
     def known() -> bool:
-        ports = [cluster.spec.broker(broker).ports[PLAINTEXT] for broker in cluster.running]
-        return all(config.items() <= known_config(port, topic).items() for port in ports)
+        settings = [known_config(cluster.port(broker), topic) for broker in cluster.running]
+        return all(config.items() <= found.items() for found in settings)
 
     wait_for(f"every broker to know the settings of {topic}", known, timeout_s=_TIMEOUT_S)
 
@@ -92,7 +123,7 @@ def offsets(cluster: Cluster, topic: str, partition: int = 0) -> tuple[int, int]
 
     def found() -> tuple[int, int] | None:
         leader = replicas(cluster, topic, partition).leader
-        answer = None if leader is None else _offsets(cluster, leader, topic, [partition])
+        answer = None if leader is None else known_offsets(cluster.port(leader), topic, [partition])
         return None if answer is None else answer[0]
 
     return wait_for(f"a leader of {topic}-{partition}", found, timeout_s=_TIMEOUT_S)
@@ -115,8 +146,13 @@ def wait_for_in_sync(cluster: Cluster, topic: str, brokers: Collection[int], *, 
     """
 
     def known() -> bool:
-        answers = [known_topic(cluster.spec.broker(broker).ports[PLAINTEXT], topic) for broker in cluster.running]
-        return all(answer is not None and _in_sync(answer, partition) == frozenset(brokers) for answer in answers)
+        answers = [known_topic(cluster.port(broker), topic) for broker in cluster.running]
+        found = [
+            {frozenset(found.isr_nodes) for found in answer.partitions if found.partition_index == partition}
+            for answer in answers
+            if answer is not None
+        ]
+        return found == [{frozenset(brokers)}] * len(answers)
 
     wait_for(f"{sorted(brokers)} in sync for {topic}-{partition}", known, timeout_s=_TIMEOUT_S)
 
@@ -129,17 +165,17 @@ def wait_until_known(cluster: Cluster, topic: str) -> UUID:
     """
 
     def known() -> UUID | None:
-        answers = [known_topic(cluster.spec.broker(broker).ports[PLAINTEXT], topic) for broker in cluster.running]
-        first: Any = answers[0] if answers and all(map(_is_known, answers)) else None
-        return first.topic_id if first is not None and _is_led(cluster, first) else None
+        answers = [known_topic(cluster.port(broker), topic) for broker in cluster.running]
+        if not answers or not all(map(_is_known, answers)):
+            return None
+        first: Any = answers[0]
+        led = defaultdict[int, list[int]](list)
+        for partition in first.partitions:
+            led[partition.leader_id].append(partition.partition_index)
+        answered = all(known_offsets(cluster.port(leader), topic, partitions) for leader, partitions in led.items())
+        return first.topic_id if answered else None
 
     return wait_for(f"every broker to know {topic}", known, timeout_s=_TIMEOUT_S)
-
-
-def _in_sync(answer: Any, partition: int) -> frozenset[int]:  # noqa: ANN401 - kafka-python is untyped
-    return frozenset(
-        broker for each in answer.partitions if each.partition_index == partition for broker in each.isr_nodes
-    )
 
 
 def _is_known(answer: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
@@ -148,20 +184,9 @@ def _is_known(answer: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
     return all(not partition.error_code and partition.leader_id >= 0 for partition in answer.partitions)
 
 
-def _is_led(cluster: Cluster, answer: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
-    led = defaultdict[int, list[int]](list)
-    for partition in answer.partitions:
-        led[partition.leader_id].append(partition.partition_index)
-    return all(_offsets(cluster, leader, answer.name, partitions) for leader, partitions in led.items())
-
-
-def _offsets(cluster: Cluster, leader: int, topic: str, partitions: Sequence[int]) -> list[tuple[int, int]] | None:
-    return known_offsets(cluster.spec.broker(leader).ports[PLAINTEXT], topic, partitions)
-
-
 def _describe(cluster: Cluster, topic: str) -> Any:  # noqa: ANN401 - kafka-python is untyped
     for broker in cluster.running:
-        found = known_topic(cluster.spec.broker(broker).ports[PLAINTEXT], topic)
+        found = known_topic(cluster.port(broker), topic)
         if found is not None and found.error_code == UnknownTopicOrPartitionError.errno:
             raise UsageError("no such topic", object_name=topic)
         if found is not None:
@@ -169,7 +194,86 @@ def _describe(cluster: Cluster, topic: str) -> Any:  # noqa: ANN401 - kafka-pyth
     raise UnavailableError("no broker answers", object_name=topic, operation="describe")
 
 
-def _folders(cluster: Cluster, topic: str) -> list[str]:
-    # A deleted partition is first renamed to <topic>-<partition>.<uuid>-delete, and removed later.
-    names = (folder.name for broker in cluster.running for folder in cluster.log_dir(broker).iterdir())
-    return [name for name in names if name.partition(".")[0].rpartition("-")[0] == topic]
+_ANSWER_TIMEOUT_S: Final = 5
+_DESCRIBE_CONFIGS_VERSION: Final = 4
+_TOPIC: Final = 2
+"""Kafka's number for this kind of a resource."""
+_LIST_OFFSETS_VERSION: Final = 7
+_EARLIEST, _LATEST = -2, -1
+"""Kafka's words for the timestamps of the first and the last offset."""
+
+
+def known_brokers(port: int) -> frozenset[int]:
+    """The ids of the brokers in the metadata of the broker on this port; none if it does not answer."""
+    response = _ask(port, MetadataRequest(topics=[], version=12), MetadataResponse)
+    return frozenset(broker.node_id for broker in response.brokers) if response else frozenset()
+
+
+def known_topic(port: int, topic: str) -> Any | None:  # noqa: ANN401 - kafka-python is untyped
+    """A topic in the Metadata response of the broker on this port; None without an answer."""
+    named = MetadataRequest.MetadataRequestTopic(name=topic)
+    response = _ask(port, MetadataRequest(topics=[named], version=12), MetadataResponse)
+    return response.topics[0] if response else None
+
+
+def known_offsets(port: int, topic: str, partitions: Sequence[int]) -> list[tuple[int, int]] | None:
+    """The start and end of logs for the broker on this port; None if it does not answer, or leads not all of them."""
+    starts, ends = (_listed_offsets(port, topic, partitions, timestamp) for timestamp in (_EARLIEST, _LATEST))
+    return None if starts is None or ends is None else list(zip(starts, ends, strict=True))
+
+
+def known_config(port: int, topic: str) -> dict[str, str]:
+    """The settings of a topic that the broker on this port knows; none if it does not answer."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=_TOPIC, resource_name=topic, configuration_keys=None
+    )
+    request = DescribeConfigsRequest(
+        resources=[resource], include_synonyms=False, include_documentation=False, version=_DESCRIBE_CONFIGS_VERSION
+    )
+    response = _ask(port, request, DescribeConfigsResponse)
+    return {config.name: config.value for config in response.results[0].configs} if response else {}
+
+
+def known_scram_users(port: int) -> frozenset[tuple[str, int]]:
+    """The users and mechanisms (as Kafka numbers them) with SCRAM passwords on the broker on this port."""
+    request = DescribeUserScramCredentialsRequest(users=None, version=0)
+    response = _ask(port, request, DescribeUserScramCredentialsResponse)
+    results = response.results if response else ()
+    return frozenset((result.user, info.mechanism) for result in results for info in result.credential_infos)
+
+
+def _listed_offsets(port: int, topic: str, partitions: Sequence[int], timestamp: int) -> list[int] | None:
+    topic_class = ListOffsetsRequest.ListOffsetsTopic
+    asked = [
+        topic_class.ListOffsetsPartition(partition_index=number, current_leader_epoch=-1, timestamp=timestamp)
+        for number in partitions
+    ]
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        topics=[topic_class(name=topic, partitions=asked)],
+        version=_LIST_OFFSETS_VERSION,
+    )
+    response = _ask(port, request, ListOffsetsResponse)
+    if response is None or any(partition.error_code for partition in response.topics[0].partitions):
+        return None
+    offsets = {partition.partition_index: int(partition.offset) for partition in response.topics[0].partitions}
+    return [offsets[number] for number in partitions]
+
+
+def _ask(port: int, request: Any, response_class: Any) -> Any | None:  # noqa: ANN401 - kafka-python is untyped
+    try:
+        with socket.create_connection((HOST, port), timeout=_ANSWER_TIMEOUT_S) as connection:
+            return ask(connection, request, response_class)
+    except (OSError, struct.error):
+        return None
+
+
+def ask(connection: socket.socket, request: Any, response_class: Any) -> Any:  # noqa: ANN401 - kafka-python is untyped
+    """Send a kafka-python request and wait for its response. OSError or struct.error: there is none."""
+    request.with_header(correlation_id=1, client_id="maxbrod-sandbox")
+    connection.sendall(request.encode(header=True, framed=True))
+    with connection.makefile("rb") as stream:
+        (size,) = struct.unpack(">i", stream.read(4))
+        answer = stream.read(size)
+    return response_class.decode(answer, version=request.API_VERSION, header=True)

@@ -1,11 +1,12 @@
 """Clients of a sandbox: writes plain records and transactions that end in every way, and reads as a consumer group.
 
-The producer is for hundreds of records; for more see `records`, or PRODUCER_PERFORMANCE of `tools`.
+The producer is for hundreds of records; for more see `events`.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,8 +18,6 @@ from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from maxbrod.sandbox.cluster import Cluster
 
 LINGER_MS: Final = 60_000
@@ -132,8 +131,6 @@ def read_as_group(
     cluster: Cluster,
     group_id: str,
     counts: Mapping[str, int | None],
-    *,
-    timeout_s: float = _READ_TIMEOUT_S,
 ) -> dict[str, list[int]]:
     """Read committed records as a member of a group, from the group's offsets on; returns the offsets read by topic.
 
@@ -151,47 +148,36 @@ def read_as_group(
         # A broker may learn of a topic after the members join: without partitions, they ask again after this time.
         metadata_max_age_ms=1000,
     )
+    read: dict[str, list[int]] = {topic: [] for topic in counts}
+    deadline = time.monotonic() + _READ_TIMEOUT_S
     try:
-        return _Member(consumer, counts, time.monotonic() + timeout_s).read()
+        while not _all_read(consumer, counts, read):
+            if time.monotonic() > deadline:
+                raise UnavailableError("a consumer group did not reach the end of its topics", hint="run it again")
+            for where, records in consumer.poll(_POLL_MS).items():
+                mine, count = read[where.topic], counts[where.topic]
+                found = [record.offset for record in records]
+                mine += found if count is None else found[: count - len(mine)]
+                if len(mine) == count:
+                    consumer.pause(where)
+        ends = {where: read[where.topic][-1] + 1 for where in consumer.assignment() if read[where.topic]}
+        consumer.commit({where: OffsetAndMetadata(end, "", -1) for where, end in ends.items()})
+        return read
     finally:
         consumer.close(autocommit=False)
 
 
-class _Member:
-    def __init__(self, consumer: Any, counts: Mapping[str, int | None], deadline: float) -> None:  # noqa: ANN401 - untyped
-        self._consumer = consumer
-        self._counts = counts
-        self._deadline = deadline
-        self._read: dict[str, list[int]] = {topic: [] for topic in counts}
-
-    def read(self) -> dict[str, list[int]]:
-        while not self._done():
-            if time.monotonic() > self._deadline:
-                raise UnavailableError("a consumer group did not reach the end of its topics", hint="run it again")
-            for where, records in self._consumer.poll(_POLL_MS).items():
-                self._add(where, [record.offset for record in records])
-        self._commit()
-        return self._read
-
-    def _add(self, where: Any, offsets: list[int]) -> None:  # noqa: ANN401 - kafka-python is untyped
-        mine, count = self._read[where.topic], self._counts[where.topic]
-        mine += offsets if count is None else offsets[: count - len(mine)]
-        if len(mine) == count:
-            self._consumer.pause(where)
-
-    def _done(self) -> bool:
-        assigned = {where.topic: where for where in self._consumer.assignment()}
-        return assigned.keys() == self._counts.keys() and all(map(self._is_read, assigned.values()))
-
-    def _is_read(self, where: Any) -> bool:  # noqa: ANN401 - kafka-python is untyped
-        count = self._counts[where.topic]
-        if count is not None:
-            return len(self._read[where.topic]) >= count
-        end = self._consumer.end_offsets([where])[where]
-        return int(self._consumer.position(where)) >= int(end)
-
-    def _commit(self) -> None:
-        places = {
-            where: self._read[where.topic][-1] + 1 for where in self._consumer.assignment() if self._read[where.topic]
-        }
-        self._consumer.commit({where: OffsetAndMetadata(offset, "", -1) for where, offset in places.items()})
+def _all_read(consumer: Any, counts: Mapping[str, int | None], read: Mapping[str, list[int]]) -> bool:  # noqa: ANN401 - untyped
+    assigned = {where.topic: where for where in consumer.assignment()}
+    if assigned.keys() != counts.keys():
+        return False
+    for topic, where in assigned.items():
+        count = counts[topic]
+        done, end = (
+            (consumer.position(where), consumer.end_offsets([where])[where])
+            if count is None
+            else (len(read[topic]), count)
+        )
+        if int(done) < int(end):
+            return False
+    return True

@@ -10,14 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.errors import RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LINK_HINT: Final = (
     "maxbrod follows no links below the given folder; put the files themselves there, or mount their disk"

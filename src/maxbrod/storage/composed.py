@@ -1,7 +1,8 @@
-"""Storages made of others: one with our own objects laid over it, and several directories joined to one."""
+"""Storages made of others: with our own objects laid over it, several directories joined to one, counted for a task."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -12,8 +13,9 @@ from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Buffer
 
+    from maxbrod.board import Seat
 
 OWN_FOLDER: Final = ".maxbrod"
 """The folder of our own objects in another tool's archive."""
@@ -154,3 +156,53 @@ class JoinedStorage(Storage):
 
     def _refuse(self, operation: str, path: str) -> NoReturn:
         raise RefusedError("log directories are read-only", operation=operation, object_name=self.name_of(path))
+
+
+class CountedStorage(Storage):
+    """A storage that a task has opened: what is read through it counts as the progress of the task.
+
+    After a stop it reads nothing any more, and still writes: what a task has read by then may be kept.
+    """
+
+    def __init__(self, base: Storage, seat: Seat) -> None:
+        super().__init__(base.url)
+        self._base, self._seat = base, seat
+        self.distant = base.distant
+
+    def name_of(self, path: str) -> str:
+        return self._base.name_of(path)
+
+    def at_hand(self) -> Storage:
+        return CountedStorage(self._base.at_hand(), self._seat)
+
+    def put(self, path: str, data: Buffer) -> None:
+        self._base.put(path, data)
+
+    def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:
+        self._base.replace(path, data, metadata=metadata)
+
+    def create(self, path: str) -> Writer:
+        return self._base.create(path)
+
+    def get(self, path: str, *, size: int | None = None) -> memoryview:
+        self._seat.check()
+        data = self._base.get(path, size=size)
+        self._seat.count(data.nbytes)
+        return data
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
+        self._seat.check()
+        found = self._base.get_ranges(path, ranges)
+        self._seat.count(sum(data.nbytes for data in found))
+        return found
+
+    def head(self, path: str) -> ObjectInfo:
+        self._seat.check()
+        return self._base.head(path)
+
+    def list(self, folder: str = "") -> Iterator[ObjectInfo]:
+        self._seat.check()
+        return self._base.list(folder)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        self._base.delete(paths)

@@ -26,7 +26,8 @@ from maxbrod.errors import (
     UsageError,
 )
 
-_STATUS: Final = re.compile(r"status code: (\d{3})\b")
+_STATUS: Final = re.compile(r"(?:status |\()code: (\d{3})\b")
+"""Of an answer, or of one object in the answer to a deletion of many."""
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _CONNECTION: Final = re.compile(r"HttpError \{\s*kind: (\w+)")
 _GARBLED: Final = re.compile(r"Got invalid \w+(?: \w+)? response|Error getting \w+ response body")
@@ -34,7 +35,12 @@ _NO_CREDENTIALS: Final = re.compile(r"169\.254\.169\.254|metadata\.google\.inter
 _HOST: Final = re.compile(r"\bhttps?://([A-Za-z0-9.\-]+(?::\d{1,5})?|\[[0-9a-fA-F:]+\](?::\d{1,5})?)(?=[/?\s,])")
 """The only part of the request's URL that our errors keep: a query may be a signature."""
 _REGION: Final = re.compile(r"<Region>([a-z0-9-]{1,32})</Region>")
-_NO_BUCKET: Final = re.compile(r"<Code>(?:NoSuchBucket|ContainerNotFound)</Code>|The specified bucket does not exist")
+_NO_BUCKET: Final = re.compile(
+    r"<Code>(?:NoSuchBucket|ContainerNotFound|ContainerBeingDeleted)</Code>"
+    r"|The specified (?:bucket|container) does not exist"
+)
+_NO_TOKEN: Final = re.compile(r"Error performing token request|Error reading federated token file")
+_SHORT: Final = re.compile(r"Invalid range|Wanted range starting at")
 _REDIRECTED: Final = re.compile(r"[Rr]eceived redirect without LOCATION")
 _PLAINTEXT_TO_TLS: Final = re.compile(r"HTTP request to an HTTPS server|plain HTTP request was sent to HTTPS port")
 _NO_TLS: Final = re.compile(r"InvalidMessage\(\s*InvalidContentType")
@@ -42,13 +48,35 @@ _CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
 
 _LOCAL_HINT: Final = "check the owner and the mode of the directory, and whether its file system supports hard links"
 _NAME_HINT: Final = "in a directory, an object and a folder cannot have the same name"
-_RIGHTS_HINT: Final = "docs/storage.md lists the permissions that maxbrod needs"
-_KEYS_HINT: Final = "check the keys in the configuration and the environment; docs/storage.md says where they come from"
+_RIGHTS_HINT: Final = "'maxbrod help storage' lists the permissions that maxbrod needs"
+_KEYS_HINT: Final = "check the keys in the configuration and the environment; see 'maxbrod help storage'"
 _WRONG_KEY: Final = ("the secret key is not the one of this access key", _KEYS_HINT)
 _UNKNOWN_KEY: Final = ("the storage does not know this access key", _KEYS_HINT)
 _DENIALS: Final = {
     "SignatureDoesNotMatch": _WRONG_KEY,
     "AuthenticationFailed": ("the account key, the SAS token or the clock of this machine is wrong", _KEYS_HINT),
+    "AuthorizationFailure": (
+        "the account key or the SAS token is wrong, or the firewall of the storage account excludes this machine",
+        _KEYS_HINT,
+    ),
+    "InvalidAuthenticationInfo": ("the token is not valid", "get a new one"),
+    "NoAuthenticationInformation": ("the storage needs credentials", _KEYS_HINT),
+    "KeyBasedAuthenticationNotPermitted": (
+        "the storage account accepts neither its key nor SAS tokens",
+        "log in with a service principal or the machine's identity; 'maxbrod help storage' says how",
+    ),
+    "AccountIsDisabled": ("the storage account is disabled", "enable it"),
+    **dict.fromkeys(
+        (
+            "AuthorizationProtocolMismatch",
+            "AuthorizationResourceTypeMismatch",
+            "AuthorizationServiceMismatch",
+            "AuthorizationSourceIPMismatch",
+        ),
+        ("the SAS token does not cover such a request", _KEYS_HINT),
+    ),
+    "AuthenticationRequired": ("the storage does not accept these credentials", _KEYS_HINT),
+    "InvalidSecurity": ("the storage does not accept these credentials", _KEYS_HINT),
     "InvalidAccessKeyId": _UNKNOWN_KEY,
     "XAdminUserNotFound": _UNKNOWN_KEY,
     "ExpiredToken": ("the session token has expired", "get a new one"),
@@ -58,22 +86,50 @@ _DENIALS: Final = {
         "the object is in the storage class GLACIER",
         "have S3 restore it first, then try again",
     ),
+    "BlobArchived": ("the blob is in the tier Archive", "have Azure rehydrate it first, then try again"),
+    "BlobBeingRehydrated": ("the blob is being rehydrated from the tier Archive", "try again when that is done"),
     "KMS.DisabledException": ("the KMS key is disabled", "enable it, or name another one in s3.kms_key_id"),
 }
 """The meaning of a store's error code, and a hint."""
+_BLOBS: Final = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 _ACTIONS: Final = {
-    "put": "s3:PutObject",
-    "replace": "s3:PutObject",
-    "create": "s3:PutObject",
-    "get": "s3:GetObject",
-    "get_ranges": "s3:GetObject",
-    "head": "s3:GetObject",
-    "list": "s3:ListBucket",
-    "delete": "s3:DeleteObject",
+    "s3": {
+        **dict.fromkeys(("put", "replace", "create"), "s3:PutObject"),
+        **dict.fromkeys(("get", "get_ranges", "head"), "s3:GetObject"),
+        "list": "s3:ListBucket",
+        "delete": "s3:DeleteObject",
+    },
+    "gs": {
+        "put": "storage.objects.create",
+        "replace": "storage.objects.create or storage.objects.delete",
+        "create": "storage.objects.create or storage.multipartUploads.create",
+        **dict.fromkeys(("get", "get_ranges", "head"), "storage.objects.get"),
+        "list": "storage.objects.list",
+        "delete": "storage.objects.delete",
+    },
+    "az": {
+        **dict.fromkeys(("put", "replace", "create"), f"{_BLOBS}/write (SAS: w)"),
+        **dict.fromkeys(("get", "get_ranges", "head"), f"{_BLOBS}/read (SAS: r)"),
+        "list": f"{_BLOBS}/read (SAS: l)",
+        "delete": f"{_BLOBS}/delete (SAS: d)",
+    },
 }
+"""The permission that an operation needs, by the scheme of the URL."""
+_CONFLICTS: Final = frozenset({None, "BlobAlreadyExists", "PreconditionFailed"})
+"""The codes of a conflict (409) that say that the name is taken. There are others."""
+_IMMUTABLE: Final = frozenset({"BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold"})
+_UNCHANGEABLE: Final = _IMMUTABLE | {"UnauthorizedBlobOverwrite"}
+"""Azure's answers to who wants to create a blob that exists, and must not or may not overwrite it."""
 # The request arrived incomplete, or conflicted with another one on the same name.
 _TRANSIENT_CODES: Final = frozenset(
-    {"RequestTimeout", "XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody", "ConditionalRequestConflict"}
+    {
+        "RequestTimeout",
+        "XAmzContentSHA256Mismatch",
+        "BadDigest",
+        "IncompleteBody",
+        "ConditionalRequestConflict",
+        "OperationAborted",
+    }
 )
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _REGION_CODES: Final = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"})
@@ -90,7 +146,7 @@ def translate(error: Exception, operation: str, object_name: str) -> MaxbrodErro
     status = int(found[1]) if (found := _STATUS.search(text)) else None
     code = found[1] if (found := _CODE.search(text)) else None
     failure = _Failure(error=error, text=text, status=status, code=code, operation=operation, object_name=object_name)
-    ours = _denied(failure) or _misdirected(failure) or _transient(failure) or _final(failure)
+    ours = _taken(failure) or _denied(failure) or _misdirected(failure) or _transient(failure) or _final(failure)
     ours.operation, ours.object_name = operation, object_name
     return ours
 
@@ -160,8 +216,23 @@ class _Failure:
         return f"the storage at {host[1]}" if host else "the storage"
 
     @property
+    def scheme(self) -> str:
+        return self.object_name.partition("://")[0]
+
+    @property
     def bucket(self) -> str:
         return self.object_name.partition("://")[2].partition("/")[0]
+
+    @property
+    def bucket_kind(self) -> str:
+        return "container" if self.scheme == "az" else "bucket"
+
+
+def _taken(failure: _Failure) -> MaxbrodError | None:
+    exists = isinstance(failure.error, AlreadyExistsError) and (failure.status != 409 or failure.code in _CONFLICTS)
+    if exists or (failure.operation in {"put", "create"} and failure.code in _UNCHANGEABLE):
+        return ObjectExistsError("the object already exists", hint="objects are never overwritten")
+    return None
 
 
 def _denied(failure: _Failure) -> MaxbrodError | None:
@@ -170,13 +241,19 @@ def _denied(failure: _Failure) -> MaxbrodError | None:
         busy = failure.status in _BUSY or failure.way == "Timeout"
         return (UnavailableError if busy else AccessDeniedError)(
             "no credentials were found for the storage, and the machine has no role that gives some",
-            hint="give them in the configuration or the environment; docs/storage.md says how",
+            hint="give them in the configuration or the environment; 'maxbrod help storage' says how",
+        )
+    if _NO_TOKEN.search(failure.text) and failure.status not in _BUSY and failure.way is None:
+        return AccessDeniedError(f"logging in for a token failed{failure.said}", hint=_KEYS_HINT)
+    if failure.code in _IMMUTABLE:
+        return AccessDeniedError(
+            f"a policy or a legal hold forbids to change or delete it{failure.said}", hint="wait until it ends"
         )
     if failure.code in _DENIALS:
         message, hint = _DENIALS[failure.code]
         return AccessDeniedError(f"{message}{failure.said}", hint=hint)
     if isinstance(failure.error, PermissionDeniedError | UnauthenticatedError) or failure.status in {401, 403}:
-        action = _ACTIONS.get(failure.operation) if failure.object_name.startswith("s3://") else None
+        action = _ACTIONS.get(failure.scheme, {}).get(failure.operation)
         lacking = (
             f"the credentials may lack {action} on {failure.bucket}; " if action else "the credentials may lack it; "
         )
@@ -227,13 +304,12 @@ def _transient(failure: _Failure) -> MaxbrodError | None:
 def _final(failure: _Failure) -> MaxbrodError:
     if _NO_BUCKET.search(failure.text):
         return UsageError(
-            f"there is no bucket {failure.bucket}", hint="check the URL, or create it; maxbrod never creates buckets"
+            f"there is no {failure.bucket_kind} {failure.bucket}",
+            hint=f"check the URL, or create it; maxbrod never creates {failure.bucket_kind}s",
         )
-    if isinstance(failure.error, FileNotFoundError):
+    if isinstance(failure.error, FileNotFoundError) or failure.code == "NoSuchUpload":
         return ObjectNotFoundError("there is no such object")
-    if isinstance(failure.error, AlreadyExistsError):
-        return ObjectExistsError("the object already exists", hint="objects are never overwritten")
-    if failure.status == 416 or "Invalid range" in failure.text:
+    if failure.status == 416 or _SHORT.search(failure.text):
         return TruncatedDataError("the object ends before the requested bytes")
     if failure.status == 507 or failure.code == "QuotaExceeded":
         return StorageFullError(f"the storage is full{failure.said}", hint="make room, then try again")

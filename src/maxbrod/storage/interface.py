@@ -11,14 +11,15 @@ readers check digests.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

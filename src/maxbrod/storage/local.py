@@ -14,9 +14,11 @@ import fcntl
 import os
 import time
 import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from io import FileIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.bounds import check_object
@@ -27,9 +29,7 @@ from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.urls import RESERVED, check_folder, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
+    from collections.abc import Buffer
 
 STALE_AFTER_S: Final = 3600.0
 """Younger drafts are kept: there is a moment between the creation of a file and its lock."""

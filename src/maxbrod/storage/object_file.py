@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import TruncatedDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Sequence
+    from collections.abc import Buffer
 
     from maxbrod.storage.interface import ByteRange, Storage
 

@@ -11,6 +11,8 @@ import random
 import time
 import uuid
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,17 +21,27 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import obstore
 from obstore.exceptions import BaseError
 
+from maxbrod.board import is_process_stopped, waited_for
 from maxbrod.bounds import check_object
-from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UnavailableError, UsageError
+from maxbrod.errors import (
+    MaxbrodError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoppedError,
+    UnavailableError,
+    UsageError,
+)
 from maxbrod.storage.failures import too_short, translate
 from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
 from maxbrod.storage.urls import RESERVED, check_folder, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Buffer
 
     from obstore import ObjectMeta, WritableFile
     from obstore.store import ObjectStore
+
+    from maxbrod.board import TaskStop
 
 
 T = TypeVar("T")
@@ -39,12 +51,14 @@ GAP_BYTES_MAX: Final = 1024 * 1024
 """Reading this many unneeded bytes takes about as long as another request."""
 PART_BYTES: Final = 8 * 1024 * 1024
 PARTS_IN_FLIGHT: Final = 4
-_PARTS_MAX: Final = 10_000  # S3's
+_PARTS_MAX: Final = 10_000  # of S3 and Google; Azure takes 50,000 blocks
+_DELETERS: Final = 10
 _READS: Final = 3
 """Reads before an object counts as too short: a single short answer may be a broken connection."""
 
+_AFTER_STOP_S: Final = 5.0
 WARN_FIRST_S: Final = 3.0
-WARN_EVERY_S: Final = 15.0
+WARN_EVERY_S: Final = 60.0
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -70,17 +84,9 @@ class RemoteStorage(Storage):
         return RemoteStorage(self.url, self._clients, retries=self._retries, attributes={})
 
     def put(self, path: str, data: Buffer) -> None:
-        body = memoryview(data).cast("B")
-        write_id = uuid.uuid4().hex
-        create = partial(
-            obstore.put,
-            self._clients.once,
-            check_name(path),
-            body,
-            mode="create",
-            use_multipart=False,
-            attributes=self._marked(write_id),
-        )
+        body, write_id = memoryview(data).cast("B"), uuid.uuid4().hex
+        put = partial(obstore.put, self._clients.once, check_name(path), body, use_multipart=False)
+        create = partial(put, mode="create", attributes=self._marked(write_id))
         in_doubt = False
 
         def attempt() -> None:
@@ -153,17 +159,17 @@ class RemoteStorage(Storage):
         try:
             self._retried("delete", "", lambda: obstore.delete(self._clients.once, names))
         except ObjectNotFoundError:
-            # Some stores stop at the first missing name and do not report which one it was.
-            for name in names:
-                self._delete_one(name)
+            # Google and Azure report a missing name as an error, and not how far they have come.
+            with ThreadPoolExecutor(_DELETERS) as pool:
+                list(pool.map(self._delete_one, names))
 
     def _delete_one(self, name: str) -> None:
         with suppress(ObjectNotFoundError):
-            self._retried("delete", name, lambda: obstore.delete(self._clients.once, name))
+            self._retried("delete", name, partial(obstore.delete, self._clients.once, name))
 
     def run_once(self, operation: str, path: str, action: Callable[[], T]) -> T:
         try:
-            return action()
+            return waited_for(action, _AFTER_STOP_S)
         except (BaseError, OSError, ValueError, NotImplementedError) as error:
             raise translate(error, operation, self.name_of(path)) from None
 
@@ -225,8 +231,11 @@ class RemoteStorage(Storage):
 
 
 def _info(meta: ObjectMeta) -> ObjectInfo:
-    modified_ms = int(meta["last_modified"].timestamp() * 1000)
-    return ObjectInfo(path=meta["path"], size=meta["size"], modified_ms=modified_ms, etag=meta["e_tag"])
+    # A listing and a HEAD must tell the same of one object: Google counts milliseconds in listings only, and Azure puts
+    # no quotes around the etag there.
+    modified_ms = int(meta["last_modified"].timestamp()) * 1000
+    etag = None if meta["e_tag"] is None else meta["e_tag"].strip('"')
+    return ObjectInfo(path=meta["path"], size=meta["size"], modified_ms=modified_ms, etag=etag)
 
 
 def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
@@ -348,25 +357,45 @@ class RetryPolicy:
     deadline_s: float
     pause_first_s: float = 0.1
     pause_max_s: float = 5.0
+    stop: TaskStop | None = None
+    """When it is set, nothing is retried."""
 
     def run(self, attempt: Callable[[], T]) -> T:
-        """The first success. Raises an error that is not retryable, or the last one before the deadline."""
+        """The first success. Raises an error that is not retryable, or the last one before the deadline.
+
+        After a signal to this process, that is soon: what ends the work, such as a commit, gets a few seconds.
+        """
         started = time.monotonic()
         end = started + self.deadline_s
         warn_at = started + WARN_FIRST_S
         pause = self.pause_first_s
+        stopped_at: float | None = None
         while True:
             try:
                 return attempt()
+            except StoppedError:
+                raise
             except MaxbrodError as error:
                 # Random pauses keep a thousand tasks that failed together from retrying together.
                 wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
                 now = time.monotonic()
-                if not error.retryable or now + wait > end:
+                if not error.retryable:
+                    raise
+                if stopped_at is None and is_process_stopped():
+                    stopped_at = now
+                ended = self.stop is not None and self.stop.is_set()
+                if ended or (stopped_at is not None and now + wait > stopped_at + _AFTER_STOP_S):
+                    raise StoppedError(
+                        f"stopped while it waited for the store: {error.message}",
+                        operation=error.operation,
+                        object_name=error.object_name,
+                        hint="run it again",
+                    ) from error
+                if now + wait > end:
                     raise
                 if now >= warn_at:
                     # Tell the user why nothing happens.
                     _LOG.warning("waiting for the store: %s; giving up in %.0f s", error, end - now)
                     warn_at = now + WARN_EVERY_S
-            time.sleep(wait)
+            (time.sleep if self.stop is None else self.stop.wait)(wait)
             pause = min(pause * 2, self.pause_max_s)

@@ -8,12 +8,13 @@ Confluent's format come from the archived topic `_schemas`, compiled for the val
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
-import pyarrow as pa  # noqa: TC002 - PySpark looks at annotations
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as spark_functions
 from pyspark.sql import types as spark
@@ -21,24 +22,25 @@ from pyspark.sql import types as spark
 from maxbrod import strict_json
 from maxbrod.batch.columns import conform
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.avro.program import compile_avro
-from maxbrod.layouts.schemas_topic import AVRO, TOPIC, RegisteredSchema, SchemasTopic, read_schemas_topic
+from maxbrod.layouts.avro.program import Program, compile_avro
+from maxbrod.layouts.internal_topics import AVRO, SCHEMAS_TOPIC, RegisteredSchema, SchemasTopic, read_schemas_topic
 from maxbrod.table import formats
+from maxbrod.table.formats import Format
 from maxbrod.table.read.options import TableOptions, parse_options
 from maxbrod.table.read.rows import read_split
 from maxbrod.table.read.splits import open_table, plan_splits
 from maxbrod.table.sql_errors import plain_errors
-from maxbrod.table.values.confluent import HEAD_BYTES, UndecodedValue, Writers, decode_confluent, decode_plain
-from maxbrod.table.values.nodes import Encoded, encoded
+from maxbrod.table.values.decode import (
+    HEAD_BYTES,
+    Encoded,
+    UndecodedValue,
+    Writers,
+    decode_confluent,
+    decode_plain,
+    encoded,
+)
 from maxbrod.table.values.protobuf import compile_files, compile_protobuf, message_places, read_descriptors
 from maxbrod.table.views import Decoded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from maxbrod.layouts.nodes import Program
-    from maxbrod.table.formats import Format
-
 
 SAMPLE_ROWS: Final = 1000
 _PLACE: Final = ("topic", "partition", "offset")
@@ -72,7 +74,10 @@ def decoded_column(
     """Return the decoder of `column`, key or value; None: it stays bytes. `sample` returns rows of that column."""
     match wanted.kind:
         case formats.UTF8:
-            return _by_spark(column, spark.StringType(), _utf8, permissive=permissive)
+            text = spark.StringType()
+            return _by_spark(
+                column, text, lambda body: spark_functions.try_validate_utf8(body.cast("string")), permissive=permissive
+            )
         case formats.JSON:
             kind = _given_type(wanted.argument) if wanted.argument else _inferred(sample(column), column)
             return _by_spark(column, kind, partial(_json, kind=kind), permissive=permissive)
@@ -110,22 +115,16 @@ def _by_spark(
         if permissive:
             return found
         place = [spark_functions.col(name).cast("string") for name in _PLACE]
-        words = [spark_functions.lit(text) for text in (_complaint(column), "-", ", at offset ", ")")]
+        # The text of an error of ours, which `sql_errors` recognizes inside Spark's message.
+        name = f"maxbrod.errors.{CorruptDataError.__name__}"
+        complaint = f"{name}: a {column} cannot be decoded; --permissive makes it null (in "
+        words = [spark_functions.lit(text) for text in (complaint, "-", ", at offset ", ")")]
         message = spark_functions.concat(words[0], place[0], words[1], place[1], words[2], place[2], words[3])
         failed = spark_functions.col(column).isNotNull() & found.isNull()
         return spark_functions.when(failed, spark_functions.raise_error(message).cast(kind)).otherwise(found)
 
     needs = {column} if permissive else {column, *_PLACE}
     return Decoded(type=kind, make=make, needs=frozenset(needs))
-
-
-def _complaint(column: str) -> str:
-    """The text of an error of ours, which `sql_errors` recognizes inside Spark's message."""
-    return f"maxbrod.errors.{CorruptDataError.__name__}: a {column} cannot be decoded; --permissive makes it null (in "
-
-
-def _utf8(body: Column) -> Column:
-    return spark_functions.try_validate_utf8(body.cast("string"))
 
 
 def _json(body: Column, *, kind: spark.DataType) -> Column:
@@ -183,7 +182,7 @@ def _inferred(rows: DataFrame, column: str) -> spark.DataType:
         sample = [(row[0],) for row in rows.where(f"{column} IS NOT NULL").take(SAMPLE_ROWS)]
         gathered = rows.sparkSession.createDataFrame(sample, f"{column} binary")
         found = gathered.selectExpr(f"{text} AS found").collect()[0][0]
-    digits = max((len(each) for (value,) in sample for each in _LONG.findall(value)), default=0)
+    digits = max((len(digits) for (value,) in sample for digits in _LONG.findall(value)), default=0)
     return spark.DataType.fromDDL(as_ddl(found, digits))
 
 
@@ -244,14 +243,14 @@ def _text(file: str) -> str:
 def archived_schemas(options: Mapping[str, str]) -> SchemasTopic:
     """All schemas, whatever part of the archive a query reads. UsageError: the topic is not archived."""
     place = {name: value for name, value in options.items() if name in _REACHED_BY or name.startswith("storage.")}
-    wanted = parse_options({**place, "topics": TOPIC, "columns": "offset,timestampMs,key,value"})
+    wanted = parse_options({**place, "topics": SCHEMAS_TOPIC, "columns": "offset,timestampMs,key,value"})
     try:
         return read_schemas_topic(_records(wanted))
     except UsageError as error:
         raise UsageError(
-            f"schemas are read from the archived topic {TOPIC}: {error.message}",
+            f"schemas are read from the archived topic {SCHEMAS_TOPIC}: {error.message}",
             operation="decode",
-            hint=f"back it up with --topic {TOPIC}, or give the schema by avro:FILE or protobuf:FILE#MESSAGE",
+            hint=f"back it up with --topic {SCHEMAS_TOPIC}, or give the schema by avro:FILE or protobuf:FILE#MESSAGE",
         ) from error
 
 
@@ -272,7 +271,7 @@ def newest_schema(schemas: SchemasTopic, topic: str, part: str) -> RegisteredSch
             operation="decode",
             hint="other naming strategies are not supported: give the schema by avro:FILE or protobuf:FILE#MESSAGE",
         )
-    return max(versions, key=lambda each: (not each.deleted, each.version))
+    return max(versions, key=lambda registered: (not registered.deleted, registered.version))
 
 
 def writers_of(schemas: SchemasTopic, newest: RegisteredSchema) -> Writers:
@@ -282,9 +281,9 @@ def writers_of(schemas: SchemasTopic, newest: RegisteredSchema) -> Writers:
     if newest.schema_type != AVRO:
         raise UnsupportedFormatError(f"schemas of type {newest.schema_type} are not supported", operation="decode")
     programs = {}
-    for number, each in schemas.by_id(newest.context).items():
+    for number, registered in schemas.by_id(newest.context).items():
         # A schema of another subject may be unsupported, and probably no value of this topic needs it.
-        program = _avro(schemas, each, needed=each.subject == newest.subject)
+        program = _avro(schemas, registered, needed=registered.subject == newest.subject)
         if program is not None:
             programs[number] = {0: program}
     return Writers(programs=programs, reader=compile_avro(newest.schema, _texts(schemas, newest)).root)
@@ -304,7 +303,7 @@ def _avro(schemas: SchemasTopic, schema: RegisteredSchema, *, needed: bool) -> P
 
 def _texts(schemas: SchemasTopic, schema: RegisteredSchema) -> list[str]:
     """The texts of the schemas that it refers to, each after those that it needs itself."""
-    return [each.schema for _, each in _referred(schemas, schema, ())]
+    return [registered.schema for _, registered in _referred(schemas, schema, ())]
 
 
 def _referred(

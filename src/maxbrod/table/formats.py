@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 BYTES: Final = "bytes"
 UTF8: Final = "utf8"

@@ -6,6 +6,7 @@ Nested values become JSON text.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +17,6 @@ from pyspark.sql import types as spark
 from maxbrod.table.sql_errors import plain_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pyarrow as pa
 
 _NESTED: Final = (spark.ArrayType, spark.MapType, spark.StructType)
@@ -33,30 +32,21 @@ class Collected:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A result before it is run. `frame` is exactly the one whose plan runs."""
-
-    types: dict[str, str]
-    frame: DataFrame
-    limit: int | None
-
-
-def show(frame: DataFrame, *, limit: int | None, form: str) -> Shown:
+def show(frame: DataFrame, *, limit: int | None, form: str) -> DataFrame:
     """The first rows, or all. `form`: arrow unchanged, text all as text, csv with numbers kept, json one text a row."""
     with plain_errors():
-        types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-        shown = _FORMS[form](frame)
+        shown: DataFrame = _FORMS[form](frame)
         # One row beyond the limit shows whether there are more.
-        return Shown(types=types, frame=shown if limit is None else shown.limit(limit + 1), limit=limit)
+        return shown if limit is None else shown.limit(limit + 1)
 
 
-def collect(shown: Shown) -> Collected:
-    """Run it."""
+def collect(shown: DataFrame, frame: DataFrame, limit: int | None) -> Collected:
+    """Run what `show` has made of the frame: the plan that was looked at is exactly the one that runs."""
     with plain_errors():
-        found = shown.frame.toArrow()
-    more = shown.limit is not None and found.num_rows > shown.limit
-    return Collected(types=shown.types, table=found.slice(0, shown.limit) if more else found, more=more)
+        types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+        found = shown.toArrow()
+    more = limit is not None and found.num_rows > limit
+    return Collected(types=types, table=found.slice(0, limit) if more else found, more=more)
 
 
 def as_written(frame: DataFrame, form: str) -> DataFrame:
@@ -82,7 +72,7 @@ def _csv(column: Column, kind: spark.DataType) -> Column:
 
 def _as_json(frame: DataFrame) -> DataFrame:
     names = _columns(frame)
-    whole = spark_functions.struct(*[_shown(column, each.dataType).alias(each.name) for column, each in names])
+    whole = spark_functions.struct(*[_shown(column, field.dataType).alias(field.name) for column, field in names])
     return _positional(frame).select(_json(whole).alias("json"))
 
 
@@ -92,7 +82,7 @@ def _positional(frame: DataFrame) -> DataFrame:
 
 
 def _columns(frame: DataFrame) -> list[tuple[Column, Any]]:
-    return [(spark_functions.col(f"_{number}"), each) for number, each in enumerate(frame.schema.fields)]
+    return [(spark_functions.col(f"_{number}"), field) for number, field in enumerate(frame.schema.fields)]
 
 
 def _text(column: Column, kind: spark.DataType) -> Column:
@@ -113,7 +103,7 @@ def _shown(column: Column, kind: spark.DataType) -> Column:
     if not _has_text(kind):
         return column
     if isinstance(kind, spark.ArrayType):
-        return spark_functions.transform(column, lambda each: _shown(each, kind.elementType))
+        return spark_functions.transform(column, lambda item: _shown(item, kind.elementType))
     if isinstance(kind, spark.MapType):
         values = spark_functions.transform_values(column, lambda _, value: _shown(value, kind.valueType))
         return spark_functions.transform_keys(values, lambda key, _: _shown(key, kind.keyType))

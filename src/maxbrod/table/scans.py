@@ -8,9 +8,11 @@ columns and all rows: that costs time, never a wrong answer.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession, datasource
@@ -20,9 +22,6 @@ from maxbrod.table.read.scope import Scope, decode_scopes, narrow
 from maxbrod.table.sql_errors import plain_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from pyspark.sql.types import StructType
 
 
@@ -54,11 +53,10 @@ class Usage:
     columns: Mapping[str, frozenset[str]]
     scopes: Mapping[str, tuple[Scope, ...]]
     """The scopes that the scans of a table need between them; none: everything."""
-    known: bool
-    """False: it could not be found out, and everything may be read."""
 
 
-_UNKNOWN = Usage(columns={}, scopes={}, known=False)
+_UNKNOWN = Usage(columns={}, scopes={})
+"""It could not be found out, and everything may be read."""
 
 
 def checked(sql: str) -> str:
@@ -150,7 +148,7 @@ def _usage(plan: Any, places: Mapping[str, str]) -> Usage:  # noqa: ANN401 - a p
             scans.setdefault(name, []).append(alternatives(sequence(leaf.dataFilters())))
         elif kind not in _HARMLESS:
             return _UNKNOWN
-    return Usage(columns=found, scopes={name: scopes_of(each) for name, each in scans.items()}, known=True)
+    return Usage(columns=found, scopes={name: scopes_of(conditions) for name, conditions in scans.items()})
 
 
 # Leaves that read no table. A reused exchange or subquery is elsewhere in the plan in full.
@@ -202,7 +200,12 @@ def reads_enough(frame: Any) -> bool:  # noqa: ANN401 - a DataFrame
         return True
     with plain_errors():
         plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - there is no other way to a plan
-        return all(_covered(scopes, needed) for scopes, needed in _scans(plan))
+        return all(
+            any(scope.covers(narrow(Scope(), filters)) for scope in scopes)
+            for part in (plan, *sequence(plan.subqueriesAll()))
+            for scopes, needed in _scans(part, ANYTHING)
+            for filters in (needed if scopes else ())
+        )
 
 
 def asks_the_clock(frame: Any) -> bool:  # noqa: ANN401 - as above
@@ -218,17 +221,8 @@ def sequence(found: Any) -> list[Any]:  # noqa: ANN401 - of Scala
     return [found.apply(index) for index in range(found.size())]
 
 
-def _covered(scopes: tuple[Scope, ...], needed: Alternatives) -> bool:
-    return not scopes or all(any(scope.covers(narrow(Scope(), filters)) for scope in scopes) for filters in needed)
-
-
-def _scans(plan: Any) -> Iterator[tuple[tuple[Scope, ...], Alternatives]]:  # noqa: ANN401 - of the JVM
+def _scans(node: Any, needed: Alternatives) -> Iterator[tuple[tuple[Scope, ...], Alternatives]]:  # noqa: ANN401
     """The scopes of each scan's source, and what the filter directly above the scan needs."""
-    for part in (plan, *sequence(plan.subqueriesAll())):
-        yield from _scans_below(part, ANYTHING)
-
-
-def _scans_below(node: Any, needed: Alternatives) -> Iterator[tuple[tuple[Scope, ...], Alternatives]]:  # noqa: ANN401
     kind = node.getClass().getSimpleName()
     if kind == "DataSourceV2ScanRelation":
         scopes = node.relation().options().get(SCOPES)
@@ -237,7 +231,7 @@ def _scans_below(node: Any, needed: Alternatives) -> Iterator[tuple[tuple[Scope,
         yield decode_scopes(name.removeprefix(READER)), needed
     above = alternatives([node.condition()]) if kind == "Filter" else ANYTHING
     for child in sequence(node.children()):
-        yield from _scans_below(child, above)
+        yield from _scans(child, above)
 
 
 def _alternatives(condition: Any) -> Alternatives:  # noqa: ANN401 - as above
@@ -265,12 +259,12 @@ def _filter(kind: str, condition: Any) -> datasource.Filter | None:  # noqa: ANN
     if kind == "StartsWith":
         return _compared(datasource.StringStartsWith, condition.left(), condition.right())
     if kind == "In":
-        values = [_value(each) for each in _few(condition.list())]
+        values = [_value(value) for value in _few(condition.list())]
         return _one_of(_column(condition.value()), values)
     if kind == "InSet":
         child = condition.child()
         type_name = child.dataType().simpleString()
-        return _one_of(_column(child), [_plain(each, type_name) for each in _few(condition.hset().toSeq())])
+        return _one_of(_column(child), [_plain(value, type_name) for value in _few(condition.hset().toSeq())])
     return None
 
 

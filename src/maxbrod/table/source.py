@@ -23,15 +23,20 @@ Other objects either live only as long as what they were created for, or hold op
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
+    WriterCommitMessage,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -42,21 +47,21 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from maxbrod.table.read.columns import column_names, names_in, spark_schema
-from maxbrod.table.read.options import GivenOptions, TableOptions, parse_options, parse_stream_options
-from maxbrod.table.stream.positions import encode_start
-from maxbrod.work.settling import settle
+from maxbrod.table.read.options import GivenOptions, StreamOptions, TableOptions, parse_options, parse_stream_options
+from maxbrod.table.read.scope import Scope
+from maxbrod.table.stream.plan import encode_start
+from maxbrod.work.worker_garbage import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from maxbrod.table.read.options import StreamOptions
-    from maxbrod.table.read.scope import Scope
+    from maxbrod.table.sink.archive import ArchiveSink
+    from maxbrod.table.sink.kafka import KafkaSink
     from maxbrod.table.stream.follower import Follower
 
 
+QUERY_ID: Final = "sql.streaming.queryId"
+"""The local property that has the id of a stream's query. The id is in the checkpoint, so a restart keeps it."""
 _TO_KAFKA: Final = "kafka.bootstrap.servers"
 """If this option is given, a DataFrame is written into a cluster, not into an archive."""
 
@@ -89,7 +94,7 @@ def _opener() -> Callable[[bytes], Any]:
             raise ModuleNotFoundError(
                 f"the Python of the Spark workers on {socket.gethostname()} ({sys.executable}) has no maxbrod: start "
                 "the session with spark.archives and spark.pyspark.python as 'maxbrod cluster pack' prints them; "
-                "docs/cluster.md says how",
+                "'maxbrod help cluster' says how",
                 name=error.name,
             ) from None
         made = kind.__new__(kind)
@@ -116,29 +121,23 @@ class ArchiveSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
         return ArchiveStreamReader(parse_stream_options(self.options), names_in(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
-        if self._to_kafka():
-            from maxbrod.table.kafka_sink.writer import KafkaSink, KafkaWriter  # noqa: PLC0415 - only writes need it
-
-            return KafkaWriter(KafkaSink(self.options, schema, overwrite=overwrite, stream=False))
-        from maxbrod.table.archive_sink.writer import SparkArchiveWriter, plan_write  # noqa: PLC0415 - as above
-
-        return SparkArchiveWriter(plan_write(self.options, schema, overwrite=overwrite))
+        return SinkWriter(self._sink(schema, overwrite=overwrite, stream=False))
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Spark's signature
     ) -> DataSourceStreamWriter:
-        if self._to_kafka():
-            from maxbrod.table.kafka_sink.writer import KafkaSink, KafkaStreamWriter  # noqa: PLC0415 - as above
+        return SinkStreamWriter(self._sink(schema, overwrite=overwrite, stream=True))
 
-            return KafkaStreamWriter(KafkaSink(self.options, schema, overwrite=overwrite, stream=True))
-        from maxbrod.table.archive_sink.writer import SparkArchiveStreamWriter, plan_write  # noqa: PLC0415 - as above
+    def _sink(self, schema: StructType, *, overwrite: bool, stream: bool) -> ArchiveSink | KafkaSink:
+        if any(name.lower() == _TO_KAFKA for name in self.options):
+            from maxbrod.table.sink.kafka import KafkaSink  # noqa: PLC0415 - only writes need it
 
-        return SparkArchiveStreamWriter(plan_write(self.options, schema, overwrite=overwrite))
+            return KafkaSink(self.options, schema, overwrite=overwrite, stream=stream)
+        from maxbrod.table.sink.archive import ArchiveSink  # noqa: PLC0415 - as above
 
-    def _to_kafka(self) -> bool:
-        return any(name.lower() == _TO_KAFKA for name in self.options)
+        return ArchiveSink(self.options, schema, overwrite=overwrite)
 
 
 class ArchiveReader(Travelling, DataSourceReader):  # type: ignore[misc]  # as above
@@ -189,6 +188,35 @@ class ArchiveStreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAva
 
             self._follower = Follower(self._options)
         return self._follower
+
+
+class SinkWriter(Travelling, DataSourceArrowWriter):  # type: ignore[misc]  # as above
+    def __init__(self, sink: ArchiveSink | KafkaSink) -> None:
+        self._sink: Any = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.write(iterator, stream=False)
+
+    def commit(self, messages: list[Any]) -> None:
+        self._sink.commit(messages, None)
+
+    def abort(self, messages: list[Any]) -> None:
+        self._sink.abort(messages)
+
+
+class SinkStreamWriter(Travelling, DataSourceStreamArrowWriter):  # type: ignore[misc]  # as above
+    def __init__(self, sink: ArchiveSink | KafkaSink) -> None:
+        self._sink: Any = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.write(iterator, stream=True)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        self._sink.commit(messages, batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - as above
+        del batchId
+        self._sink.abort(messages)
 
 
 def _read(

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod import errors
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LINES_BEFORE: Final = 1
 """The number of lines that `maxbrod.table.scans.checked` adds above the user's query."""

@@ -15,10 +15,11 @@ find the records in memory.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,16 +35,10 @@ from maxbrod.storage.stores import open_storage
 from maxbrod.table.read.columns import USUAL, are_in_rows, arrow_schema, frame_of, spark_schema
 from maxbrod.table.read.counts import Count, count_slices
 from maxbrod.table.read.options import SCOPES, SPLIT_BYTES, TableOptions, parse_options
-from maxbrod.table.read.scope import Scope, encode_scopes
+from maxbrod.table.read.scope import Scope, SliceRead, encode_scopes
 from maxbrod.table.read.splits import find_slices, group, open_table
 from maxbrod.table.registration import register
-from maxbrod.table.scans import READER, Usage, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from maxbrod.table.read.scope import SliceRead
-
+from maxbrod.table.scans import READER, quoted
 
 RECORDS: Final = "records"
 CHEAPEST: Final = "partition"
@@ -92,15 +87,16 @@ class RecordView:
     @property
     def schema(self) -> StructType:
         """The usual columns, with the types of decoded ones."""
+        kinds = {name: decoded.type for name, decoded in self.decoded.items()}
         fields = spark_schema(USUAL).fields
-        return StructType([StructField(each.name, self._type(each)) for each in fields])
+        return StructType([StructField(column.name, kinds.get(column.name, column.dataType)) for column in fields])
 
     def load(self, spark: SparkSession, used: Collection[str] = USUAL, scopes: Sequence[Scope] = ()) -> DataFrame:
         """The columns `used`, and nulls in place of the others; if `scopes` are given, records in one of them.
 
         Every call creates a source of its own, because all scans of one source share one plan (see `table.source`).
         """
-        needed = {each for name in used for each in (self.decoded[name].needs if name in self.decoded else {name})}
+        needed = {column for name in used for column in (self.decoded[name].needs if name in self.decoded else {name})}
         columns = [name for name in USUAL if name in needed] or [CHEAPEST]
         options = {**self.own_options, **({} if not scopes else {SCOPES: encode_scopes(scopes)})}
         frame = plan_frame(spark, parse_options(options), columns) if self.planned else None
@@ -112,17 +108,14 @@ class RecordView:
 
     def over(self, frame: DataFrame, used: Collection[str] = USUAL) -> DataFrame:
         """The view over a frame that has the columns it needs."""
-        return frame.select([self._column(each, used) for each in self.schema.fields])
+        return frame.select([self._column(column, used) for column in self.schema.fields])
 
-    def _type(self, each: StructField) -> DataType:
-        return self.decoded[each.name].type if each.name in self.decoded else each.dataType
-
-    def _column(self, each: StructField, used: Collection[str]) -> Column:
-        if each.name not in used:
-            return spark_functions.lit(None).cast(each.dataType).alias(each.name)
-        if each.name in self.decoded:
-            return self.decoded[each.name].make().alias(each.name)
-        return spark_functions.col(each.name)
+    def _column(self, column: StructField, used: Collection[str]) -> Column:
+        if column.name not in used:
+            return spark_functions.lit(None).cast(column.dataType).alias(column.name)
+        if column.name in self.decoded:
+            return self.decoded[column.name].make().alias(column.name)
+        return spark_functions.col(column.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,27 +165,13 @@ def _activate(spark: SparkSession) -> None:
     spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001
 
 
-def create_views(spark: SparkSession, views: Iterable[View], usage: Usage) -> None:
-    """Register each view for one query, with the columns and records that the query needs."""
+def create_views(
+    spark: SparkSession, views: Iterable[View], load: Callable[[RecordView], DataFrame], prefix: str = ""
+) -> None:
+    """Register each view; `load` returns the frame of one of records, with what a query needs of it."""
     for view in views:
-        if isinstance(view, RecordView):
-            frame = view.load(spark, usage.columns.get(view.name, USUAL), usage.scopes.get(view.name, ()))
-        else:
-            frame = view.load(spark)
-        frame.createOrReplaceTempView(quoted(view.name))
-
-
-def create_held_views(spark: SparkSession, views: Iterable[View], frames: Mapping[str, DataFrame]) -> None:
-    """Register each view; those of records over their frames of all records."""
-    for view in views:
-        frame = view.over(frames[view.name]) if isinstance(view, RecordView) else view.load(spark)
-        frame.createOrReplaceTempView(quoted(view.name))
-
-
-def create_every_view(spark: SparkSession, views: Iterable[View], prefix: str) -> None:
-    """Register each view with all of its columns and records."""
-    for view in views:
-        view.load(spark).createOrReplaceTempView(quoted(prefix + view.name))
+        frame = load(view) if isinstance(view, RecordView) else view.load(spark)
+        frame.createOrReplaceTempView(quoted(prefix + view.name))
 
 
 def plan_frame(spark: SparkSession, options: TableOptions, names: Sequence[str]) -> DataFrame | None:
@@ -222,9 +201,9 @@ def _counted(spark: SparkSession, counts: Sequence[Count], names: Sequence[str])
         for first in range(0, count.records, _CHUNK_RECORDS)
     ]
     values = {
-        "topic": text_array([each.topic for each, _ in chunks]),
-        "partition": number_array(np.array([each.partition for each, _ in chunks], np.int32)),
-        "topicId": text_array([each.topic_id for each, _ in chunks]),
+        "topic": text_array([count.topic for count, _ in chunks]),
+        "partition": number_array(np.array([count.partition for count, _ in chunks], np.int32)),
+        "topicId": text_array([count.topic_id for count, _ in chunks]),
         "records": number_array(np.array([records for _, records in chunks], np.int32)),
     }
     schema = spark_schema(names).add("records", IntegerType())
@@ -268,7 +247,7 @@ class HeldTables:
         held = self._held.get(view.name)
         if held is None or held.slices != slices:
             self._held.pop(view.name, None)
-            room = _DECODED_BYTES_MAX - sum(each.bytes for each in self._held.values())
+            room = _DECODED_BYTES_MAX - sum(held.bytes for held in self._held.values())
             table = _read_whole(options, slices, room)
             held = _Held(slices=slices, table=table, bytes=0 if table is None else table.nbytes)
             self._held[view.name] = held
@@ -297,7 +276,7 @@ class HeldTables:
 def _read_whole(options: TableOptions, slices: Sequence[SliceRead], bytes_max: int) -> pa.Table | None:
     storage = open_storage(options.url, options.storage)
     slices_max = _LOCAL_SLICES_MAX if isinstance(storage, LocalStorage) else _REMOTE_SLICES_MAX
-    if len(slices) > slices_max or sum(each.stored.bytes for each in slices) > _STORED_BYTES_MAX:
+    if len(slices) > slices_max or sum(read.stored.bytes for read in slices) > _STORED_BYTES_MAX:
         return None
     from maxbrod.table.read.rows import read_split  # noqa: PLC0415 - numba, which large tables leave to the tasks
 

@@ -6,37 +6,29 @@ published or committed it, so a task may run twice, or again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from pydantic import TypeAdapter
+import pyarrow as pa
 
 from maxbrod.batch.columns import number_column
-from maxbrod.batch.timestamp_scan import look_into
 from maxbrod.batch.transactions import from_fetch
+from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import MaxbrodError, UsageError, naming
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Pace
-from maxbrod.layouts.foreign import ForeignSegment, PartitionSurvey  # noqa: TC001 - pydantic reads these types
+from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
+from maxbrod.layouts.kafka.described_batches import TimestampScan, look_into
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
-from maxbrod.layouts.kafka.writer import ArchiveWriter
-from maxbrod.layouts.reader import read_logs, read_records
+from maxbrod.layouts.kafka.writer import ArchiveWriter, PartitionWriter
+from maxbrod.layouts.reader import Skipped, decode_committed, read_logs, read_records
 from maxbrod.layouts.registry import NATIVE, layout_of
-from maxbrod.layouts.visible_records import Skipped, decode_committed
-from maxbrod.model import TopicPartition, topic_id_of
+from maxbrod.model import PartitionId, TopicPartition, topic_id_of
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
-
-    from maxbrod.config import KafkaConfig, StorageConfig
-    from maxbrod.layouts.foreign import WriteOptions
-    from maxbrod.layouts.kafka.writer import PartitionWriter
-    from maxbrod.storage.interface import Storage
 
 _PACKED_BYTES: Final = 4 << 20
 """Partitions with less than this share objects, as in a backup."""
@@ -47,8 +39,8 @@ class TransferSettings:
     """The settings that all tasks of a transfer share. Contains secrets."""
 
     run_id: str
-    layout: str
-    options: WriteOptions
+    layout: str = NATIVE
+    options: WriteOptions = field(default_factory=WriteOptions)
     target_url: str
     target: StorageConfig = field(repr=False)
     source_url: str | None = None
@@ -58,6 +50,10 @@ class TransferSettings:
     patience_s: float = PATIENCE_S
     rate_bytes_per_s: float | None = None
     """At which one task reads from the cluster."""
+    shown: tuple[str, ...] = ()
+    """Columns that the expressions of a transformation use, besides those that are written."""
+    since_ms: int | None = None
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +64,21 @@ class TransferItem:
     topic_id: str
     start: int
     end: int
-    survey: PartitionSurvey | None = None
-    """What a target in another tool's layout has of the partition."""
+    survey: Survey | None = None
+    """The part of the partition that a target in another tool's layout has."""
     slices: tuple[Slice, ...] = ()
     asked: int | None = None
-    """Where the target ended, if the log began after that: the source has deleted the offsets up to `start`."""
+    """The end of the target, if the log began after that: the source has deleted the offsets up to `start`."""
     segment_bytes_max: int | None = None
     segment_records_max: int | None = None
 
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(topic_id=self.topic_id, partition=self.where.partition)
 
-ITEMS: Final = TypeAdapter(tuple[TransferItem, ...])
-"""Items as JSON: a column of the frame in which Spark transforms records carries them."""
+    def result(self, **values: Any) -> Transferred:  # noqa: ANN401 - fields of the result
+        place = {"where": self.where, "topic_id": self.topic_id, "start": self.start, "end": self.end}
+        return Transferred(**{**place, **values})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +88,13 @@ class Transferred:
     where: TopicPartition
     topic_id: str
     segments: tuple[ForeignSegment, ...] = ()
-    """What was written in another tool's layout."""
+    """The segments that were written in another tool's layout."""
     slices: tuple[Slice, ...] = ()
-    """What was written in our own."""
+    """The slices that were written in our own."""
     records: int = 0
+    read: int = 0
+    changed: Mapping[str, int] = field(default_factory=dict)
+    """Records that went through expressions, and how many of those written have another value, by field."""
     raw_bytes: int = 0
     """Bytes of log read; 0 if the records did not come from a cluster."""
     start: int = 0
@@ -101,24 +104,29 @@ class Transferred:
     failure: MaxbrodError | None = None
 
 
+def key_of(either: TransferItem | Transferred) -> tuple[str, int, int]:
+    """Return what is the same for an item and its result."""
+    return either.topic_id, either.where.partition, either.start
+
+
 def run_transfer_task(settings: TransferSettings, items: Sequence[TransferItem]) -> list[Transferred]:
     """Write items. An error of one partition is reported and does not affect the others."""
     if settings.layout == NATIVE:
         return run_copy_task(settings, items)
     target = open_storage(settings.target_url, settings.target)
-    source = None
-    if settings.source_url is not None and settings.source is not None:
-        source = open_storage(settings.source_url, settings.source)
     if settings.kafka is None:
+        source = open_source(settings)
         return [_transfer(settings, target, _Records(settings, item, source=source)) for item in items]
     pace = Pace(settings.rate_bytes_per_s)
     with KafkaClient(settings.kafka) as client:
         return [_transfer(settings, target, _Records(settings, item, client=client, pace=pace)) for item in items]
 
 
-def nothing(item: TransferItem, error: MaxbrodError) -> Transferred:
-    """The result of an item that could not be read or written."""
-    return Transferred(where=item.where, topic_id=item.topic_id, start=item.start, end=item.start, failure=error)
+def open_source(settings: TransferSettings) -> Storage:
+    """Return the archive that slices are read from."""
+    if settings.source_url is None or settings.source is None:
+        raise UsageError("the records come from no archive")
+    return open_storage(settings.source_url, settings.source)
 
 
 def _transfer(settings: TransferSettings, target: Storage, records: _Records) -> Transferred:
@@ -128,13 +136,11 @@ def _transfer(settings: TransferSettings, target: Storage, records: _Records) ->
             layout = layout_of(settings.layout)
             if item.survey is None:
                 raise UsageError("nothing says what the target has of the partition")
-            options, survey = records.options(settings.options), item.survey.survey()
+            options, survey = records.options(settings.options), item.survey
             written = layout.write(target, item.where, records, options, survey=survey)
     except MaxbrodError as error:
-        return nothing(item, error)
-    return Transferred(
-        where=item.where,
-        topic_id=item.topic_id,
+        return item.result(end=item.start, failure=error)
+    return item.result(
         segments=tuple(written),
         records=records.count,
         raw_bytes=records.raw_bytes,
@@ -221,47 +227,52 @@ class _Records:
 
 def run_copy_task(settings: TransferSettings, items: Sequence[TransferItem]) -> list[Transferred]:
     """Copy batches into our own layout. Items share objects, so an error affects all: each is then copied by itself."""
-    if settings.source_url is None or settings.source is None:
-        raise UsageError("an archive is copied from another archive")
-    options = settings.options
-    source = open_storage(settings.source_url, settings.source)
-    writer = ArchiveWriter(
-        open_storage(settings.target_url, settings.target),
-        run_id=settings.run_id,
-        compression=Compression.parse(options.codec or "auto"),
-        limits=SegmentLimits(
-            bytes_max=options.segment_bytes_max or SegmentLimits().bytes_max, records_max=options.segment_records_max
-        ),
-        look=look_into(sum(each.raw_bytes for item in items for each in item.slices)),
-    )
+    source = open_source(settings)
+    look = look_into(sum(piece.raw_bytes for item in items for piece in item.slices))
     try:
-        with writer as archive:
+        with open_writer(settings, look=look) as archive:
             parts = [_copy(archive, source, item) for item in items]
     except MaxbrodError as error:
         if len(items) == 1:
-            return [nothing(item, error) for item in items]
+            return [item.result(end=item.start, failure=error) for item in items]
         return [done for item in items for done in run_copy_task(settings, [item])]
     return [
-        Transferred(
-            where=item.where,
-            topic_id=item.topic_id,
-            slices=tuple(part.slices),
-            records=sum(each.records for each in part.slices),
-            start=item.start,
-            end=item.end,
-        )
+        item.result(slices=tuple(part.slices), records=sum(stored.records for stored in part.slices))
         for item, part in zip(items, parts, strict=True)
     ]
 
 
-def _copy(archive: ArchiveWriter, source: Storage, item: TransferItem) -> PartitionWriter:
-    size = sum(each.raw_bytes for each in item.slices)
-    part = archive.partition(
+def native_compression(options: WriteOptions) -> Compression:
+    """Return the compression of our own layout that `--codec` asks for. UsageError: it has none of that name."""
+    name = options.codec or "auto"
+    return Compression.parse(name if options.level is None else f"{name}:{options.level}")
+
+
+def open_writer(settings: TransferSettings, *, look: TimestampScan | None = None) -> ArchiveWriter:
+    """Return the writer of one attempt of a task into our own layout."""
+    options = settings.options
+    return ArchiveWriter(
+        open_storage(settings.target_url, settings.target),
+        run_id=settings.run_id,
+        compression=native_compression(options),
+        limits=SegmentLimits(
+            bytes_max=options.segment_bytes_max or SegmentLimits().bytes_max, records_max=options.segment_records_max
+        ),
+        look=look,
+    )
+
+
+def open_partition(archive: ArchiveWriter, item: TransferItem) -> PartitionWriter:
+    return archive.partition(
         topic=item.where.topic,
         topic_id=item.topic_id,
         partition=item.where.partition,
-        packed=size < _PACKED_BYTES,
+        packed=sum(part.raw_bytes for part in item.slices) < _PACKED_BYTES,
     )
+
+
+def _copy(archive: ArchiveWriter, source: Storage, item: TransferItem) -> PartitionWriter:
+    part = open_partition(archive, item)
     with naming(str(item.where)):
         for before, stored in pairwise((None, *item.slices)):
             if before is not None and stored is not None and before.end_offset < stored.base_offset:
@@ -278,5 +289,7 @@ def _append(part: PartitionWriter, source: Storage, stored: Slice) -> None:
         if len(headers):
             first, last = int(headers["base_offset"][0]), int(headers.last_offset[-1])
             # The transactions that touch these batches, as a broker would list them.
-            touching = [each for each in stored.aborted if each.first_offset <= last and each.last_offset >= first]
-            part.append(data, headers, [(each.producer_id, each.first_offset) for each in touching])
+            touching = [
+                aborted for aborted in stored.aborted if aborted.first_offset <= last and aborted.last_offset >= first
+            ]
+            part.append(data, headers, [(aborted.producer_id, aborted.first_offset) for aborted in touching])

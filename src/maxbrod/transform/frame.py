@@ -1,19 +1,33 @@
 """Spark SQL expressions over records: checks them against the columns of the table, and applies them.
 
-Errors in an expression are reported with the first line of Spark's message.
+One task reads records of an archive as rows, and one writes rows into another archive (`transform.writer`). Between
+them Spark applies the expressions, which must keep all rows in order. Anything else is detected: each row names its
+task and item, and the last row of an item gives the number of its records. Errors in an expression are reported with
+the first line of Spark's message.
 """
 
 from __future__ import annotations
 
+import pickle
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import UsageError
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch.columns import number_array, number_column
+from maxbrod.batch.cuts import Cut
+from maxbrod.errors import MaxbrodError, UsageError, naming
+from maxbrod.layouts.reader import read_records
+from maxbrod.storage.interface import Storage
 from maxbrod.table.sql_errors import quiet_spark
-from maxbrod.transfer.task import ITEMS
+from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, key_of, open_source
 from maxbrod.transform.plan import (
     CARRIED,
+    END,
     FAILED,
     FIELDS,
     FLAGS,
@@ -21,35 +35,39 @@ from maxbrod.transform.plan import (
     PREFIX,
     RECORD,
     TABLE,
+    Changes,
     Transform,
+    add_changes,
     mentioned,
+    mixed,
+    row_kinds,
     schema_of,
-    table_schema,
 )
-from maxbrod.transform.task import ANSWERS, Transformed, TransformSettings, read_rows, write_rows
-from maxbrod.work.jobs import collect
-from maxbrod.work.settling import settled
+from maxbrod.work.jobs import board_of, collect, counted
+from maxbrod.work.worker_garbage import settled
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Sequence
-
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from maxbrod.transfer.task import TransferItem
+    from maxbrod.work.progress import Watcher
 
 
 _MISTAKES: Final = ("0A", "21", "22", "42")
 """SQLSTATE classes: not supported, wrong number of values, invalid data, wrong names or types."""
 _MS: Final = "timestampMs"
 _NEW: Final = f"{PREFIX}new"
+_UNKNOWN: Final = {
+    "offset": "offsets cannot be rewritten",
+    "topic": "topics cannot be rewritten; give --rename",
+    "partition": "partitions cannot be rewritten; give --partition-count",
+}
 
 
 def check_transform(session: SparkSession, transform: Transform) -> tuple[str, ...]:
     """The fields of records that it rewrites. UsageError: an expression is invalid, or uses unknown columns."""
     from pyspark.sql import functions as sql  # noqa: PLC0415 - workers load this module, too
 
-    table = session.createDataFrame([], table_schema())
+    table = session.createDataFrame([], ", ".join(f"`{name}` {column.kind}" for name, column in TABLE.items()))
     if transform.where is not None:
         with mistakes("--where"):
             # In a filter Spark allows neither aggregates nor windows: each record is judged by itself.
@@ -59,7 +77,7 @@ def check_transform(session: SparkSession, transform: Transform) -> tuple[str, .
     with mistakes("--select"):
         _ = table.where(_made(transform.select).isNotNull()).schema
         selected = table.select(_made(transform.select).alias("new")).schema["new"].dataType
-    return _fields([(each.name, each.dataType) for each in selected], transform.select)
+    return _fields([(field.name, field.dataType) for field in selected], transform.select)
 
 
 def transformed(records: DataFrame, transform: Transform) -> DataFrame:
@@ -116,7 +134,8 @@ def mistakes(what: str) -> Iterator[None]:
     except Exception as error:
         if not is_mistake(error):
             raise
-        raise UsageError(f"{what}: {_first_line(error)}", operation="transform", hint=_HINT) from None
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        raise UsageError(f"{what}: {lines[0].rstrip(';')}", operation="transform", hint=_HINT) from None
 
 
 def is_mistake(error: Exception) -> bool:
@@ -126,11 +145,6 @@ def is_mistake(error: Exception) -> bool:
 
 
 _HINT: Final = f"expressions are Spark SQL over the columns {', '.join(TABLE)}"
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0].rstrip(";")
 
 
 def _made(select: str) -> Column:
@@ -145,32 +159,29 @@ def _fresh(judged: DataFrame) -> dict[str, Column]:
     from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
 
     found = {}
-    for each in judged.schema[_NEW].dataType:
-        name, new = _known(each.name), sql.col(_NEW).getField(each.name)
+    for field in judged.schema[_NEW].dataType:
+        name, new = _known(field.name), sql.col(_NEW).getField(field.name)
         if name == "timestamp":
             found["timestamp"] = sql.unix_millis(new)
         elif name == _MS:
             found["timestamp"] = new.cast("bigint")
         elif name == "headers":
-            found["headers"] = _headers(new.cast(_headers_kind(each.dataType)))
+            kind = TABLE["headers"].kind if field.dataType.typeName() == "void" else field.dataType
+            found["headers"] = _headers(new.cast(kind))
         else:
-            found[name or each.name] = new.cast("binary")
+            found[name or field.name] = new.cast("binary")
     return found
 
 
 def _headers(new: Column) -> Column:
     from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
 
-    def header(each: Column) -> Column:
-        return sql.struct(each["key"].cast("binary").alias("key"), each["value"].cast("binary").alias("value"))
+    def header(column: Column) -> Column:
+        return sql.struct(column["key"].cast("binary").alias("key"), column["value"].cast("binary").alias("value"))
 
     # A header that is null must not become a header with null fields.
-    made = sql.transform(new, lambda each: sql.when(each.isNotNull(), header(each)))
+    made = sql.transform(new, lambda column: sql.when(column.isNotNull(), header(column)))
     return sql.coalesce(made, sql.array().cast(CARRIED["headers"]))
-
-
-def _headers_kind(kind: Any) -> Any:  # noqa: ANN401 - of Spark, which is not typed
-    return TABLE["headers"].kind if kind.typeName() == "void" else kind
 
 
 def _fields(selected: Sequence[tuple[str, Any]], select: str) -> tuple[str, ...]:
@@ -179,7 +190,7 @@ def _fields(selected: Sequence[tuple[str, Any]], select: str) -> tuple[str, ...]
         known = _known(name)
         if known is None:
             raise UsageError(
-                f"--select: {_unknown(name)}",
+                f"--select: {_UNKNOWN.get(name.lower(), f'{name} is not a field that can be rewritten')}",
                 operation="transform",
                 hint=f"name each expression after what it rewrites: … as value; there are {', '.join((*FIELDS, _MS))}",
             )
@@ -191,19 +202,7 @@ def _fields(selected: Sequence[tuple[str, Any]], select: str) -> tuple[str, ...]
 
 
 def _known(name: str) -> str | None:
-    return next((each for each in (*FIELDS, _MS) if each.lower() == name.lower()), None)
-
-
-def _unknown(name: str) -> str:
-    match name.lower():
-        case "offset":
-            return "offsets cannot be rewritten"
-        case "topic":
-            return "topics cannot be rewritten; give --rename"
-        case "partition":
-            return "partitions cannot be rewritten; give --partition-count"
-        case _:
-            return f"{name} is not a field that can be rewritten"
+    return next((field for field in (*FIELDS, _MS) if field.lower() == name.lower()), None)
 
 
 def _check_kind(name: str, kind: Any) -> None:  # noqa: ANN401 - of Spark, which is not typed
@@ -241,26 +240,157 @@ def _is_headers(kind: Any) -> bool:  # noqa: ANN401 - as above
 
 def run_transform_job(
     session: SparkSession,
-    settings: TransformSettings,
+    settings: TransferSettings,
     transform: Transform,
     tasks: Sequence[Sequence[TransferItem]],
     *,
-    on_done: Callable[[int], None] | None = None,
+    meter: Watcher | None = None,
     stop: threading.Event | None = None,
-) -> list[Transformed]:
-    """The outcome of every item of every task. UsageError: an expression fails on a record.
+) -> list[Transferred]:
+    """Return the outcome of every item of every task. UsageError: an expression fails on a record.
 
     Reading, expressions and writing are one stage: Spark neither shuffles nor stores records in between.
     """
-    payloads = tuple(ITEMS.dump_json(tuple(task)).decode() for task in tasks)
+    payloads = tuple(pickle.dumps(tuple(task)) for task in tasks)
     if not payloads:
         return []
-    with mistakes("an expression fails"):
+    with mistakes("an expression fails"), board_of(session, len(payloads)) as board:
         rows = session.range(0, len(payloads), 1, len(payloads)).mapInArrow(
-            partial(settled, partial(read_rows, settings, payloads)), schema_of(settings.shown)
+            counted(partial(read_rows, settings, payloads), board), schema_of(settings.shown)
         )
         answers = transformed(rows, transform).mapInArrow(
-            partial(settled, partial(write_rows, settings, payloads)), "answer string"
+            partial(settled, partial(write_rows, settings, payloads)), "answer binary"
         )
-        table = collect(session, answers, name=settings.run_id, on_done=on_done, stop=stop, passed_on=is_mistake)
-    return [each for answer in table["answer"].to_pylist() for each in ANSWERS.validate_json(answer)]
+        table = collect(
+            session, answers, name=settings.run_id, meter=meter, stop=stop, board=board, passed_on=is_mistake
+        )
+    done = [each for answer in table["answer"].to_pylist() for each in pickle.loads(answer)]  # noqa: S301 - of our tasks
+    found = {key_of(each): each for each in done}
+    # A task that failed before its first row does not know its items, and answers with a failure only.
+    lost = next((outcome.failure for outcome in done if outcome.failure is not None), None)
+    return [
+        found.get(key_of(item)) or item.result(failure=lost or mixed("no row of an item arrived"))
+        for task in tasks
+        for item in task
+    ]
+
+
+def changes_in(answers: Iterable[Transferred]) -> tuple[Changes, ...]:
+    """Return the changes of each topic."""
+    return add_changes(
+        Changes(
+            topic=outcome.where.topic,
+            read=outcome.read,
+            kept=outcome.records,
+            dropped=outcome.read - outcome.records,
+            changed=outcome.changed,
+        )
+        for outcome in answers
+        if outcome.failure is None
+    )
+
+
+# In workers
+
+
+_ARROW_HEADERS: Final = pa.list_(pa.field("element", pa.struct([("key", pa.binary()), ("value", pa.binary())])))
+_ARROW: Final = {
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "smallint": pa.int16(),
+    "boolean": pa.bool_(),
+    CARRIED["headers"]: _ARROW_HEADERS,
+}
+_OF_THE_ITEM: Final = frozenset({"topic", "topic_id", "partition"})
+
+
+def read_rows(
+    settings: TransferSettings, payloads: Sequence[bytes], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The records of each task, item after item, in the order of offsets. Each item ends with a row of its own."""
+    for batch in batches:
+        for task in batch.column(0).to_pylist():
+            yield from _read_task(settings, task, pickle.loads(payloads[task]))  # noqa: S301 - the driver has pickled it
+
+
+def _read_task(settings: TransferSettings, task: int, items: Sequence[TransferItem]) -> Iterator[pa.RecordBatch]:
+    rows = _Rows(settings, task)
+    item = 0
+    try:
+        storage = open_source(settings)
+        for item, transfer in enumerate(items):
+            count = 0
+            with naming(str(transfer.where)):
+                for records in _records(settings, storage, transfer):
+                    count += records.num_rows
+                    yield rows.records(records, item, transfer)
+            yield rows.one(item, END, offset=count)
+    except MaxbrodError as error:
+        # Passed on as a row, not raised: Spark would run the task again, and the user would not see the message.
+        yield rows.one(item, FAILED, value=pickle.dumps(error))
+
+
+def _records(settings: TransferSettings, storage: Storage, item: TransferItem) -> Iterator[pa.RecordBatch]:
+    cut = Cut(first_offset=item.start, end_offset=item.end, since_ms=settings.since_ms, until_ms=settings.until_ms)
+    columns = [*CARRIED, *(name for name in settings.shown if name not in _OF_THE_ITEM)]
+    for stored in item.slices:
+        for records in read_records(storage, stored, columns=columns):
+            kept = cut.keeps(number_column(records.column("offset")), number_column(records.column("timestamp_ms")))
+            chosen = records if kept.all() else records.filter(number_array(kept))
+            if chosen.num_rows:
+                yield chosen
+
+
+class _Rows:
+    """Records as rows of one task."""
+
+    def __init__(self, settings: TransferSettings, task: int) -> None:
+        kinds = row_kinds(settings.shown)
+        self._names = tuple(kinds)
+        self._schema = pa.schema([pa.field(f"{PREFIX}{name}", _ARROW[kind]) for name, kind in kinds.items()])
+        self._task = task
+
+    def records(self, records: pa.RecordBatch, item: int, of: TransferItem) -> pa.RecordBatch:
+        count = records.num_rows
+        known = {
+            "task": lambda: _repeated(self._task, count),
+            "item": lambda: _repeated(item, count),
+            "kind": lambda: _repeated(RECORD, count),
+            "partition": lambda: _repeated(of.where.partition, count),
+            "topic": lambda: _repeated_text(of.where.topic, count),
+            "topic_id": lambda: _repeated_text(of.topic_id, count),
+        }
+        columns = [
+            known[name]() if name in known else records.column(name).cast(kind)
+            for name, kind in zip(self._names, self._schema.types, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def one(self, item: int, kind: int, *, offset: int = 0, value: bytes | None = None) -> pa.RecordBatch:
+        """A row that is not a record."""
+        values = {"task": self._task, "item": item, "kind": kind, "offset": offset, "value": value}
+        return pa.RecordBatch.from_pylist(
+            [{f"{PREFIX}{name}": values.get(name) for name in self._names}], schema=self._schema
+        )
+
+
+def _repeated(number: int, count: int) -> pa.Array:
+    return number_array(np.full(count, number, np.int32))
+
+
+def _repeated_text(text: str, count: int) -> pa.Array:
+    data = np.frombuffer(text.encode(), np.uint8)
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(data.size)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(np.tile(data, count))])
+
+
+def write_rows(
+    settings: TransferSettings, payloads: Sequence[bytes], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The outcome of one task, as one row."""
+    from maxbrod.transform.writer import write_task  # noqa: PLC0415 - numba, which readers load by themselves
+
+    answer = pickle.dumps(write_task(settings, payloads, batches))
+    yield pa.RecordBatch.from_pylist([{"answer": answer}], schema=pa.schema([("answer", pa.binary())]))

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from maxbrod.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+from maxbrod.errors import RefusedError, UsageError
 
 PREFIX: Final = "_m_"
 RECORD, END, FAILED = 0, 1, 2
@@ -106,14 +102,14 @@ def shown_for(text: str) -> list[str]:
     return [name for name in SHOWN if name in needed]
 
 
+def row_kinds(shown: Iterable[str]) -> dict[str, str]:
+    """Return the types of the columns in the rows of the reading task."""
+    return {**PLACES, **CARRIED, **{name: SHOWN[name] for name in shown}}
+
+
 def schema_of(shown: Iterable[str]) -> str:
     """The schema of the rows of the reading task, as Spark reads it."""
-    kinds = {**PLACES, **CARRIED, **{name: SHOWN[name] for name in shown}}
-    return ", ".join(f"{PREFIX}{name} {kind}" for name, kind in kinds.items())
-
-
-def table_schema() -> str:
-    return ", ".join(f"`{name}` {column.kind}" for name, column in TABLE.items())
+    return ", ".join(f"{PREFIX}{name} {kind}" for name, kind in row_kinds(shown).items())
 
 
 FIELDS: Final = ("key", "value", "headers", "timestamp")
@@ -140,7 +136,7 @@ class Transform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """How the records of one topic, or of a part of it, were changed."""
+    """The changes to the records of one topic, or of a part of it."""
 
     topic: str
     read: int = 0
@@ -164,11 +160,6 @@ class TransformPlan:
     """The changes by topic; empty before it has run."""
 
 
-def changes_of(document: Mapping[str, Any]) -> Changes:
-    """The inverse of `dataclasses.asdict`."""
-    return Changes(**{**document, "changed": dict(document["changed"])})
-
-
 def add_changes(parts: Iterable[Changes]) -> tuple[Changes, ...]:
     """The sums for each topic, sorted by name."""
     found: dict[str, Changes] = {}
@@ -184,3 +175,11 @@ def add_changes(parts: Iterable[Changes]) -> tuple[Changes, ...]:
             changed=dict(changed),
         )
     return tuple(found[topic] for topic in sorted(found))
+
+
+def mixed(what: str) -> RefusedError:
+    return RefusedError(
+        f"the expressions do not keep records in order: {what}",
+        operation="transform",
+        hint="use expressions over single records, without subqueries",
+    )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from maxbrod.cli.output import out, print_line, table
 from maxbrod.text import counted
 from maxbrod.transform.plan import FIELDS, Changes, TransformPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 LINES_SHOWN_MAX: Final = 60
 

@@ -5,90 +5,60 @@ Each attempt gives its objects names of their own, and only objects that the dri
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod import strict_json
 from maxbrod.batch.columns import headers_array, number_array, number_column
 from maxbrod.batch.fillers import emptied
 from maxbrod.batch.headers import walk
-from maxbrod.errors import MaxbrodError, RefusedError, UsageError, naming
-from maxbrod.layouts.kafka.format import Compression, SegmentLimits
+from maxbrod.errors import MaxbrodError, UsageError, naming
 from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writer import ArchiveWriter
-from maxbrod.model import Codec
-from maxbrod.storage.stores import open_storage
-from maxbrod.transfer.task import ITEMS
-from maxbrod.transform.plan import CARRIED, END, FAILED, FIELDS, PREFIX, RECORD
-from maxbrod.transform.task import Transformed, TransformSettings
+from maxbrod.model import Codec, TopicPartition
+from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, open_partition, open_writer
+from maxbrod.transform.plan import CARRIED, END, FAILED, FIELDS, PREFIX, RECORD, mixed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from numpy.typing import NDArray
-
-    from maxbrod.transfer.task import TransferItem
-
-_PACKED_BYTES: Final = 4 << 20
-"""Partitions with fewer bytes share objects, as in a backup."""
 
 
 def write_task(
-    settings: TransformSettings, payloads: Sequence[str], batches: Iterable[pa.RecordBatch]
-) -> list[Transformed]:
+    settings: TransferSettings, payloads: Sequence[bytes], batches: Iterable[pa.RecordBatch]
+) -> list[Transferred]:
     """Write the items of one task. They share objects, so an error in one fails all: each of them returns it."""
     task = _Task(payloads)
     try:
-        with _writer(settings) as archive:
+        with open_writer(settings) as archive:
             for batch in batches:
                 task.add(archive, batch)
             # Before the `with` ends, which completes the objects: an incomplete task must leave none.
             task.end()
         return task.outcome()
-    except _ReadingError as error:
-        return task.failed(error.failure)
     except MaxbrodError as error:
-        return task.failed(error.as_dict())
-
-
-class _ReadingError(Exception):
-    """The error of the reading task."""
-
-    def __init__(self, failure: dict[str, Any]) -> None:
-        super().__init__(failure.get("message"))
-        self.failure = failure
-
-
-def _writer(settings: TransformSettings) -> ArchiveWriter:
-    return ArchiveWriter(
-        open_storage(settings.target_url, settings.target),
-        run_id=settings.run_id,
-        compression=Compression.parse(settings.compression),
-        limits=SegmentLimits(
-            bytes_max=settings.segment_bytes_max or SegmentLimits().bytes_max, records_max=settings.segment_records_max
-        ),
-    )
+        return task.failed(error)
 
 
 class _Task:
     """The items of one task, while their rows arrive."""
 
-    def __init__(self, payloads: Sequence[str]) -> None:
+    def __init__(self, payloads: Sequence[bytes]) -> None:
         self._payloads = payloads
         self._number: int | None = None
         self._items: list[TransferItem] = []
         self._done: list[_Item] = []
         self._open: _Item | None = None
 
-    def failed(self, failure: dict[str, Any]) -> list[Transformed]:
+    def failed(self, error: MaxbrodError) -> list[Transferred]:
         """The failure for each item. Before the first row arrives, the task and its items are unknown."""
-        places = [_place(item) for item in self._items] or [{"topic": "", "topic_id": "", "partition": -1, "start": 0}]
-        return [Transformed(**place, failure=failure) for place in places]
+        unknown = TransferItem(where=TopicPartition(topic="", partition=-1), topic_id="", start=0, end=0)
+        return [item.result(failure=error) for item in self._items or [unknown]]
 
     def add(self, archive: ArchiveWriter, batch: pa.RecordBatch) -> None:
         task, item, kind = (number_column(batch.column(f"{PREFIX}{name}")) for name in ("task", "item", "kind"))
@@ -101,33 +71,34 @@ class _Task:
     def _begin(self, task: NDArray[np.int32]) -> None:
         if self._number is None and len(task):
             self._number = int(task[0])
-            self._items = list(ITEMS.validate_json(self._payloads[self._number]))
+            self._items = list(pickle.loads(self._payloads[self._number]))  # noqa: S301 - of the driver
         if (task != self._number).any():
-            raise _mixed("rows of several tasks arrived together")
+            raise mixed("rows of several tasks arrived together")
 
     def _add_run(self, archive: ArchiveWriter, rows: pa.RecordBatch, number: int, kind: int) -> None:
         if number != len(self._done):
-            raise _mixed(f"a row of item {number} arrived where item {len(self._done)} was expected")
+            raise mixed(f"a row of item {number} arrived where item {len(self._done)} was expected")
         if kind == FAILED:
-            raise _ReadingError(strict_json.parse(rows.column(f"{PREFIX}value")[0].as_py()))
+            # The error of the reading task.
+            raise pickle.loads(rows.column(f"{PREFIX}value")[0].as_py())  # noqa: S301 - of a task of ours
         if self._open is None:
             self._open = _Item(archive, self._items[number])
         if kind == RECORD:
             self._open.add(rows)
             return
         if kind != END or rows.num_rows != 1:
-            raise _mixed(f"{rows.num_rows} rows of kind {kind} arrived")
+            raise mixed(f"{rows.num_rows} rows of kind {kind} arrived")
         self._open.end(rows.column(f"{PREFIX}offset")[0].as_py())
         self._done.append(self._open)
         self._open = None
 
     def end(self) -> None:
         if len(self._done) != len(self._items):
-            raise _mixed(f"rows of {len(self._done)} of {len(self._items)} items arrived")
+            raise mixed(f"rows of {len(self._done)} of {len(self._items)} items arrived")
 
-    def outcome(self) -> list[Transformed]:
+    def outcome(self) -> list[Transferred]:
         """To be called when the archive's `with` has ended without an error."""
-        return [each.outcome() for each in self._done]
+        return [item.outcome() for item in self._done]
 
 
 class _Item:
@@ -135,17 +106,12 @@ class _Item:
 
     def __init__(self, archive: ArchiveWriter, item: TransferItem) -> None:
         self._item = item
-        self._ends = np.array([each.end_offset for each in item.slices], np.int64)
+        self._ends = np.array([part.end_offset for part in item.slices], np.int64)
         self._reached = 0
         self._written = -1
         """The last offset."""
         self._counts: Counter[str] = Counter()
-        self._part = archive.partition(
-            topic=item.where.topic,
-            topic_id=item.topic_id,
-            partition=item.where.partition,
-            packed=sum(each.raw_bytes for each in item.slices) < _PACKED_BYTES,
-        )
+        self._part = open_partition(archive, item)
 
     def add(self, rows: pa.RecordBatch) -> None:
         keep = rows.column(f"{PREFIX}keep")
@@ -179,7 +145,7 @@ class _Item:
 
     def end(self, count: int) -> None:
         if count != self._counts["read"]:
-            raise _mixed(f"{self._counts['read']:,} of {count:,} records of {self._item.where} arrived")
+            raise mixed(f"{self._counts['read']:,} of {count:,} records of {self._item.where} arrived")
         self._keep_epoch()
         self._part.close()
 
@@ -196,19 +162,13 @@ class _Item:
         data = emptied(last.end_offset - 1, leader_epoch=last.last_leader_epoch)
         self._part.append(data, walk(data, check_crc=False))
 
-    def outcome(self) -> Transformed:
-        return Transformed(
-            **_place(self._item),
+    def outcome(self) -> Transferred:
+        return self._item.result(
             slices=tuple(self._part.slices),
             read=self._counts["read"],
-            kept=self._counts["kept"],
+            records=self._counts["kept"],
             changed={name: self._counts[name] for name in FIELDS if self._counts[name]},
         )
-
-
-def _place(item: TransferItem) -> dict[str, Any]:
-    where = item.where
-    return {"topic": where.topic, "topic_id": item.topic_id, "partition": where.partition, "start": item.start}
 
 
 def _as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -239,11 +199,3 @@ def _refuse_null(offsets: pa.Array, wrong: pa.Array, what: str) -> None:
             offset=int(number_column(offsets)[rows[0]]),
             hint="make the expression return a value for every record, with coalesce or case",
         )
-
-
-def _mixed(what: str) -> RefusedError:
-    return RefusedError(
-        f"the expressions do not keep records in order: {what}",
-        operation="transform",
-        hint="use expressions over single records, without subqueries",
-    )

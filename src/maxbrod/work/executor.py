@@ -8,30 +8,34 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
-from maxbrod.errors import UnavailableError
-from maxbrod.kafka.wire.deadline import stopped_by
-from maxbrod.work.progress import OnProgress, Progress, silent
+from maxbrod.board import Board, seated
+from maxbrod.config import SparkConfig
+from maxbrod.errors import StoppedError
+from maxbrod.work.progress import OnProgress, Progress, Watcher, silent
 from maxbrod.work.session import Session, is_local, open_configured, parallelism_of
 
 if TYPE_CHECKING:
-    import threading
-
-    from maxbrod.config import SparkConfig
     from maxbrod.work.reach import Needs
 
 Context = TypeVar("Context")
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 Task: TypeAlias = Callable[[Context, Sequence[Item]], Iterable[Outcome]]
-TasksDone: TypeAlias = Callable[[int], None]
 
 LOCAL_BYTES_MAX: Final = 64 << 20
 """Work up to this size is done before a JVM has started, which takes 4 to 10 s."""
+GENTLE_S: Final = 10.0
+"""How long tasks that notice a stop, and keep what they have, may take to end."""
+_ENDING_S: Final = 3.0
+"""And those whose outcomes do not count. A request to a store that does not answer cannot be ended from here."""
 _POLL_S: Final = 0.2
 
 
@@ -46,6 +50,10 @@ class Executor(Protocol):
     def is_here(self) -> bool:
         """True if tasks run on this machine and see its files."""
 
+    @property
+    def in_process(self) -> bool:
+        """True if tasks run in threads of this process."""
+
     def run(
         self,
         task: Task[Context, Item, Outcome],
@@ -53,8 +61,9 @@ class Executor(Protocol):
         tasks: Sequence[Sequence[Item]],
         *,
         name: str,
-        on_done: TasksDone | None = None,
+        meter: Watcher | None = None,
         stop: threading.Event | None = None,
+        gentle: bool = False,
         alone: bool = False,
     ) -> list[Outcome]:
         """Return the outcomes of all items, in the order of the tasks.
@@ -64,12 +73,14 @@ class Executor(Protocol):
             context: what all tasks share.
             tasks: the items of each task.
             name: identifies the job in Spark's own logs and pages.
-            on_done: called now and then with the number of finished tasks.
+            meter: is told now and then how many tasks have ended, and what they have read (see `board`).
             stop: when it is set, tasks that have not begun do not begin, and those that run are ended.
+            gentle: tasks that run notice the stop, and end soon with outcomes that say how far they came.
             alone: two attempts of one task must never run side by side.
 
         Raises:
-            UnavailableError: `stop` was set before all tasks had finished, or Spark gave the job up.
+            StoppedError: `stop` was set before all tasks had finished.
+            UnavailableError: Spark gave the job up.
         """
 
 
@@ -77,6 +88,7 @@ class LocalExecutor:
     """Runs tasks in threads of this process."""
 
     is_here: Final = True
+    in_process: Final = True
 
     def __init__(self, parallelism: int | None = None) -> None:
         self.parallelism: Final = parallelism or os.cpu_count() or 1
@@ -88,52 +100,92 @@ class LocalExecutor:
         tasks: Sequence[Sequence[Item]],
         *,
         name: str,
-        on_done: TasksDone | None = None,
+        meter: Watcher | None = None,
         stop: threading.Event | None = None,
+        gentle: bool = False,
         alone: bool = False,
     ) -> list[Outcome]:
         del alone
         # Pickled here, too, so that tasks share nothing, as on Spark.
         payloads = [pickle.dumps((context, tuple(items))) for items in tasks]
-        if len(payloads) < 2 and stop is None and on_done is None:
-            return [outcome for payload in payloads for outcome in _answer(task, payload, None)]
-        pool = ThreadPoolExecutor(max(1, min(self.parallelism, len(payloads))), name)
+        if len(payloads) < 2 and stop is None and meter is None:
+            return [outcome for payload in payloads for outcome in _answer(task, payload)]
+        board = Board.in_memory(len(payloads))
+        futures: list[Future[list[Outcome]]] = [Future() for _ in payloads]
+        answers = [
+            partial(_answer, task, payload, board, number, gentle=gentle) for number, payload in enumerate(payloads)
+        ]
+        waiting = iter(list(zip(futures, answers, strict=True)))
+        # Of the process, not of a pool: nobody waits for a task that does not notice a stop.
+        for _ in range(min(self.parallelism, len(payloads))):
+            threading.Thread(target=_work, args=(waiting,), name=name, daemon=True).start()
         try:
-            futures = [pool.submit(_answer, task, payload, stop) for payload in payloads]
-            return _watch(futures, on_done, stop)
+            return _watch(futures, board, meter, stop, gentle=gentle)
         finally:
             # If the caller was interrupted, tasks that run are left to themselves, as by the end of a process.
-            pool.shutdown(wait=False, cancel_futures=True)
+            for future in futures:
+                future.cancel()
 
 
-def _answer(task: Task[Context, Item, Outcome], payload: bytes, stop: threading.Event | None) -> list[Outcome]:
+def _work(waiting: Iterator[tuple[Future[list[Outcome]], Callable[[], list[Outcome]]]]) -> None:
+    # Each task is taken by one thread: the next one of a list's iterator is taken under the interpreter's lock.
+    for future, answer in waiting:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(answer())
+            except BaseException as error:  # noqa: BLE001 - whoever waits for the task raises it
+                future.set_exception(error)
+
+
+def _answer(
+    task: Task[Context, Item, Outcome],
+    payload: bytes,
+    board: Board | None = None,
+    number: int = 0,
+    *,
+    gentle: bool = False,
+) -> list[Outcome]:
     context, items = pickle.loads(payload)  # noqa: S301 - this process has pickled it
-    with stopped_by(stop):
+    with seated(board, number):
         outcomes = list(task(context, items))
-    # Outcomes of a task that a stop has cut short look like failures.
-    return outcomes if stop is None or not stop.is_set() else _refuse_stopped()
+    # Outcomes of a task that a stop has cut short look like failures, unless it says so itself.
+    return outcomes if gentle or board is None or not board.is_stopping() else refuse_stopped()
 
 
-def _refuse_stopped() -> NoReturn:
-    raise UnavailableError("stopped before all of its tasks had ended", hint="run it again")
+def refuse_stopped() -> NoReturn:
+    """Raise the error of a job that a stop has cut short."""
+    raise StoppedError("stopped before all of its tasks had ended", hint="run it again")
 
 
 def _watch(
-    futures: Sequence[Future[list[Outcome]]], on_done: TasksDone | None, stop: threading.Event | None
+    futures: Sequence[Future[list[Outcome]]],
+    board: Board,
+    meter: Watcher | None,
+    stop: threading.Event | None,
+    *,
+    gentle: bool,
 ) -> list[Outcome]:
     """Wait for all tasks and return their outcomes. Raises what the first failed one raised, after the others ended."""
     waiting = set(futures)
     failed = False
+    until: float | None = None
     while waiting:
         done, waiting = wait(waiting, _POLL_S, FIRST_COMPLETED)
         failed = failed or any(not future.cancelled() and future.exception() is not None for future in done)
-        if failed or (stop is not None and stop.is_set()):
+        stopping = stop is not None and stop.is_set()
+        if stopping:
+            board.ask_to_stop()
+            until = until or time.monotonic() + (GENTLE_S if gentle else _ENDING_S)
+            if waiting and time.monotonic() > until:
+                refuse_stopped()
+        if failed or (stopping and not gentle):
             for future in waiting:
                 future.cancel()
-        if on_done is not None:
-            on_done(len(futures) - len(waiting))
+        # Tasks that a stop has ended are not done.
+        if meter is not None and not stopping:
+            meter.seen(len(futures) - len(waiting), board.bytes_done())
     outcomes = [outcome for future in futures if not future.cancelled() for outcome in future.result()]
-    return _refuse_stopped() if any(future.cancelled() for future in futures) else outcomes
+    return refuse_stopped() if any(future.cancelled() for future in futures) else outcomes
 
 
 class Workers:

@@ -10,24 +10,28 @@ import pickle
 import re
 import threading
 import time
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from maxbrod.batch.columns import binary_array, number_array
+from maxbrod.board import Board, seated
 from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError
+from maxbrod.work.executor import GENTLE_S, refuse_stopped
 from maxbrod.work.session import is_local, parallelism_of
-from maxbrod.work.settling import settle
+from maxbrod.work.worker_garbage import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from pyspark.sql import DataFrame, SparkSession
 
-    from maxbrod.work.executor import Context, Item, Outcome, Task, TasksDone
+    from maxbrod.work.executor import Context, Item, Outcome, Task
+    from maxbrod.work.progress import Watcher
 
 
 ON_SPARK: Final = "run on Spark"
@@ -40,7 +44,7 @@ _ANSWERS: Final = pa.schema([("task", pa.int64()), ("answer", pa.binary())])
 
 HINT: Final = (
     "give the workers the driver's environment: install it, or send it ('maxbrod cluster pack') and set "
-    "spark.pyspark.python; docs/cluster.md says how"
+    "spark.pyspark.python; 'maxbrod help cluster' says how"
 )
 _LOST_TASK: Final = re.compile(r"\(TID \d+\) \(([^\s()]+) executor ([^\s():]+)\)")
 _NO_PYTHON: Final = re.compile(r"Cannot run program \"([^\"]+)\"")
@@ -53,6 +57,8 @@ _OTHER_PYTHON: Final = re.compile(
 class SparkExecutor:
     """Runs tasks in the Python workers of a Spark session. See `work.executor.Executor`."""
 
+    in_process: Final = False
+
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
@@ -62,7 +68,8 @@ class SparkExecutor:
 
     @property
     def is_here(self) -> bool:
-        return is_local(str(self._session.conf.get("spark.master", "")))
+        with errors_of_spark():
+            return is_local(str(self._session.conf.get("spark.master", "")))
 
     def run(
         self,
@@ -71,8 +78,9 @@ class SparkExecutor:
         tasks: Sequence[Sequence[Item]],
         *,
         name: str,
-        on_done: TasksDone | None = None,
+        meter: Watcher | None = None,
         stop: threading.Event | None = None,
+        gentle: bool = False,
         alone: bool = False,
     ) -> list[Outcome]:
         count = len(tasks)
@@ -87,9 +95,16 @@ class SparkExecutor:
             )
         # Each worker unpickles its own items only.
         payloads = tuple(pickle.dumps(tuple(items)) for items in tasks)
-        with errors_of_spark():
-            job = session.range(0, count, 1, count).mapInArrow(partial(_answer, task, context, payloads), _SCHEMA)
-        table = collect(session, job, name=name, on_done=on_done, stop=stop)
+        with board_of(session, count) as board:
+            path = None if board is None else board.path
+            with errors_of_spark():
+                work = partial(_answer, task, context, payloads, path)
+                job = session.range(0, count, 1, count).mapInArrow(work, _SCHEMA)
+            watch = _Watch(board=board, meter=meter, stop=stop, gentle=gentle)
+            table = _collect(session, job, name, watch)
+            if board is not None and board.is_stopping() and not gentle:
+                # Outcomes of tasks that a stop has cut short look like failures.
+                refuse_stopped()
         answers = dict(zip(table["task"].to_pylist(), table["answer"].to_pylist(), strict=True))
         # The workers of this job have pickled them.
         return [outcome for number in range(count) for outcome in pickle.loads(answers[number])]  # noqa: S301
@@ -100,20 +115,79 @@ def collect(
     frame: DataFrame,
     *,
     name: str,
-    on_done: TasksDone | None = None,
+    meter: Watcher | None = None,
     stop: threading.Event | None = None,
+    board: Board | None = None,
     passed_on: Callable[[Exception], bool] = lambda _: False,
 ) -> pa.Table:
-    """Return the rows of a DataFrame. `on_done` and `stop` are as for an executor.
+    """Return the rows of a DataFrame. `meter` and `stop` are as for an executor.
 
-    Errors that are `passed_on` are not translated.
+    `board` is where its functions count, if they are `counted`. Errors that are `passed_on` are not translated.
     """
-    with errors_of_spark(passed_on), _watched(session, name, on_done, stop):
-        return frame.toArrow()
+    return _collect(session, frame, name, _Watch(meter=meter, stop=stop, board=board), passed_on)
+
+
+@contextmanager
+def board_of(session: SparkSession, tasks: int) -> Iterator[Board | None]:
+    """Yield a board for the tasks of a job. None: workers of another machine see no file of this one."""
+    with Board.in_file(tasks) if SparkExecutor(session).is_here else nullcontext() as board:
+        yield board
+
+
+def counted(
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], board: Board | None, first: int = 0
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for `mapInArrow`, whose tasks count what they read from the place `first` on."""
+    return partial(_counted, function, None if board is None else board.path, first)
+
+
+def _counted(
+    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    path: Path | None,
+    first: int,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext  # noqa: PLC0415 - in a worker
+
+    task = TaskContext.get()
+    board = None if path is None or task is None else Board.attach(path)
+    with seated(board, first + (0 if task is None else task.partitionId())):
+        yield from function(batches)
+    settle()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watch:
+    """Whom to tell of the progress of a job, and how it is stopped; see `Executor.run`."""
+
+    meter: Watcher | None = None
+    stop: threading.Event | None = None
+    gentle: bool = False
+    board: Board | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stop is not None and self.stop.is_set()
+
+
+def _collect(
+    session: SparkSession,
+    frame: DataFrame,
+    name: str,
+    watch: _Watch,
+    passed_on: Callable[[Exception], bool] = lambda _: False,
+) -> pa.Table:
+    try:
+        with errors_of_spark(passed_on), _watched(session, name, watch):
+            return frame.toArrow()
+    except UnavailableError:
+        if watch.is_stopped:
+            refuse_stopped()
+        raise
 
 
 def tasks_running(session: SparkSession) -> int:
-    """How many tasks occupy the executors, with those of cancelled jobs that have not noticed it yet.
+    """The number of tasks that occupy the executors, with those of cancelled jobs that have not noticed it yet.
 
     0 over Spark Connect, which does not tell.
     """
@@ -121,6 +195,37 @@ def tasks_running(session: SparkSession) -> int:
     with errors_of_spark():
         executors = () if context is None else context._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
         return sum(executor.numRunningTasks() for executor in executors)
+
+
+@contextmanager
+def telling_tasks(session: SparkSession, tell: Callable[[int, int], None]) -> Iterator[None]:
+    """Within the block, call `tell` now and then with the tasks of running jobs that have ended, and with all of them.
+
+    Nothing is told over Spark Connect, which knows only the jobs of one thread.
+    """
+    context = context_of(session)
+    over = threading.Event()
+
+    def watch() -> None:
+        # If Spark exits, the thread that waits for the job reports it.
+        with suppress(UnavailableError), errors_of_spark():
+            tracker = context.statusTracker()
+            while not over.wait(_POLL_S):
+                jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
+                stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+                known = [stage for stage in stages if stage is not None]
+                if known:
+                    tell(sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known))
+
+    watcher = threading.Thread(target=watch, name="tasks", daemon=True)
+    if context is not None:
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if context is not None:
+            watcher.join()
 
 
 @contextmanager
@@ -151,12 +256,15 @@ def _answer(
     task: Task[Context, Item, Outcome],
     context: Context,
     payloads: Sequence[bytes],
+    path: Path | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
+    board = None if path is None else Board.attach(path)
     for batch in batches:
         for number in batch.column(0).to_pylist():
             items = pickle.loads(payloads[number])  # noqa: S301 - the driver has pickled it
-            answer = np.frombuffer(pickle.dumps(list(task(context, items))), np.uint8)
+            with seated(board, number):
+                answer = np.frombuffer(pickle.dumps(list(task(context, items))), np.uint8)
             # Not by `pa.array`, which loads pandas.
             answers = binary_array(np.array([0, answer.size], np.int32), answer, None)
             yield pa.RecordBatch.from_arrays([number_array(np.array([number])), answers], schema=_ANSWERS)
@@ -193,14 +301,12 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _watched(
-    session: SparkSession, name: str, on_done: TasksDone | None, stop: threading.Event | None
-) -> Iterator[None]:
-    """Watch the job from another thread, and cancel it from there."""
+def _watched(session: SparkSession, name: str, watch: _Watch) -> Iterator[None]:
+    """Watch the job from another thread, and stop it from there."""
     job = _job(session, name)
     ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(job, on_done, stop, ended), daemon=True)
-    watched = on_done is not None or stop is not None
+    watcher = threading.Thread(target=_watch, args=(job, watch, ended), daemon=True)
+    watched = watch != _Watch()
     job.begin()
     if watched:
         watcher.start()
@@ -210,20 +316,26 @@ def _watched(
         ended.set()
         if watched:
             watcher.join()
-        if stop is not None and stop.is_set():
+        if watch.is_stopped:
             _await_tasks(job)
         job.end()
 
 
-def _watch(job: _Job, on_done: TasksDone | None, stop: threading.Event | None, ended: threading.Event) -> None:
+def _watch(job: _Job, watch: _Watch, ended: threading.Event) -> None:
+    cancel_at: float | None = None
     # If Spark exits, the thread that waits for the job reports it.
     with suppress(UnavailableError), errors_of_spark():
         while not ended.wait(_POLL_S):
-            if stop is not None and stop.is_set():
-                # Repeated, because the job may not have begun yet.
-                job.cancel()
-            if on_done is not None:
-                on_done(job.tasks_done())
+            if watch.is_stopped:
+                now = time.monotonic()
+                cancel_at = cancel_at or now + (GENTLE_S if watch.gentle and watch.board is not None else 0)
+                if watch.board is not None:
+                    watch.board.ask_to_stop()
+                if now >= cancel_at:
+                    # Repeated, because the job may not have begun yet.
+                    job.cancel()
+            if watch.meter is not None and not watch.is_stopped:
+                watch.meter.seen(job.tasks_done(), 0 if watch.board is None else watch.board.bytes_done())
 
 
 def _await_tasks(job: _Job) -> None:

@@ -10,26 +10,24 @@ import json
 import logging
 import pickle
 import re
+import threading
 import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.config import Config, StorageConfig
 from maxbrod.errors import EnvironmentMissingError, MaxbrodError, UnavailableError, error_of
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import collect, context_of, errors_of_spark
 from maxbrod.work.reach import Needs, Place, is_folder
 from maxbrod.work.session import is_local
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Sequence
-
     from pyspark.sql import SparkSession
-
-    from maxbrod.config import Config, StorageConfig
-    from maxbrod.storage.interface import Storage
 
 
 _ROUNDS_MAX: Final = 5
@@ -41,13 +39,13 @@ _DRIVER_ONLY: Final = frozenset({"cryptography", "prometheus-client", "pyspark",
 """Spark brings its own pyspark into workers; the others serve the command line and the sandbox."""
 _FOLDER: Final = "probes"
 _LOG: Final = logging.getLogger(__name__)
-PAGE: Final = "docs/cluster.md says how"
+PAGE: Final = "'maxbrod help cluster' says how"
 
 _passed: set[tuple[str, bytes]] = set()
 
 
 def needs_of(config: Config, *, writes: bool = False) -> Needs:
-    """What most verbs need: the archive and the cluster of the configuration. `writes`: tasks write to the archive."""
+    """The needs of most verbs: the configured archive and cluster. `writes`: tasks write to the archive."""
     known = (config.kafka,) if config.kafka is not None else ()
     places = () if config.archive is None else (Place(url=config.archive, storage=config.storage, writes=writes),)
     return Needs(clusters=known, places=places, patience_s=config.patience)
@@ -109,27 +107,27 @@ def _run(
     with errors_of_spark():
         probes = session.range(0, tasks, 1, tasks).select(function("id").alias("found"))
     table = collect(session, probes, name=f"preflight-{uuid.uuid4().hex}", stop=stop)
-    return [json.loads(each) for each in table["found"].to_pylist()]
+    return [json.loads(text) for text in table["found"].to_pylist()]
 
 
 def _judge(found: Sequence[dict[str, Any]]) -> None:
-    lacking = [each for each in found if each["lacks"]]
+    lacking = [worker for worker in found if worker["lacks"]]
     if lacking:
-        what = ", ".join(sorted({name for each in lacking for name in each["lacks"]}))
-        pythons = ", ".join(sorted({each["python"] for each in lacking}))
+        what = ", ".join(sorted({name for worker in lacking for name in worker["lacks"]}))
+        pythons = ", ".join(sorted({worker["python"] for worker in lacking}))
         raise EnvironmentMissingError(
             f"the Python of the Spark workers on {_hosts(lacking)} lacks {what}",
             operation="preflight",
             object_name=pythons,
             hint=f"install the driver's versions there, or send an environment ('maxbrod cluster pack'); {PAGE}",
         )
-    for each in found:
-        if each["errors"]:
-            raise _located(each["errors"][0], found)
+    for worker in found:
+        if worker["errors"]:
+            raise _located(worker["errors"][0], found)
 
 
 def _located(document: dict[str, Any], found: Sequence[dict[str, Any]]) -> MaxbrodError:
-    same = [each for each in found if document["message"] in {error["message"] for error in each["errors"]}]
+    same = [worker for worker in found if document["message"] in {error["message"] for error in worker["errors"]}]
     error = error_of(document)
     error.message = f"from the Spark workers on {_hosts(same)}: {error.message}"
     error.args = (error.message,)
@@ -140,7 +138,7 @@ def _located(document: dict[str, Any], found: Sequence[dict[str, Any]]) -> Maxbr
 
 
 def _hosts(found: Sequence[dict[str, Any]]) -> str:
-    hosts = sorted({each["host"] for each in found})
+    hosts = sorted({worker["host"] for worker in found})
     more = len(hosts) - _HOSTS_NAMED_MAX
     return ", ".join(hosts[:_HOSTS_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
@@ -156,7 +154,7 @@ def _witnessed(needs: Needs) -> Iterator[Needs]:
     try:
         for place in needs.places:
             storage = open_storage(place.url, place.storage)
-            seen = next((each for each in storage.list() if each.size), None)
+            seen = next((info for info in storage.list() if info.size), None)
             witness = None if seen is None else seen.path
             if witness is None and is_folder(place.url):
                 witness = _name()
@@ -191,7 +189,7 @@ def _version() -> str:
 def _packages() -> tuple[str, ...]:
     """List maxbrod and what it requires in a worker."""
     required = [require for require in metadata.requires("maxbrod") or () if "extra ==" not in require]
-    names = [re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0] for each in required]
+    names = [re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0] for requirement in required]
     return ("maxbrod", *(name for name in names if name not in _DRIVER_ONLY))
 
 

@@ -1,32 +1,30 @@
 """Makes later starts of Spark faster: `python -m maxbrod.work.prepare`, run by `make setup`.
 
-It runs Spark once, does what every job does, and stores the loaded classes (see `class_sharing`). If this fails, Spark
+It runs Spark once, does what every job does, and stores the loaded classes (see `gateway`). If this fails, Spark
 starts as slowly as before, and nothing else changes.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.java import find_java
-from maxbrod.work import gateway
-from maxbrod.work.class_sharing import ClassArchive, build_archive, find_archive
+from maxbrod.work.gateway import ClassArchive, build_archive, find_archive, launcher_command
 from maxbrod.work.session import Session, open_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pyspark.sql import DataFrame
 
 
 def prepare() -> ClassArchive | None:
-    """The class archive for this Java and this PySpark, built if it is missing. None: it cannot be built."""
+    """Return the class archive for this Java and this PySpark, built if it is missing. None: it cannot be built."""
     java = find_java()
-    return find_archive(java) or build_archive(java, gateway.launcher_command(java), train)
+    return find_archive(java) or build_archive(java, launcher_command(java), train)
 
 
 def train(classes: Path) -> None:
@@ -43,7 +41,7 @@ def train(classes: Path) -> None:
 
 
 def _train_queries(session: Session) -> None:
-    """What `maxbrod query` does: a plan over empty Parquet tables, small tables and a Python task, shown as text."""
+    """Do what `maxbrod query` does: a plan over empty Parquet tables, small tables and a Python task, shown as text."""
     import pyarrow as pa  # noqa: PLC0415 - beside the JVM's start
 
     with TemporaryDirectory(prefix="maxbrod-prepare-") as folder:

@@ -27,14 +27,14 @@ class Place:
     storage: StorageConfig
     witness: str | None = None
     writes: bool = False
-    """Whether tasks write objects there."""
+    """True if tasks write objects there."""
     draft: str | None = None
     """The object that workers try to write, the same for all. The driver removes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What the tasks of a verb will use."""
+    """The places that the tasks of a verb will use."""
 
     clusters: tuple[KafkaConfig, ...] = ()
     places: tuple[Place, ...] = ()
@@ -42,7 +42,7 @@ class Needs:
 
 
 def reach(needs: Needs) -> list[dict[str, Any]]:
-    """What cannot be reached: an error each, as `as_dict` gives it."""
+    """Return an error, as `as_dict` gives it, for each place that cannot be reached."""
     errors: list[dict[str, Any]] = []
     for cluster in needs.clusters:
         try:
@@ -73,7 +73,7 @@ def _connect(client: KafkaClient, node: int, deadline: Deadline) -> None:
 
 
 def is_folder(url: str) -> bool:
-    """Whether each machine could have a folder of its own under this URL."""
+    """True if each machine could have a folder of its own under this URL."""
     from maxbrod.storage.composed import is_joined  # noqa: PLC0415 - only where there is an archive
     from maxbrod.storage.urls import parse_url  # noqa: PLC0415
 

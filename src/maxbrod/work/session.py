@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -29,11 +30,9 @@ from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableErr
 from maxbrod.java import Java, find_java
 from maxbrod.private_files import is_private, opened
 from maxbrod.work import gateway
-from maxbrod.work.class_sharing import build_archive_later, find_archive
+from maxbrod.work.gateway import build_archive_later, find_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from pyspark.sql import SparkSession
 
     from maxbrod.work.reach import Needs
@@ -58,7 +57,7 @@ _REDACTION: Final = "spark.redaction.regex"
 _HIDDEN_BY_SPARK: Final = "(?i)secret|password|token|access[.]?key"
 """Spark's own default."""
 _JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-"""Where a user's own options for every JVM are."""
+"""The variables with a user's own options for every JVM."""
 
 # Changing any of these needs another launcher command than the one stored with the class archive.
 _LAUNCH_KEYS: Final = (
@@ -182,7 +181,7 @@ def open_configured(
 
 
 def parallelism_of(master: str, session: SparkSession | None = None) -> int:
-    """How many tasks run at once. For a local master this is known before Spark has started."""
+    """The number of tasks that run at once. For a local master this is known before Spark has started."""
     local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
     if session is None and local:
         return os.cpu_count() or 1 if local[1] == "*" else int(local[1] or 1)

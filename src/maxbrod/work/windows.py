@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from maxbrod.model import TopicPartition
 
 Item = TypeVar("Item")
@@ -18,8 +17,8 @@ BYTES_PER_OFFSET: Final = 1024.0
 
 
 def estimate_bytes(offsets: int, bytes_per_offset: float | None) -> int:
-    each = BYTES_PER_OFFSET if bytes_per_offset is None else bytes_per_offset
-    return math.ceil(offsets * each)
+    size = BYTES_PER_OFFSET if bytes_per_offset is None else bytes_per_offset
+    return math.ceil(offsets * size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +40,8 @@ def next_windows(windows: Mapping[TopicPartition, Window], *, bytes_max: int) ->
     total = sum(window.bytes for window in windows.values())
     share = 1.0 if total <= bytes_max else bytes_max / total
     return {
-        where: replace(each, end=min(each.end, each.start + max(int((each.end - each.start) * share), 1)))
-        for where, each in windows.items()
+        where: replace(part, end=min(part.end, part.start + max(int((part.end - part.start) * share), 1)))
+        for where, part in windows.items()
     }
 
 
@@ -50,11 +49,16 @@ def spread(items: Sequence[tuple[int, Item]], parallelism: int) -> list[list[Ite
     """Spread sized items over as many tasks as can run at once: the largest first, each to the least loaded task."""
     tasks: list[list[Item]] = [[] for _ in range(min(parallelism, len(items)))]
     loads = [0] * len(tasks)
-    for size, item in sorted(items, key=lambda each: -each[0]):
+    for size, item in sorted(items, key=lambda pair: -pair[0]):
         number = loads.index(min(loads))
         tasks[number].append(item)
         loads[number] += size + 1
     return tasks
+
+
+def rate_of_one(rate_bytes_per_s: int | None, tasks: int) -> float | None:
+    """Return the limit of one of so many tasks that run at once, in bytes a second; None: there is none."""
+    return None if rate_bytes_per_s is None else rate_bytes_per_s / max(tasks, 1)
 
 
 def cut_waves(
@@ -69,12 +73,13 @@ def cut_waves(
     wave: list[Item] = []
     size = rows = 0
     for item in items:
-        full = size + bytes_of(item) > bytes_max or (rows_max is not None and rows + rows_of(item) > rows_max)
+        item_bytes = bytes_of(item)
+        full = size + item_bytes > bytes_max or (rows_max is not None and rows + rows_of(item) > rows_max)
         if wave and full:
             yield wave
             wave, size, rows = [], 0, 0
         wave.append(item)
-        size += bytes_of(item)
+        size += item_bytes
         rows += rows_of(item)
     if wave:
         yield wave

@@ -1,20 +1,21 @@
-"""What a verb works with: its configuration, who runs its tasks, how it tells its progress, and how it is stopped."""
+"""The means of a verb: its configuration, who runs its tasks, how it tells its progress, and how it is stopped."""
 
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Self
 
-from maxbrod.errors import UsageError
+from maxbrod.board import Stop
+from maxbrod.config import Config
 from maxbrod.model import now_ms
 from maxbrod.work.executor import Executor, Workers
 from maxbrod.work.progress import Meter, OnProgress, Progress, silent
+from maxbrod.work.session import Session
 
 if TYPE_CHECKING:
-    from maxbrod.config import Config, KafkaConfig
     from maxbrod.work.reach import Needs
-    from maxbrod.work.session import Session
 
 
 class Work:
@@ -36,10 +37,12 @@ class Work:
         """`clock_ms` is the time by which ages are judged; None: that of the clock."""
         self.config = config
         self.on_progress = on_progress
-        self.stop = stop or threading.Event()
+        self.stop = stop or Stop()
         self.started_at_ms = now_ms()
         self.clock_ms = self.started_at_ms if clock_ms is None else clock_ms
-        self._session, self._executor = session, executor
+        self.session = session
+        """The Spark session to use, if one is open. A verb may set it."""
+        self._executor = executor
         self._undo = ExitStack()
 
     def __enter__(self) -> Self:
@@ -48,22 +51,6 @@ class Work:
     def __exit__(self, *_: object) -> None:
         self._undo.close()
 
-    @property
-    def archive_url(self) -> str:
-        """The archive. UsageError: none is named."""
-        if self.config.archive is None:
-            raise UsageError(
-                "no archive is named", hint="give --archive URL, or 'archive: URL' in the configuration file"
-            )
-        return self.config.archive
-
-    @property
-    def kafka(self) -> KafkaConfig:
-        """The cluster. UsageError: none is named."""
-        if self.config.kafka is None:
-            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
-        return self.config.kafka
-
     def is_stopped(self) -> bool:
         return self.stop.is_set()
 
@@ -71,8 +58,15 @@ class Work:
         """Report that a phase begins."""
         self.on_progress(Progress(phase=phase))
 
+    @contextmanager
+    def looking(self, phase: str) -> Iterator[None]:
+        """Within the block, a phase that changes nothing and runs no tasks, a signal ends at once: StoppedError."""
+        self.tell(phase)
+        with self.stop.raising() if isinstance(self.stop, Stop) else nullcontext():
+            yield
+
     def meter(self, phase: str, bytes_total: int = 0) -> Meter:
-        """Return a meter that turns finished tasks of this phase into finished bytes."""
+        """Return a meter for the jobs of this phase, which read so many bytes; 0: unknown."""
         return Meter(self.on_progress, phase, bytes_total)
 
     def workers(self, needs: Needs, *, jvm_works: bool = False) -> Workers:
@@ -82,7 +76,7 @@ class Work:
                 self.config.spark,
                 needs=needs,
                 jvm_works=jvm_works,
-                session=self._session,
+                session=self.session,
                 executor=self._executor,
                 on_progress=self.on_progress,
                 stop=self.stop,

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backup.plan.examples import PARTITION, TOPIC, Batch, item, logs, outcome, part, read, read_until
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
-from maxbrod.backup.plan.items import Damage, FailureKind, Outcome
+from maxbrod.backup.plan.ranges import Damage, FailureKind, Outcome
 from maxbrod.catalog.rows import Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, CorruptDataError
 from maxbrod.model import PartitionId
 from maxbrod.notices import worst_exit_code
+from support.backup_plans import PARTITION, TOPIC, Batch, item, logs, outcome, part, read, read_until
 
 HUGE = 2**63 - 1 - 200
 PASSING = [FailureKind.UNAVAILABLE, FailureKind.TRUNCATED, FailureKind.DENIED, FailureKind.UNSUPPORTED]

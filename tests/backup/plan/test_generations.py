@@ -26,7 +26,7 @@ from maxbrod.backup.plan.generations import (
     why_drop,
     why_late,
 )
-from maxbrod.backup.plan.states import PartitionState
+from maxbrod.backup.plan.ranges import PartitionState
 from maxbrod.catalog.generations import ENDED_KEPT, Generation, GenerationStage, TopicGenerations
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.errors import UsageError

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from backup.plan.examples import PARTITION, TOPIC, TOPIC_ID, Batch, item, outcome, part, read_until
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
-from maxbrod.backup.plan.items import Damage, FailureKind, Outcome
-from maxbrod.backup.plan.retries import Retry, outcomes_by_retry, plan_mending, settle
+from maxbrod.backup.plan.ranges import Damage, FailureKind, Outcome, PartitionState, plan_partition
 from maxbrod.backup.plan.starts import Earliest
-from maxbrod.backup.plan.states import PartitionState, plan_partition
+from maxbrod.backup.proof import Retry, outcomes_by_retry, plan_mending, settle
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.rows import Gap
 from maxbrod.model import GapReason
+from support.backup_plans import PARTITION, TOPIC, TOPIC_ID, Batch, item, outcome, part, read_until
 
 
 def gap(base: int, end: int, reason: GapReason = GapReason.CORRUPT, **changes: Any) -> Gap:

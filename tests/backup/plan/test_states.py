@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.backup.plan.roll_limits import RollLimits, due, track_waiting
+from maxbrod.backup.plan.ranges import (
+    PartitionBackup,
+    PartitionState,
+    RollLimits,
+    due,
+    plan_partition,
+    plan_partitions,
+    track_waiting,
+)
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
-from maxbrod.backup.plan.states import PartitionBackup, PartitionState, plan_partition, plan_partitions
 from maxbrod.backup.truncation import truncated_at
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.model import PartitionId

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.backup.plan.tasks import PartitionRange, Wave, choose_task_bytes, plan_tasks
+from maxbrod.backup.plan.ranges import RangeItem, Wave, choose_task_bytes, plan_tasks
 
 if TYPE_CHECKING:
     from random import Random
 
-    from maxbrod.backup.plan.items import RangeItem
+    from maxbrod.backup.plan.ranges import RangeItem
 
 MIB = 1 << 20
 
 
-def offsets(partition: int, start: int, end: int, bytes_per_offset: float | None = 1.0) -> PartitionRange:
-    return PartitionRange(
+def offsets(partition: int, start: int, end: int, bytes_per_offset: float | None = 1.0) -> RangeItem:
+    return RangeItem(
         topic=f"topic-{partition % 3}",
         topic_id=f"id-{partition % 3}",
         partition=partition,
@@ -33,7 +33,7 @@ def items_of(waves: tuple[Wave, ...]) -> list[RangeItem]:
     return [item for wave in waves for task in wave for item in task.items]
 
 
-def identity(each: RangeItem | PartitionRange) -> tuple[str, str, int]:
+def identity(each: RangeItem) -> tuple[str, str, int]:
     return each.topic, each.topic_id, each.partition
 
 
@@ -57,7 +57,7 @@ _limits = st.fixed_dictionaries(
 
 @given(_ranges, _limits)
 def test_every_offset_is_in_exactly_one_item_and_comes_in_order(
-    ranges: list[PartitionRange], limits: dict[str, Any]
+    ranges: list[RangeItem], limits: dict[str, Any]
 ) -> None:
     waves = plan_tasks(ranges, **limits)
     for whole in ranges:
@@ -75,7 +75,7 @@ def test_every_offset_is_in_exactly_one_item_and_comes_in_order(
 
 
 @given(_ranges, _limits)
-def test_waves_and_tasks_are_bounded(ranges: list[PartitionRange], limits: dict[str, Any]) -> None:
+def test_waves_and_tasks_are_bounded(ranges: list[RangeItem], limits: dict[str, Any]) -> None:
     task_bytes = min(
         limits["task_bytes"]
         or choose_task_bytes(
@@ -95,7 +95,7 @@ def test_waves_and_tasks_are_bounded(ranges: list[PartitionRange], limits: dict[
 
 @given(_ranges, _limits, st.randoms(use_true_random=False))
 def test_the_same_ranges_always_give_the_same_tasks(
-    ranges: list[PartitionRange], limits: dict[str, Any], random: Random
+    ranges: list[RangeItem], limits: dict[str, Any], random: Random
 ) -> None:
     shuffled = list(ranges)
     random.shuffle(shuffled)

@@ -24,7 +24,7 @@ from maxbrod.backup.plan.turns import (
     parse_interval,
 )
 from maxbrod.errors import UsageError
-from maxbrod.layouts.avro.instances import Coordination, Event, Stage
+from maxbrod.layouts.avro.instances import Coordination, Event, InstanceStage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ class World:
             raise KilledError
         self.effects += 1
 
-    def stage(self, name: str) -> Stage | None:
+    def stage(self, name: str) -> InstanceStage | None:
         return None if name not in self.documents else STAGES[decode_turn(self.documents[name]).phase]
 
     def is_complete(self, name: str) -> bool:
@@ -123,7 +123,9 @@ class Instance:
             caught_up=caught_up,
             tombstones_ms=TOMBSTONES,
             other_stage=None if self.tool else self.world.stage(other),
-            other_is_whole=not self.tool and self.world.stage(other) is Stage.ACTIVE and self.world.is_complete(other),
+            other_is_whole=not self.tool
+            and self.world.stage(other) is InstanceStage.ACTIVE
+            and self.world.is_complete(other),
         )
 
     def _store(self, turn: Turn) -> None:
@@ -193,7 +195,7 @@ def test_an_instance_that_is_killed_at_any_point_goes_on_where_it_was(kill_at: i
     for _ in drive(world, 40):
         complete = assert_one_is_complete(world, before=complete)
         for name, document in world.documents.items():
-            if STAGES[decode_turn(document).phase] is Stage.ACTIVE:
+            if STAGES[decode_turn(document).phase] is InstanceStage.ACTIVE:
                 generations.add((name, document["generation"]))
     assert complete
     # The turn has passed several times, whoever was killed.
@@ -205,7 +207,7 @@ def test_a_quiet_topic_switches_by_the_clock_alone() -> None:
     world = World(log_ends={0: 0, 1: 0, 2: 0})
     for _ in drive(world, 8):
         pass
-    assert world.stage("b-passivate") is Stage.ACTIVE
+    assert world.stage("b-passivate") is InstanceStage.ACTIVE
 
 
 def test_the_active_instance_goes_on_while_the_other_does_not_answer() -> None:
@@ -267,7 +269,7 @@ def test_beside_the_original_tool_one_message_begins_a_generation_and_files_stay
     # Partition 1 has no traffic: the tool does not send for it.
     world.topic.append(activate("b-passivate", 0, offset=99))
     passive.run()
-    assert world.stage("b-passivate") is Stage.ACTIVE
+    assert world.stage("b-passivate") is InstanceStage.ACTIVE
     assert world.topic[1:] == [
         ("b-passivate-0", None),
         *[(key, replace(each, timestamp_ms=world.now)) for key, each in (passivate("b-activate", n) for n in (0, 1))],
@@ -276,10 +278,10 @@ def test_beside_the_original_tool_one_message_begins_a_generation_and_files_stay
     passive.run()
     world.topic += [("b-activate-0", None), ("b-activate-1", None), passivate("b-passivate", 0)]
     passive.run()
-    assert world.stage("b-passivate") is Stage.ACTIVE, "one of two partitions is not the topic"
+    assert world.stage("b-passivate") is InstanceStage.ACTIVE, "one of two partitions is not the topic"
     world.topic.append(passivate("b-passivate", 1))
     passive.run()
-    assert world.stage("b-passivate") is Stage.WAITING
+    assert world.stage("b-passivate") is InstanceStage.WAITING
     assert world.copies["b-passivate"], "nothing proves that the tool's copy is whole"
     world.topic.append(activate("b-passivate", 0, offset=120))
     passive.run()
@@ -342,7 +344,7 @@ def test_an_order_to_stop_is_not_followed_while_the_other_is_not_active() -> Non
     active.run()
     world.topic += [passivate("b-activate", 0), passivate("b-activate", 1)]
     active.run()
-    assert (active.turn.phase, world.stage("b-passivate")) == (TurnsPhase.ACTIVE, Stage.WAITING)
+    assert (active.turn.phase, world.stage("b-passivate")) == (TurnsPhase.ACTIVE, InstanceStage.WAITING)
 
 
 def test_names_are_compared_as_the_original_compares_them() -> None:

@@ -8,32 +8,30 @@ from typing import Any
 import numpy as np
 import pytest
 
+from maxbrod.archive.renames import parse_rename
 from maxbrod.batch.digest import Digest, Field
-from maxbrod.compare.plan.pairs import (
+from maxbrod.compare.plan import (
+    PART_OFFSETS,
     UNMAPPED,
     ComparedRange,
     CompareRequest,
     Match,
     Pair,
-    cut_map,
-    parse_fields,
-    translate_all,
-)
-from maxbrod.compare.plan.parts import (
-    PART_OFFSETS,
     Side,
+    cut_map,
     cut_parts,
     find_suspects,
     judge,
     judge_set,
-    show_bytes,
-    show_field,
+    parse_fields,
     split_evenly,
     spread,
+    translate_all,
 )
+from maxbrod.compare.report import show_bytes, show_field
 from maxbrod.errors import UsageError
 from maxbrod.restore.plan.mapping import build_map
-from maxbrod.restore.plan.request import RestoreRequest, parse_rename
+from maxbrod.restore.plan.request import RestoreRequest
 
 MAP = build_map([10, 30], [5, 10], [100, 105], base=100)
 

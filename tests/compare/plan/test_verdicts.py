@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maxbrod.compare.plan.pairs import ComparedRange, Match, Pair
+from maxbrod.compare.plan import ComparedRange, Match, Pair
 from maxbrod.compare.run import _Judging
 
 

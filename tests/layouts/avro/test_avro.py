@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.layouts.avro.container import read_header
-from maxbrod.layouts.avro.format import CODECS
-from maxbrod.layouts.avro.layout import LAYOUT
+from maxbrod.layouts.avro.format import CODECS, read_header
+from maxbrod.layouts.avro.survey import LAYOUT
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, Layout, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
-from support.given_records import Given, batch, contents, fresh_storage, given_of, in_batches, some_records
+from support.given_records import Given, batch, contents, given_of, in_batches, some_records
 from support.plain_batches import varint
+from support.storages import fresh_storage
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError
-from maxbrod.layouts.avro import container
-from maxbrod.layouts.avro.container import encode_block, encode_header, encode_long
-from maxbrod.layouts.avro.format import CODECS, MARK, SCHEMA
-from maxbrod.layouts.avro.layout import LAYOUT
+from maxbrod.layouts.avro import format as container
+from maxbrod.layouts.avro.format import CODECS, MARK, SCHEMA, encode_block, encode_header, encode_long
 from maxbrod.layouts.avro.program import compile_records
+from maxbrod.layouts.avro.survey import LAYOUT
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
 from maxbrod.model import TopicPartition
-from support.given_records import Given, batch, fresh_storage, given_of
+from support.given_records import Given, batch, given_of
+from support.storages import fresh_storage
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

@@ -10,11 +10,12 @@ import pytest
 
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.avro.instances import Coordination, Event, decode_coordination, encode_coordination
-from maxbrod.layouts.avro.layout import LAYOUT
 from maxbrod.layouts.avro.program import compile_records
 from maxbrod.layouts.avro.reader import text_of
+from maxbrod.layouts.avro.survey import LAYOUT
 from maxbrod.model import TopicPartition
-from support.given_records import Given, fresh_storage, given_of
+from support.given_records import Given, given_of
+from support.storages import fresh_storage
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

@@ -13,7 +13,15 @@ from maxbrod.archive.foreign_target import InstanceTarget, TargetRequest
 from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, RefusedError
-from maxbrod.layouts.avro.instances import FINGERPRINT, FOLDER, Instance, Mark, Stage, put_next, read_instances
+from maxbrod.layouts.avro.instances import (
+    FINGERPRINT,
+    FOLDER,
+    Instance,
+    InstanceMark,
+    InstanceStage,
+    put_next,
+    read_instances,
+)
 from maxbrod.layouts.avro.survey import survey
 from maxbrod.layouts.avro.writer import write
 from maxbrod.layouts.foreign import Survey, WriteOptions
@@ -57,7 +65,7 @@ def records(first: int, count: int, value: bytes) -> pa.RecordBatch:
 
 
 def put_file(storage: Storage, first: int, count: int, *, generation: int, claim: int, instance: str = NAME) -> None:
-    mark = Mark(instance=instance, generation=generation, claim=claim)
+    mark = InstanceMark(instance=instance, generation=generation, claim=claim)
     options = WriteOptions(extra=mark.metadata())
     batch = records(first, count, b"generation %d" % generation)
     write(storage, WHERE, [batch], options, Survey(layout="avro", segments=()))
@@ -112,7 +120,7 @@ def test_a_process_that_is_suspended_while_it_deletes_its_files_deletes_none_of_
     zombie = target(storage)
     zombie.claim(WHERE.topic)
     put_file(storage, 0, 10, generation=1, claim=zombie.document.claim)
-    zombie.save(generation=2, stage=Stage.WAITING, topic_ids={WHERE.topic: "1"})
+    zombie.save(generation=2, stage=InstanceStage.WAITING, topic_ids={WHERE.topic: "1"})
     delete = zombie._storage.delete
 
     def sleep_then_delete(paths: list[str]) -> None:
@@ -122,7 +130,7 @@ def test_a_process_that_is_suspended_while_it_deletes_its_files_deletes_none_of_
         successor.clear()
         for first in (0, 10):
             put_file(storage, first, 10, generation=2, claim=successor.document.claim)
-        successor.save(stage=Stage.ACTIVE)
+        successor.save(stage=InstanceStage.ACTIVE)
         delete(paths)
 
     monkeypatch.setattr(zombie._storage, "delete", sleep_then_delete)
@@ -151,7 +159,7 @@ def test_a_name_that_has_become_free_again_does_not_let_an_old_process_in(storag
 
 
 def test_a_file_that_is_written_into_a_cleared_place_never_counts(storage: Storage) -> None:
-    put_next(storage, document(generation=2, claim=5, stage=Stage.ACTIVE))
+    put_next(storage, document(generation=2, claim=5, stage=InstanceStage.ACTIVE))
     put_file(storage, 0, 10, generation=2, claim=5)
     put_file(storage, 10, 5, generation=1, claim=1)
     assert held(storage) == [(0, 10)]
@@ -159,7 +167,7 @@ def test_a_file_that_is_written_into_a_cleared_place_never_counts(storage: Stora
 
 
 def test_a_replaced_process_never_overwrites_a_file_of_its_successor(storage: Storage) -> None:
-    put_next(storage, document(generation=2, claim=5, stage=Stage.ACTIVE))
+    put_next(storage, document(generation=2, claim=5, stage=InstanceStage.ACTIVE))
     put_file(storage, 0, 10, generation=2, claim=5)
     with pytest.raises(RefusedError, match="another process"):
         put_file(storage, 0, 99, generation=2, claim=4)
@@ -172,27 +180,27 @@ def test_a_replaced_process_never_overwrites_a_file_of_its_successor(storage: St
 
 
 def test_one_complete_generation_is_read_and_never_two_mixed(storage: Storage) -> None:
-    put_next(storage, document(generation=1, stage=Stage.ACTIVE, activated_at_ms=1))
+    put_next(storage, document(generation=1, stage=InstanceStage.ACTIVE, activated_at_ms=1))
     for first in (0, 10):
         put_file(storage, first, 10, generation=1, claim=0)
-    building = put_next(storage, document(name=OTHER, generation=1, stage=Stage.BUILDING))
+    building = put_next(storage, document(name=OTHER, generation=1, stage=InstanceStage.BUILDING))
     put_file(storage, 15, 30, generation=1, claim=0, instance=OTHER)
     assert held(storage) == [(0, 10), (10, 20)]
-    put_next(storage, replace(building, stage=Stage.ACTIVE, activated_at_ms=2))
+    put_next(storage, replace(building, stage=InstanceStage.ACTIVE, activated_at_ms=2))
     assert held(storage) == [(15, 45)]
     assert held(storage, NAME) == [(0, 10), (10, 20)]
 
 
 def test_a_generation_that_is_not_complete_is_not_restored_unasked(storage: Storage) -> None:
-    put_next(storage, document(generation=1, stage=Stage.BUILDING))
+    put_next(storage, document(generation=1, stage=InstanceStage.BUILDING))
     put_file(storage, 0, 10, generation=1, claim=0)
     assert [each.refused for each in survey(storage).doubts if "generation" in each.what] == [True]
 
 
 def test_the_copy_of_the_tool_counts_while_ours_is_not_active(storage: Storage) -> None:
-    put_next(storage, document(generation=1, stage=Stage.BUILDING))
+    put_next(storage, document(generation=1, stage=InstanceStage.BUILDING))
     put_file(storage, 0, 50, generation=1, claim=0)
-    plain = WriteOptions(extra=Mark(instance=OTHER, generation=0, claim=0).metadata())
+    plain = WriteOptions(extra=InstanceMark(instance=OTHER, generation=0, claim=0).metadata())
     write(storage, WHERE, [records(5, 5, b"the tool's")], plain, Survey(layout="avro", segments=()))
     assert held(storage) == [(5, 10)]
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from maxbrod.layouts.avro.layout import LAYOUT
+from maxbrod.layouts.avro.survey import LAYOUT
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import open_storage
-from support.given_records import Given, bytes_of, given_of, sample
+from support.given_records import Given, bytes_of, given_of
+from support.samples import samples_of
 
 NAMES = [
     "all-cases",
@@ -26,7 +27,7 @@ NAMES = [
 
 @cache
 def manifest() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((sample("trivadis") / "manifest.json").read_text())
+    document: dict[str, Any] = json.loads((samples_of("trivadis") / "manifest.json").read_text())
     return document
 
 
@@ -59,7 +60,7 @@ def in_order(record: Given) -> Given:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_sample_gives_exactly_what_the_tool_was_given(name: str) -> None:
-    storage = open_storage(str(sample("trivadis") / "bucket"))
+    storage = open_storage(str(samples_of("trivadis") / "bucket"))
     told = manifest()["datasets"][name]["records"]
     where = TopicPartition(topic=told[0]["topic"], partition=told[0]["partition"])
     survey = LAYOUT.survey(storage)
@@ -71,13 +72,13 @@ def test_every_sample_gives_exactly_what_the_tool_was_given(name: str) -> None:
 
 
 def test_the_samples_bucket_is_recognised_and_without_fault() -> None:
-    storage = open_storage(str(sample("trivadis") / "bucket"))
+    storage = open_storage(str(samples_of("trivadis") / "bucket"))
     assert LAYOUT.detect(storage)
     assert list(LAYOUT.check(storage, LAYOUT.survey(storage), deep=True)) == []
 
 
 def test_large_files_are_surveyed_by_their_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = open_storage(str(sample("trivadis") / "bucket"))
+    storage = open_storage(str(samples_of("trivadis") / "bucket"))
     whole = LAYOUT.survey(storage)
     monkeypatch.setattr("maxbrod.layouts.avro.survey.WHOLE_BYTES", 300)
     ends = LAYOUT.survey(storage)

@@ -1,7 +1,7 @@
-"""The storages of these tests."""
+"""The storage of these tests is in memory: hypothesis makes hundreds of archives."""
 
 from __future__ import annotations
 
-from backups.storages import shelf, storage
+from support.storages import memory_storage as storage
 
-__all__ = ["shelf", "storage"]
+__all__ = ["storage"]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backups.tools import FACTS, MANIFEST, WHERE, Tool, change_manifest, each_tool, some
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignTopic, WriteOptions
 from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import open_storage
+from support.tool_backups import FACTS, MANIFEST, WHERE, Tool, change_manifest, each_tool, some
 
 if TYPE_CHECKING:
     from pathlib import Path

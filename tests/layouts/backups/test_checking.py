@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backups.tools import Tool, each_tool, some
+from support.tool_backups import Tool, each_tool, some
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import kbak.plain
-import kbs.plain
 import pytest
 
-from backups.tools import Tool, each_tool, some
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from support import plain_kbak, plain_kbs
+from support.tool_backups import Tool, each_tool, some
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
-PLAIN: Final[dict[str, Any]] = {"kbak": kbak.plain, "kbs": kbs.plain}
+PLAIN: Final[dict[str, Any]] = {"kbak": plain_kbak, "kbs": plain_kbs}
 
 
 @each_tool

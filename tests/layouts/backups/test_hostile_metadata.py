@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backups.tools import FACTS, TOOLS, Tool, some
 from maxbrod.errors import MaxbrodError
+from support.tool_backups import FACTS, TOOLS, Tool, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable

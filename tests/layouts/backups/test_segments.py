@@ -6,19 +6,18 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import kbak.plain
-import kbs.plain
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backups.tools import GOLDEN_RECORDS, WHERE, Tool, each_tool, segment_of, some
 from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.model import TopicPartition
+from support import plain_kbak, plain_kbs
 from support.record_examples import record_lists, to_arrow
+from support.tool_backups import GOLDEN_RECORDS, WHERE, Tool, each_tool, segment_of, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 PAGES: Final = Path(__file__).parents[3] / "docs" / "layouts"
 CODECS = ["none", "zstd", "lz4"]
 _ANNOTATED: Final = re.compile(r"((?:[0-9a-f]{2} )+) +\S.*")
-PLAIN: Final[dict[str, Any]] = {"kbak": kbak.plain, "kbs": kbs.plain}
+PLAIN: Final[dict[str, Any]] = {"kbak": plain_kbak, "kbs": plain_kbs}
 
 
 @each_tool

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from binlog_plain import partition_index, read_records, segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.layouts.binlog.layout import LAYOUT
+from maxbrod.layouts.binlog.survey import LAYOUT
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGroup, ForeignSegment, Layout, WriteOptions
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import TopicPartition
-from support.given_records import Given, batch, contents, fresh_storage, given_of, in_batches, some_records
+from support.given_records import Given, batch, contents, given_of, in_batches, some_records
+from support.plain_binlog import partition_index, read_records, segment
+from support.storages import fresh_storage
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

@@ -6,14 +6,15 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from binlog_plain import partition_index, record, segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError
-from maxbrod.layouts.binlog.layout import LAYOUT, prune
-from maxbrod.layouts.binlog.repair import repair
-from support.given_records import Given, fresh_storage, given_of
+from maxbrod.layouts.binlog.reader import repair
+from maxbrod.layouts.binlog.survey import LAYOUT, prune
+from support.given_records import Given, given_of
+from support.plain_binlog import partition_index, record, segment
+from support.storages import fresh_storage
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage

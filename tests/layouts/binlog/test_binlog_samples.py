@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maxbrod.layouts.binlog.layout import LAYOUT
-from maxbrod.layouts.binlog.repair import repair
+from maxbrod.layouts.binlog.reader import repair
+from maxbrod.layouts.binlog.survey import LAYOUT
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
 from maxbrod.model import TopicPartition
 from maxbrod.storage.stores import open_storage
-from support.given_records import Given, batch, bytes_of, given_of, sample
+from support.given_records import Given, batch, bytes_of, given_of
+from support.samples import samples_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,14 +40,14 @@ TORN = ["torn-tail", "torn-record", "torn-index"]
 
 @cache
 def manifest() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((sample("itadventurer") / "manifest.json").read_text())
+    document: dict[str, Any] = json.loads((samples_of("itadventurer") / "manifest.json").read_text())
     return document
 
 
 def copied(name: str, tmp_path: Path) -> Storage:
     """A copy that can be written to: samples are read-only."""
     storage = open_storage(str(tmp_path / name))
-    folder = sample("itadventurer") / name
+    folder = samples_of("itadventurer") / name
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             storage.put(path.relative_to(folder).as_posix(), path.read_bytes())
@@ -86,7 +87,7 @@ def read_all(storage: Storage) -> dict[TopicPartition, list[Given]]:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_every_sample_gives_exactly_what_the_tool_reads_back(name: str) -> None:
-    storage = open_storage(str(sample("itadventurer") / name))
+    storage = open_storage(str(samples_of("itadventurer") / name))
     told = [record for each in manifest()["datasets"][name]["readback"] for record in each["records"]]
     assert LAYOUT.detect(storage)
     assert read_all(storage) == by_partition(told)
@@ -96,7 +97,7 @@ def test_every_sample_gives_exactly_what_the_tool_reads_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", TORN)
 def test_what_crashes_of_the_tool_left_is_recovered_though_the_tool_cannot(name: str) -> None:
-    storage = open_storage(str(sample("itadventurer") / name))
+    storage = open_storage(str(samples_of("itadventurer") / name))
     (found,) = read_all(storage).values()
     told = by_partition(manifest()["datasets"][name]["records"])[TopicPartition(topic="t", partition=0)]
     # In the torn index's sample the last record was never written, only meant to be.
@@ -105,13 +106,13 @@ def test_what_crashes_of_the_tool_left_is_recovered_though_the_tool_cannot(name:
 
 
 def test_a_record_that_the_tool_failed_to_write_is_no_record() -> None:
-    survey = LAYOUT.survey(open_storage(str(sample("itadventurer") / "log-append-null-timestamp")))
+    survey = LAYOUT.survey(open_storage(str(samples_of("itadventurer") / "log-append-null-timestamp")))
     assert [(segment.records, segment.end_offset) for segment in survey.segments] == [(0, 0)]
     assert [fault.fatal for fault in survey.faults] == [False]
 
 
 def test_the_tools_consumer_offsets_become_groups() -> None:
-    survey = LAYOUT.survey(open_storage(str(sample("itadventurer") / "sink-task")))
+    survey = LAYOUT.survey(open_storage(str(samples_of("itadventurer") / "sink-task")))
     told = manifest()["datasets"]["sink-task"]["consumer_offsets"]
     found = {
         f"{where}": {group.group_id: group.offsets[where] for group in survey.groups if where in group.offsets}
@@ -146,7 +147,7 @@ def test_an_index_rebuilt_without_any_equals_the_tools_own(tmp_path: Path) -> No
     ["all-cases", "rotation", "one-record-per-segment", "max-size-zero", "start-nonzero", "huge-offsets", "sink-task"],
 )
 def test_files_rewritten_from_their_own_records_are_byte_identical(name: str, tmp_path: Path) -> None:
-    source = open_storage(str(sample("itadventurer") / name))
+    source = open_storage(str(samples_of("itadventurer") / name))
     target = open_storage(str(tmp_path / "target"))
     told = manifest()["datasets"][name]
     size = told.get("max_segment_size_bytes", 400 if name == "sink-task" else None)

@@ -7,13 +7,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from backups.tools import MANIFEST, change_manifest, manifest_of
 
-from kbak import archives, plain
-from kbak.archives import FACTS, WHERE, add, read_all, some
 from maxbrod.layouts.foreign import WriteOptions
-from maxbrod.layouts.kbak.layout import LAYOUT
+from maxbrod.layouts.kbak.survey import LAYOUT
 from maxbrod.model import TopicPartition
+from support import plain_kbak as plain
+from support.tool_backups import FACTS, KBAK, MANIFEST, WHERE, change_manifest, manifest_of, some
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +23,7 @@ OTHER = TopicPartition(topic="orders", partition=1)
 
 
 def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) -> None:
-    add(storage, some(0, 5))
+    KBAK.add(storage, some(0, 5))
 
     def extend(manifest: dict[str, Any]) -> None:
         manifest["isolation_level"] = "read_committed"
@@ -34,7 +33,7 @@ def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) 
         partition["segments"][0]["aborted_records_dropped"] = 4
 
     change_manifest(storage, extend)
-    add(storage, some(5, 5))
+    KBAK.add(storage, some(5, 5))
     manifest = manifest_of(storage)
 
     assert manifest["isolation_level"] == "read_committed"
@@ -44,7 +43,7 @@ def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) 
 
 
 def test_gaps_and_pruned_ranges_are_told(storage: Storage) -> None:
-    add(storage, some(10, 5))
+    KBAK.add(storage, some(10, 5))
 
     def extend(manifest: dict[str, Any]) -> None:
         partition = manifest["topics"][0]["partitions"][0]
@@ -62,19 +61,19 @@ def test_gaps_and_pruned_ranges_are_told(storage: Storage) -> None:
 
 
 def test_coverage_beyond_the_last_record_counts(storage: Storage) -> None:
-    add(storage, some(0, 5))
+    KBAK.add(storage, some(0, 5))
     change_manifest(storage, lambda manifest: manifest["topics"][0]["partitions"][0].update(covered_through=11))
 
     assert LAYOUT.survey(storage).positions == {WHERE: 12}
-    add(storage, some(12, 1))
-    assert read_all(storage) == [*some(0, 5), *some(12, 1)]
+    KBAK.add(storage, some(12, 1))
+    assert KBAK.read_all(storage) == [*some(0, 5), *some(12, 1)]
 
 
 @pytest.mark.parametrize(("second", "kept"), [((3, 4), [(0, 5), (5, 7)]), ((1, 2), [(0, 5)]), ((0, 5), [(0, 5)])])
 def test_records_that_were_archived_twice_are_given_once(
     storage: Storage, second: tuple[int, int], kept: list[tuple[int, int]]
 ) -> None:
-    add(storage, some(0, 5), codec="none")
+    KBAK.add(storage, some(0, 5), codec="none")
     again = some(*second)
     data = plain.write_segment(again)
     storage.put("maxbrod/topics/orders/partition=0/twice", data)
@@ -91,7 +90,7 @@ def test_records_that_were_archived_twice_are_given_once(
 
     assert [(each.base_offset, each.end_offset) for each in survey.segments] == kept
     assert [fault.fatal for fault in survey.faults] == [False]
-    assert [record.offset for record in read_all(storage)] == list(range(kept[-1][1]))
+    assert [record.offset for record in KBAK.read_all(storage)] == list(range(kept[-1][1]))
     assert (
         sum(batch.num_rows for each in survey.segments for batch in LAYOUT.read(storage, each, columns=["key"]))
         == (kept[-1][1])
@@ -116,26 +115,26 @@ def test_records_that_were_archived_twice_are_given_once(
     ],
 )
 def test_a_segment_that_cannot_be_is_a_fault_and_the_rest_is_read(storage: Storage, change: dict[str, Any]) -> None:
-    add(storage, some(0, 5))
-    add(storage, some(5, 5))
+    KBAK.add(storage, some(0, 5))
+    KBAK.add(storage, some(5, 5))
     change_manifest(storage, lambda manifest: manifest["topics"][0]["partitions"][0]["segments"][0].update(change))
     survey = LAYOUT.survey(storage)
 
     assert [fault.fatal for fault in survey.faults] == [True]
     assert survey.faults[0].path == MANIFEST
-    assert read_all(storage) == some(5, 5)
+    assert KBAK.read_all(storage) == some(5, 5)
     with pytest.raises(Exception, match="manifest is damaged"):
-        add(storage, some(10, 1))
+        KBAK.add(storage, some(10, 1))
 
 
 def test_without_a_manifest_no_offset_is_told_twice(storage: Storage) -> None:
-    add(storage, some(0, 5))
+    KBAK.add(storage, some(0, 5))
     storage.put("maxbrod/topics/orders/partition=0/segment-00000000000000000003.bin", plain.write_segment(some(3, 4)))
     storage.put("maxbrod/topics/orders/partition=0/segment-00000000000000000009.bin", b"short")
     storage.replace(MANIFEST, b"{")
 
     assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [False, True, True]
-    assert read_all(storage) == some(0, 5)
+    assert KBAK.read_all(storage) == some(0, 5)
 
 
 def _database(storage: Storage) -> list[tuple[Any, ...]]:
@@ -147,8 +146,8 @@ def _database(storage: Storage) -> list[tuple[Any, ...]]:
 def test_the_database_tells_the_tool_where_to_go_on(storage: Storage) -> None:
     survey = LAYOUT.survey(storage)
     written = [
-        *archives.write(storage, some(0, 5), survey=survey),
-        *archives.write(storage, some(7, 2), survey=survey, where=OTHER),
+        *KBAK.write(storage, some(0, 5), survey=survey),
+        *KBAK.write(storage, some(7, 2), survey=survey, where=OTHER),
     ]
     LAYOUT.publish(storage, survey, written, WriteOptions(), FACTS)
 
@@ -178,7 +177,7 @@ _TABLE = "CREATE TABLE offsets (backup_id, topic, partition, last_offset, checkp
 def test_where_manifest_and_database_disagree_the_manifest_is_the_truth(
     storage: Storage, tmp_path: Path, wal: bool
 ) -> None:
-    add(storage, some(0, 5))
+    KBAK.add(storage, some(0, 5))
     rows = (
         "INSERT INTO offsets VALUES ('maxbrod', 'orders', 0, 99, 1), ('maxbrod', 'gone', 3, 7, 1), ('x', 'y', 0, 9, 1)"
     )
@@ -206,8 +205,8 @@ def test_where_manifest_and_database_disagree_the_manifest_is_the_truth(
 def test_a_hostile_database_is_a_fault_that_loses_nothing(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
-    monkeypatch.setattr("maxbrod.layouts.kbak.positions._STEPS_MAX", 3)
-    add(storage, some(0, 5))
+    monkeypatch.setattr("maxbrod.layouts.kbak.format._STEPS_MAX", 3)
+    KBAK.add(storage, some(0, 5))
     storage.replace("maxbrod/offsets.db", _made_database(tmp_path / "db", script))
 
     assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [False]
@@ -216,7 +215,7 @@ def test_a_hostile_database_is_a_fault_that_loses_nothing(
 
 @pytest.mark.parametrize("data", [b"", b"SQLite format 3\0" + bytes(200), b"no database" * 100])
 def test_bytes_that_are_no_database_lose_nothing(storage: Storage, data: bytes) -> None:
-    add(storage, some(0, 5))
+    KBAK.add(storage, some(0, 5))
     storage.replace("maxbrod/offsets.db", data)
 
     assert LAYOUT.survey(storage).positions == {WHERE: 5}
@@ -228,8 +227,8 @@ def test_bytes_that_are_no_database_lose_nothing(storage: Storage, data: bytes) 
     [b"{", b'{"groups": [{}]}', b'{"groups": [{"group_id": "g", "offsets": {"t": {"x": 1}}}]}', b'{"groups": 1}'],
 )
 def test_a_broken_snapshot_of_groups_is_a_fault_that_loses_no_record(storage: Storage, text: bytes) -> None:
-    add(storage, some(0, 5))
+    KBAK.add(storage, some(0, 5))
     storage.replace("maxbrod/consumer-groups-snapshot.json", text)
 
     assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [False]
-    assert read_all(storage) == some(0, 5)
+    assert KBAK.read_all(storage) == some(0, 5)

@@ -6,10 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from backups.tools import KBAK
 
-from kbak import plain
-from kbak.archives import add, some
+from support import plain_kbak as plain
+from support.tool_backups import KBAK, some
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -20,8 +19,8 @@ SECOND = "maxbrod/topics/orders/partition=0/segment-00000000000000000005.bin"
 
 @pytest.fixture
 def backup(storage: Storage) -> Storage:
-    add(storage, some(0, 5), codec="none")
-    add(storage, some(5, 5), codec="none")
+    KBAK.add(storage, some(0, 5), codec="none")
+    KBAK.add(storage, some(5, 5), codec="none")
     return storage
 
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import cramjam
 import pytest
-from backups.tools import KBAK
 
-from kbak import archives, plain
-from kbak.archives import some
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError
+from support import plain_kbak as plain
 from support.plain_batches import Record
+from support.tool_backups import KBAK, segment_of, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,9 +63,9 @@ def test_records_before_the_damage_are_given(storage: Storage) -> None:
     records = some(0, 5)
     body = b"".join(map(plain.write_record, records[:3])) + b"\7\0\0\0" + b"x" * 60
     storage.put("s", plain.write_segment(records, body=body))
-    from maxbrod.layouts.kbak.layout import LAYOUT  # noqa: PLC0415 - only here is a single batch read
+    from maxbrod.layouts.kbak.survey import LAYOUT  # noqa: PLC0415 - only here is a single batch read
 
-    batches = LAYOUT.read(storage, archives.segment_of("s", records))
+    batches = LAYOUT.read(storage, segment_of("s", records))
     assert next(batches).num_rows == 3
     with pytest.raises(CorruptDataError) as caught:
         next(batches)
@@ -88,7 +87,7 @@ def test_hostile_records_under_a_right_checksum_never_crash(storage: Storage, co
             )
         storage.replace("s", plain.write_segment(records, codec, body=bytes(damaged)))
         try:
-            found = archives.read(storage, archives.segment_of("s", records))
+            found = KBAK.read(storage, segment_of("s", records))
         except MaxbrodError as error:
             assert isinstance(error, CorruptDataError)  # noqa: PT017 - either answer is right
         else:
@@ -161,14 +160,14 @@ def test_a_legacy_segment_of_json_is_read(storage: Storage, path: str) -> None:
     text = json.dumps([{**each, "unknown": 1} for each in _legacy(records)]).encode()
     storage.put(path, _packings()[path](text))
 
-    assert archives.read(storage, archives.segment_of(path, records)) == records
+    assert KBAK.read(storage, segment_of(path, records)) == records
 
 
 def test_a_legacy_record_may_leave_out_what_has_a_default(storage: Storage) -> None:
     storage.put("s", b'[{"timestamp": 1, "offset": 0}]')
     bare = Record(offset=0, timestamp=1, key=None, value=None)
 
-    assert archives.read(storage, archives.segment_of("s", [bare])) == [bare]
+    assert KBAK.read(storage, segment_of("s", [bare])) == [bare]
 
 
 @pytest.mark.parametrize(

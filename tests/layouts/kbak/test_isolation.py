@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from kbak.archives import FACTS, NOTHING, WHERE, some
 from maxbrod.archive.surveyed import rows_of
 from maxbrod.catalog.rows import Segment
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions, describe
-from maxbrod.layouts.kbak.layout import LAYOUT
-from maxbrod.layouts.reader import read_foreign
-from maxbrod.layouts.visible_records import Skipped
+from maxbrod.layouts.kbak.survey import LAYOUT
+from maxbrod.layouts.reader import Skipped, read_foreign
 from maxbrod.storage.stores import open_storage
-from support.given_records import sample
 from support.plain_batches import Record
 from support.record_examples import to_arrow, to_records
+from support.samples import samples_of
+from support.tool_backups import FACTS, KBAK, WHERE, some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,8 +44,8 @@ MARKED = [
 
 
 def add(storage: Storage, records: list[Record], level: str | None) -> None:
-    written = LAYOUT.write(storage, WHERE, [to_arrow(records)], WriteOptions(), survey=NOTHING)
-    LAYOUT.publish(storage, NOTHING, written, WriteOptions(), FACTS)
+    written = LAYOUT.write(storage, WHERE, [to_arrow(records)], WriteOptions(), survey=KBAK.nothing)
+    LAYOUT.publish(storage, KBAK.nothing, written, WriteOptions(), FACTS)
     manifest: dict[str, Any] = json.loads(bytes(storage.get(MANIFEST)))
     del manifest["isolation_level"]
     storage.replace(MANIFEST, json.dumps(manifest | ({} if level is None else {"isolation_level": level})).encode())
@@ -90,7 +89,7 @@ def test_a_manifest_that_does_not_say_is_told_and_no_reason_to_refuse(storage: S
 
 @pytest.mark.parametrize(("dataset", "doubts"), [("0.17.4-zstd-offset-headers", 1), ("0.25.2-none", 0)])
 def test_the_tools_own_backups_give_no_marker(dataset: str, doubts: int, tmp_path: Path) -> None:
-    shutil.copytree(sample("oso") / dataset, tmp_path / dataset)
+    shutil.copytree(samples_of("oso") / dataset, tmp_path / dataset)
     storage = open_storage(str(tmp_path))
     survey = LAYOUT.survey(storage)
     assert len(survey.doubts) == doubts
@@ -128,12 +127,12 @@ def left_out(batches: list[tuple[int, int, bool]]) -> BatchHeaders:
 def test_what_was_left_out_is_counted_as_the_tool_counts_it(storage: Storage) -> None:
     """As 0.25.2 has it of partition 0 of `smp-txn`."""
     records = Given()
-    written = LAYOUT.write(storage, WHERE, records, WriteOptions(), survey=NOTHING)
-    LAYOUT.publish(storage, NOTHING, written, WriteOptions(), FACTS)
+    written = LAYOUT.write(storage, WHERE, records, WriteOptions(), survey=KBAK.nothing)
+    LAYOUT.publish(storage, KBAK.nothing, written, WriteOptions(), FACTS)
     manifest = json.loads(bytes(storage.get(MANIFEST)))
     (partition,) = manifest["topics"][0]["partitions"]
     (segment,) = partition["segments"]
-    original = json.loads((sample("oso") / "0.25.2-none" / "manifest.json").read_text())
+    original = json.loads((samples_of("oso") / "0.25.2-none" / "manifest.json").read_text())
     topic = next(each for each in original["topics"] if each["name"] == "smp-txn")
     theirs = next(each for each in topic["partitions"] if each["partition_id"] == 0)
     for name in ("covered_start_offset", "covered_end_offset", "control_records_skipped", "aborted_records_dropped"):
@@ -145,6 +144,6 @@ def test_what_was_left_out_is_counted_as_the_tool_counts_it(storage: Storage) ->
 
 def test_what_is_uncommitted_never_becomes_committed_by_a_copy(storage: Storage) -> None:
     facts = ClusterFacts(taken_at_ms=1, committed=False)
-    LAYOUT.publish(storage, NOTHING, [], WriteOptions(), facts)
+    LAYOUT.publish(storage, KBAK.nothing, [], WriteOptions(), facts)
     LAYOUT.publish(storage, LAYOUT.survey(storage), [], WriteOptions(), FACTS)
     assert json.loads(bytes(storage.get(MANIFEST)))["isolation_level"] == "read_uncommitted"

@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kbak.archives import FACTS, WHERE, some
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.layouts.registry import detect_layout, layout_of
 from support.record_examples import to_arrow, to_records
+from support.tool_backups import FACTS, WHERE, some
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 
 @pytest.mark.parametrize("name", ["kbak", "kbs"])
-def test_a_backup_in_an_object_store_grows_and_is_read(s3_storage: Storage, name: str) -> None:
+def test_a_backup_in_an_object_store_grows_and_is_read(direct_storage: Storage, name: str) -> None:
     layout = layout_of(name)
     for first in (0, 5):
-        survey = layout.survey(s3_storage)
+        survey = layout.survey(direct_storage)
         options = WriteOptions(segment_records_max=2)
-        written = layout.write(s3_storage, WHERE, [to_arrow(some(first, 5))], options, survey=survey)
-        layout.publish(s3_storage, survey, written, options, FACTS)
-    survey = layout.survey(s3_storage)
+        written = layout.write(direct_storage, WHERE, [to_arrow(some(first, 5))], options, survey=survey)
+        layout.publish(direct_storage, survey, written, options, FACTS)
+    survey = layout.survey(direct_storage)
 
-    assert detect_layout(s3_storage) == name
+    assert detect_layout(direct_storage) == name
     assert survey.faults == ()
-    batches = [batch for segment in survey.segments for batch in layout.read(s3_storage, segment)]
+    batches = [batch for segment in survey.segments for batch in layout.read(direct_storage, segment)]
     assert [record for batch in batches for record in to_records(batch)] == some(0, 10)

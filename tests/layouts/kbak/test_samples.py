@@ -4,26 +4,66 @@ from __future__ import annotations
 
 import json
 import struct
+from base64 import b64decode
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kbak import archives, plain
-from kbak.archives import NOTHING
-from kbak.samples import DATASETS, SAMPLES, consumed, expected, needs_samples
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import UNCOMMITTED, ClusterFacts, ForeignSegment, ForeignTopic, WriteOptions
-from maxbrod.layouts.kbak.layout import LAYOUT
 from maxbrod.layouts.kbak.reader import check
+from maxbrod.layouts.kbak.survey import LAYOUT
 from maxbrod.layouts.registry import detect_layout, layout_of
 from maxbrod.model import TopicPartition
 from maxbrod.storage.local import LocalStorage
+from support import plain_kbak as plain
+from support.plain_batches import Record
 from support.record_examples import to_arrow
+from support.samples import SAMPLES
+from support.tool_backups import KBAK
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
-    from support.plain_batches import Record
+
+WRITTEN = SAMPLES / "oso"
+DATASETS = [
+    f"{version}-{kind}" for version in ("0.17.4", "0.25.2") for kind in ("none", "zstd", "zstd-offset-headers", "lz4")
+]
+
+needs_samples = pytest.mark.skipif(
+    not (WRITTEN / "expected.json").exists(), reason=f"the samples are not at {WRITTEN}; MAXBROD_SAMPLES says where"
+)
+
+
+@cache
+def expected() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((WRITTEN / "expected.json").read_bytes())
+    return document
+
+
+def consumed(topic: str, partition: int, *, committed: bool) -> list[Record]:
+    """What a consumer found in a partition."""
+    rows = expected()["topics"][topic]
+    if isinstance(rows, dict):
+        rows = rows["read_committed" if committed else "read_uncommitted"]
+    return [
+        Record(
+            offset=row["offset"],
+            timestamp=row["timestamp"],
+            key=_bytes(row["key"]),
+            value=_bytes(row["value"]),
+            headers=[(key.encode(), _bytes(value)) for key, value in row["headers"]],
+        )
+        for row in rows
+        if row["partition"] == partition
+    ]
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
+
 
 pytestmark = needs_samples
 
@@ -31,7 +71,7 @@ PARTITIONS = [TopicPartition(topic=topic, partition=p) for topic in ("smp-orders
 
 
 def _opened(dataset: str) -> LocalStorage:
-    return LocalStorage(SAMPLES / dataset)
+    return LocalStorage(WRITTEN / dataset)
 
 
 def _without_tracking(record: Record) -> Record:
@@ -57,7 +97,7 @@ def test_every_sample_decodes_to_what_a_consumer_read(dataset: str, where: Topic
     facts = expected()["datasets"][dataset]
     old = facts["tool_version"] == "0.17.4"
     segments = [segment for segment in LAYOUT.survey(storage).segments if segment.where == where]
-    records = [record for segment in segments for record in archives.read(storage, segment)]
+    records = [record for segment in segments for record in KBAK.read(storage, segment)]
     if facts["include_offset_headers"]:
         records = [_without_tracking(record) for record in records]
 
@@ -81,14 +121,14 @@ def test_no_sample_has_a_fault(dataset: str) -> None:
 
 
 def test_of_several_backups_under_one_root_one_must_be_named() -> None:
-    storage = LocalStorage(SAMPLES)
+    storage = LocalStorage(WRITTEN)
 
     assert LAYOUT.detect(storage)
     with pytest.raises(UsageError, match=r"several backups here: .*0\.25\.2-zstd"):
         LAYOUT.survey(storage)
     named = LAYOUT.survey(storage, {"backup_id": "0.25.2-zstd"})
     assert {segment.path.split("/")[0] for segment in named.segments} == {"0.25.2-zstd"}
-    assert len(archives.read(storage, named.segments[0])) == named.segments[0].records
+    assert len(KBAK.read(storage, named.segments[0])) == named.segments[0].records
 
 
 @pytest.mark.parametrize("dataset", [each for each in DATASETS if each.endswith("none")])
@@ -98,7 +138,7 @@ def test_an_uncompressed_segment_is_written_again_byte_for_byte(dataset: str, st
         options = WriteOptions(codec="none", extra={"backup_id": dataset})
         # Markers, which stand among the records of 0.17, would be left out.
         batches = LAYOUT.read(original, replace(segment, details={**segment.details, UNCOMMITTED: False}))
-        [again] = LAYOUT.write(storage, segment.where, batches, options, survey=NOTHING)
+        [again] = LAYOUT.write(storage, segment.where, batches, options, survey=KBAK.nothing)
 
         assert bytes(storage.get(again.path)) == bytes(original.get(segment.path))
         assert again.path == segment.details["key"]
@@ -124,10 +164,10 @@ def test_a_backup_written_anew_has_the_tools_own_manifest_up_to_times(storage: S
     for partition in manifest["topics"][0]["partitions"]:
         where = TopicPartition(topic="smp-orders", partition=partition["partition_id"])
         records = consumed(where.topic, where.partition, committed=True)
-        written += LAYOUT.write(storage, where, [to_arrow(records)], options, survey=NOTHING)
+        written += LAYOUT.write(storage, where, [to_arrow(records)], options, survey=KBAK.nothing)
     written.sort(key=lambda each: each.base_offset)
     topic = ForeignTopic(name="smp-orders", partition_count=3, replication_factor=1)
-    LAYOUT.publish(storage, NOTHING, written, options, ClusterFacts(topics={"smp-orders": topic}))
+    LAYOUT.publish(storage, KBAK.nothing, written, options, ClusterFacts(topics={"smp-orders": topic}))
 
     ours = bytes(storage.get("0.25.2-none/manifest.json")).decode()
     theirs = dict(manifest, topics=manifest["topics"][:1])
@@ -150,4 +190,4 @@ def _timeless(value: Any) -> Any:
 def test_a_plain_reader_finds_the_same_in_every_segment(dataset: str) -> None:
     storage = _opened(dataset)
     for segment in LAYOUT.survey(storage).segments:
-        assert plain.read_segment(bytes(storage.get(segment.path))) == archives.read(storage, segment)
+        assert plain.read_segment(bytes(storage.get(segment.path))) == KBAK.read(storage, segment)

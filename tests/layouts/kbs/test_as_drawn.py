@@ -16,9 +16,8 @@ import cramjam
 import lz4.frame
 import pytest
 
-from kbs import archives
-from kbs.archives import some
 from support.plain_batches import Record
+from support.tool_backups import KBS, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +104,7 @@ def test_a_reader_made_from_the_document_alone_reads_every_field(storage: Storag
         Record(offset=(1 << 40), timestamp=-(1 << 63), key=b"\xff", value=b"\x00"),
     ]
     written = [*some(0, 50), *odd]
-    archives.add(storage, written, codec=codec, segment_records_max=20)
+    KBS.add(storage, written, codec=codec, segment_records_max=20)
     manifest: dict[str, Any] = json.loads(bytes(storage.get("maxbrod/manifest.json")))
     (partition,) = manifest["topics"][0]["partitions"]
     names = [f"maxbrod/topics/orders/0/segment-{number:08d}.kbs" for number in range(partition["segments"])]

@@ -7,15 +7,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from backups.tools import change_manifest, manifest_of
 
-from kbs import archives, plain
-from kbs.archives import WHERE, add, read_all, some
 from maxbrod.errors import RefusedError, UnsupportedFormatError
 from maxbrod.layouts.foreign import ClusterFacts, WriteOptions
-from maxbrod.layouts.kbs import layout
-from maxbrod.layouts.kbs.layout import LAYOUT
+from maxbrod.layouts.kbs import survey as surveying
+from maxbrod.layouts.kbs.survey import LAYOUT
 from maxbrod.model import TopicPartition
+from support import plain_kbs as plain
+from support.tool_backups import KBS, WHERE, change_manifest, manifest_of, some
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -24,7 +23,7 @@ OTHER = TopicPartition(topic="orders", partition=1)
 
 
 def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) -> None:
-    add(storage, some(0, 5))
+    KBS.add(storage, some(0, 5))
 
     def extend(manifest: dict[str, Any]) -> None:
         manifest["version"] = "1.1"
@@ -33,18 +32,18 @@ def test_fields_that_nobody_knows_stay_when_more_is_published(storage: Storage) 
         manifest["topics"][0]["later"] = 7
 
     change_manifest(storage, extend)
-    add(storage, some(5, 5))
+    KBS.add(storage, some(5, 5))
     manifest = manifest_of(storage)
 
     assert (manifest["version"], manifest["later"]) == ("1.1", {"ü": [1, None]})
     assert (manifest["statistics"]["later"], manifest["topics"][0]["later"]) == (5, 7)
-    assert read_all(storage) == some(0, 10)
+    assert KBS.read_all(storage) == some(0, 10)
 
 
 @pytest.fixture
 def at_ten_fifteen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of publishing: a quarter of an hour after the source was read."""
-    monkeypatch.setattr(layout, "time", SimpleNamespace(time=lambda: 1_733_220_932.0))
+    monkeypatch.setattr(surveying, "time", SimpleNamespace(time=lambda: 1_733_220_932.0))
 
 
 @pytest.mark.usefixtures("at_ten_fifteen")
@@ -53,8 +52,8 @@ def test_the_manifest_is_as_the_document_has_it(storage: Storage) -> None:
     survey = LAYOUT.survey(storage)
     options = WriteOptions(codec="zstd", level=5)
     written = [
-        *archives.write(storage, some(0, 5), survey=survey, segment_records_max=2),
-        *archives.write(storage, some(7, 2), survey=survey, where=OTHER),
+        *KBS.write(storage, some(0, 5), survey=survey, segment_records_max=2),
+        *KBS.write(storage, some(7, 2), survey=survey, where=OTHER),
     ]
     LAYOUT.publish(storage, survey, written, options, facts)
     manifest = manifest_of(storage)
@@ -95,7 +94,7 @@ def test_the_manifest_is_as_the_document_has_it(storage: Storage) -> None:
 
 @pytest.mark.usefixtures("at_ten_fifteen")
 def test_the_checkpoint_is_as_the_document_has_it(storage: Storage) -> None:
-    add(storage, some(0, 5), segment_records_max=2)
+    KBS.add(storage, some(0, 5), segment_records_max=2)
     checkpoint = manifest_of(storage, "maxbrod/checkpoints/checkpoint.json")
 
     assert checkpoint == {
@@ -141,15 +140,15 @@ def test_a_backup_that_says_nothing_of_its_segments_is_told_by_their_headers(sto
         (3, 9, 2),
         (9, 13, 4),
     ]
-    assert read_all(storage) == [*some(0, 5), *some(9, 4)]
+    assert KBS.read_all(storage) == [*some(0, 5), *some(9, 4)]
 
 
 def test_a_backup_of_another_tool_can_be_added_to(storage: Storage) -> None:
     _foreign(storage)
-    add(storage, some(13, 2))
+    KBS.add(storage, some(13, 2))
     manifest = manifest_of(storage, "b/manifest.json")
 
-    assert read_all(storage) == [*some(0, 5), *some(9, 4), *some(13, 2)]
+    assert KBS.read_all(storage) == [*some(0, 5), *some(9, 4), *some(13, 2)]
     assert manifest["topics"][0]["partitions"] == [
         {"partition": 0, "first_offset": 0, "last_offset": 14, "records": 11, "segments": 4}
     ]
@@ -161,7 +160,7 @@ def test_segments_that_are_counted_and_not_there_are_faults(storage: Storage) ->
 
     assert {fault.fatal for fault in LAYOUT.survey(storage).faults} == {True}
     storage.delete(["b/topics/orders/0/segment-00000001.kbs"])
-    assert read_all(storage) == [*some(0, 3), *some(9, 4)]
+    assert KBS.read_all(storage) == [*some(0, 3), *some(9, 4)]
 
 
 def test_a_count_without_end_takes_no_time(storage: Storage) -> None:
@@ -172,15 +171,15 @@ def test_a_count_without_end_takes_no_time(storage: Storage) -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.99"])
 def test_every_version_1_is_read(storage: Storage, version: str) -> None:
-    add(storage, some(0, 5))
+    KBS.add(storage, some(0, 5))
     change_manifest(storage, lambda manifest: manifest.update(version=version))
 
-    assert read_all(storage) == some(0, 5)
+    assert KBS.read_all(storage) == some(0, 5)
 
 
 @pytest.mark.parametrize("version", ["2.0", "0.9", "10.1", "1", "x", ""])
 def test_another_version_is_refused(storage: Storage, version: str) -> None:
-    add(storage, some(0, 5))
+    KBS.add(storage, some(0, 5))
     change_manifest(storage, lambda manifest: manifest.update(version=version))
 
     assert LAYOUT.detect(storage)
@@ -189,7 +188,7 @@ def test_another_version_is_refused(storage: Storage, version: str) -> None:
 
 
 def test_where_manifest_and_checkpoint_disagree_the_manifest_is_the_truth(storage: Storage) -> None:
-    add(storage, some(0, 5))
+    KBS.add(storage, some(0, 5))
     topics = {"orders": {"0": {"offset": 99}}, "gone": {"3": {"offset": 7}}}
     storage.replace("maxbrod/checkpoints/checkpoint.json", json.dumps({"topics": topics}).encode())
     survey = LAYOUT.survey(storage)
@@ -200,7 +199,7 @@ def test_where_manifest_and_checkpoint_disagree_the_manifest_is_the_truth(storag
 
 @pytest.mark.parametrize("text", [b"{", b'{"topics": {"x": 5}}', b'{"topics": {"orders": {"x": {}}}}', b"[]"])
 def test_a_broken_checkpoint_loses_nothing_and_is_made_anew(storage: Storage, text: bytes) -> None:
-    add(storage, some(0, 5))
+    KBS.add(storage, some(0, 5))
     storage.replace("maxbrod/checkpoints/checkpoint.json", text)
 
     assert [fault.fatal for fault in LAYOUT.survey(storage).faults] == [False]
@@ -211,20 +210,20 @@ def test_a_broken_checkpoint_loses_nothing_and_is_made_anew(storage: Storage, te
     "change", [{"last_offset": -5}, {"records": "x"}, {"segments": None}, {"partition": 1 << 40}, {"last_offset": 1.5}]
 )
 def test_a_partition_that_cannot_be_is_a_fault(storage: Storage, change: dict[str, Any]) -> None:
-    add(storage, some(0, 5))
+    KBS.add(storage, some(0, 5))
     change_manifest(storage, lambda manifest: manifest["topics"][0]["partitions"][0].update(change))
 
     assert LAYOUT.survey(storage).faults[0].fatal
     with pytest.raises(RefusedError, match="this backup is damaged"):
-        add(storage, some(5, 1))
+        KBS.add(storage, some(5, 1))
 
 
 @pytest.mark.parametrize(
     "ours", [5, {"segments": 5}, {"segments": {"orders": {"0": [{}]}}}, {"groups": [{}]}, {"topics": {"..": {}}}]
 )
 def test_our_part_of_a_manifest_can_break_without_losing_a_record(storage: Storage, ours: object) -> None:
-    add(storage, some(0, 5))
+    KBS.add(storage, some(0, 5))
     change_manifest(storage, lambda manifest: manifest.update(maxbrod=ours))
 
     assert not any(fault.fatal for fault in LAYOUT.survey(storage).faults)
-    assert read_all(storage) == some(0, 5)
+    assert KBS.read_all(storage) == some(0, 5)

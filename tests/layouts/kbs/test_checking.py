@@ -6,9 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from backups.tools import KBS
 
-from kbs.archives import add, some
+from support.tool_backups import KBS, some
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -18,8 +17,8 @@ FIRST, SECOND, _ = KBS.segments
 
 @pytest.fixture
 def backup(storage: Storage) -> Storage:
-    add(storage, some(0, 5), codec="none")
-    add(storage, some(5, 5), codec="none")
+    KBS.add(storage, some(0, 5), codec="none")
+    KBS.add(storage, some(5, 5), codec="none")
     return storage
 
 

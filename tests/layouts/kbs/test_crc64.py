@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbs import plain
-from maxbrod.layouts.kbs.crc64 import combine, crc64
+from maxbrod.layouts.kbs.kernels import combine, crc64
+from support import plain_kbs as plain
 
 
 def test_the_check_value_of_crc_64_xz_comes_out() -> None:

@@ -7,13 +7,12 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from backups.tools import KBS
 
-from kbs import archives, plain
-from kbs.archives import some
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError
-from maxbrod.layouts.kbs.layout import LAYOUT
+from maxbrod.layouts.kbs.survey import LAYOUT
+from support import plain_kbs as plain
 from support.plain_batches import Record, varint
+from support.tool_backups import KBS, segment_of, some
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -24,7 +23,7 @@ def test_a_damaged_batch_keeps_none_of_those_before_it_back(storage: Storage) ->
     stored = bytearray(plain.segment_of(records))
     stored[-20] ^= 1
     storage.put("s", stored)
-    batches = LAYOUT.read(storage, archives.segment_of("s", records))
+    batches = LAYOUT.read(storage, segment_of("s", records))
 
     assert [next(batches).num_rows, next(batches).num_rows] == [3, 3]
     with pytest.raises(CorruptDataError, match="checksum is wrong") as caught:
@@ -131,7 +130,7 @@ def test_hostile_records_under_right_checksums_never_crash(storage: Storage, cod
         batch = plain.write_batch(records, codec, block=bytes(damaged))
         storage.replace("s", plain.write_segment([batch], first=0, count=4, codec=codec))
         try:
-            found = archives.read(storage, archives.segment_of("s", records))
+            found = KBS.read(storage, segment_of("s", records))
         except MaxbrodError as error:
             assert isinstance(error, CorruptDataError)  # noqa: PT017 - either answer is right
         else:

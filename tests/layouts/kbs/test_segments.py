@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbs import archives, plain
-from kbs.archives import NOTHING, some
-from maxbrod.layouts.kbs import writer
-from maxbrod.layouts.kbs.layout import LAYOUT
+from maxbrod.layouts.kbs.survey import LAYOUT
 from maxbrod.model import TopicPartition
+from support import plain_kbs as plain
 from support.record_examples import to_records
+from support.tool_backups import KBS, some
 
 if TYPE_CHECKING:
     import pytest
@@ -22,7 +21,7 @@ CODECS = ["none", "zstd", "lz4"]
 def test_a_segment_ends_with_the_record_that_makes_it_large_enough(storage: Storage) -> None:
     records = some(0, 10)
     size = len(plain.write_block(records[:1]))
-    written = archives.write(storage, records, codec="none", segment_bytes_max=size + 1)
+    written = KBS.write(storage, records, codec="none", segment_bytes_max=size + 1)
 
     assert written[0].end_offset == 2
     assert written[0].details["uncompressed_bytes"] == len(plain.write_block(records[:2]))
@@ -32,10 +31,10 @@ def test_a_segment_ends_with_the_record_that_makes_it_large_enough(storage: Stor
 def test_a_batch_ends_with_the_record_that_makes_it_large_enough(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "BATCH_BYTES_MAX", 50)
+    monkeypatch.setattr("maxbrod.layouts.kbs.format.BATCH_BYTES_MAX", 50)
     records = [*some(0, 7), *some(7, 2, size=100_000), *some(9, 3)]
     for codec in CODECS:
-        [segment] = archives.write(storage, records, survey=NOTHING, codec=codec)
+        [segment] = KBS.write(storage, records, survey=KBS.nothing, codec=codec)
         batches = list(LAYOUT.read(storage, segment))
         assert [record for batch in batches for record in to_records(batch)] == records
         assert len(batches) > 4
@@ -45,9 +44,9 @@ def test_a_batch_ends_with_the_record_that_makes_it_large_enough(
 def test_offset_headers_are_added_as_the_document_has_them(storage: Storage) -> None:
     records = some(3, 4)
     where = TopicPartition(topic="orders", partition=12)
-    [segment] = archives.write(storage, records, where=where, extra={"offset_headers": "true"})
+    [segment] = KBS.write(storage, records, where=where, extra={"offset_headers": "true"})
 
-    for before, after in zip(records, archives.read(storage, segment), strict=True):
+    for before, after in zip(records, KBS.read(storage, segment), strict=True):
         added = [
             (b"x-kafka-backup-offset", str(before.offset).encode()),
             (b"x-kafka-backup-timestamp", str(before.timestamp).encode()),

@@ -6,10 +6,10 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from logdirs import fatal, offsets, put_log, put_watermark, survey
-from metadata_logs import ORDERS, batch, ints, partition, put_metadata, tags, text, topic
 
 from maxbrod.model import TopicPartition
+from support.log_directories import fatal, offsets, put_log, put_watermark, survey
+from support.metadata_logs import ORDERS, batch, ints, partition, put_metadata, tags, text, topic
 from support.native_logs import ABORT, COMMIT, data_batch, marker, pack
 from support.plain_batches import Record
 

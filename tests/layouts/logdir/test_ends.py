@@ -12,18 +12,18 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logdirs import TOPIC_ID, put_checkpoint, put_log, put_watermark, run, survey
 
-from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
-from maxbrod.convert.source import ConvertSource
+from maxbrod.convert.sides import ConvertSource
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, CorruptDataError
-from maxbrod.layouts.logdir import scan
+from maxbrod.layouts.logdir import reader as scan
 from maxbrod.layouts.logdir.reader import MIDDLE_UNREAD, read_batches
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.stores import open_storage
 from support.archive_oracle import read_archive
+from support.conversions import convert
+from support.log_directories import TOPIC_ID, put_checkpoint, put_log, put_watermark, run, survey
 from support.native_logs import ABORT, Batch, batches, data_batch, marker, pack
 from support.plain_batches import Record
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from maxbrod.convert.report import ConvertReport
+    from maxbrod.convert.verb import ConvertReport
     from maxbrod.layouts.foreign import Survey
 
 FAST = {"check_crc": "false"}

@@ -9,25 +9,25 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logdirs import TOPIC_ID, fatal, offsets, put_log, run, survey
 
-from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Gap, decode_rows
-from maxbrod.convert.plan import parts as convert_parts
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, UnavailableError
-from maxbrod.layouts.logdir import scan
+from maxbrod.layouts.logdir import reader as scan
 from maxbrod.layouts.reader import read_logs
 from maxbrod.storage.local import LocalStorage
+from maxbrod.transfer import plan as convert_parts
 from maxbrod.transfer import task as copy_task
 from support.archive_oracle import read_archive
+from support.conversions import convert
+from support.log_directories import TOPIC_ID, fatal, offsets, put_log, run, survey
 from support.native_logs import ABORT, Batch, batches, data_batch, marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from maxbrod.convert.report import ConvertReport
+    from maxbrod.convert.verb import ConvertReport
     from maxbrod.layouts.foreign import Survey
     from maxbrod.layouts.kafka.format import Slice
     from maxbrod.storage.interface import Storage

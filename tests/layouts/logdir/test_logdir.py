@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from logdirs import TOPIC_ID, fatal, offsets, put_checkpoint, put_log, put_watermark, raw, run, survey
 
 from maxbrod.archive.archive import open_archive
 from maxbrod.batch.headers import BatchHeaders
@@ -15,6 +14,7 @@ from maxbrod.layouts.logdir.reader import read_batches
 from maxbrod.layouts.registry import detect_layout, layout_of
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.storage.stores import open_storage
+from support.log_directories import TOPIC_ID, fatal, offsets, put_checkpoint, put_log, put_watermark, raw, run, survey
 from support.native_logs import ABORT, COMMIT, data_batch, marker
 from support.old_messages import message, wrapper
 from support.plain_batches import Record

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from logdirs import TOPIC_ID, put_log, put_watermark, run, survey
-
-from convert.engine import convert
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.foreign import check_segments
@@ -18,6 +15,8 @@ from maxbrod.layouts.foreign import describe
 from maxbrod.layouts.reader import read_records
 from maxbrod.work.reach import Place
 from support.archive_oracle import read_archive
+from support.conversions import convert
+from support.log_directories import TOPIC_ID, put_log, put_watermark, run, survey
 from support.native_logs import ABORT, COMMIT, data_batch, marker
 from support.sparkless import without_spark
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logdirs import fatal, offsets, put_checkpoint, put_log, put_watermark, raw, run, survey
 
+from support.log_directories import fatal, offsets, put_checkpoint, put_log, put_watermark, raw, run, survey
 from support.native_logs import data_batch
 
 if TYPE_CHECKING:

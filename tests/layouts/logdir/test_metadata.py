@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from logdirs import fatal, offsets, put_log, run, survey
-from metadata_logs import (
+
+from maxbrod.archive.archive import open_archive
+from maxbrod.archive.snapshots import find_moment
+from maxbrod.errors import RefusedError
+from maxbrod.kafka.state.cluster_state import Acl, ClusterState, Quota, QuotaEntity, ScramUser
+from maxbrod.model import topic_id_text
+from support.log_directories import fatal, offsets, put_log, run, survey
+from support.metadata_logs import (
     GONE,
     GONE_ID,
     ORDERS,
@@ -32,12 +38,6 @@ from metadata_logs import (
     user,
     user_removal,
 )
-
-from maxbrod.archive.archive import open_archive
-from maxbrod.archive.snapshots import find_moment
-from maxbrod.errors import RefusedError
-from maxbrod.kafka.state.cluster_state import Acl, ClusterState, Quota, QuotaEntity, ScramUser
-from maxbrod.model import topic_id_text
 
 if TYPE_CHECKING:
     from pathlib import Path

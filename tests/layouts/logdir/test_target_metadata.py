@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
-from metadata_logs import batch, config, partition, put_metadata, topic
 
 from maxbrod.model import topic_id_of
-from restore.cold.engine import refused, restore
+from support.cold_restores import refused, restore
 from support.log_directories import LOGS, TARGET_ID, put_source, put_target
+from support.metadata_logs import batch, config, partition, put_metadata, topic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from maxbrod.errors import CorruptDataError, UsageError
-from maxbrod.layouts.compaction_limits import CompactionLimits
-from maxbrod.layouts.parquet.compaction import compact
-from maxbrod.layouts.parquet.layout import LAYOUT
-from parquet.archives import local, read, rows, samples, write
+from maxbrod.layouts.foreign import CompactionLimits
+from maxbrod.layouts.parquet.survey import LAYOUT
+from support.parquet_trees import compact, local, read, rows, write
+from support.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -188,7 +188,7 @@ def test_times_finer_than_a_millisecond_survive_a_compaction(storage: Storage) -
 
 
 def test_our_compaction_of_the_tools_segments_equals_its_own(tmp_path: Path) -> None:
-    bucket, copy = local(samples() / "s3" / "bucket"), local(tmp_path)
+    bucket, copy = local(samples_of("crowdstrike") / "s3" / "bucket"), local(tmp_path)
     theirs = [each for each in LAYOUT.survey(bucket).segments if each.details["level"] == 1]
     for folder in ("sensor.events/107/0", "overlap/0/0"):
         for info in bucket.list(f"data/us-east-1/{folder}"):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from maxbrod.batch.columns import conform
-from maxbrod.layouts.offsets_topic import decode_commit
+from maxbrod.layouts.internal_topics import decode_commit
 from maxbrod.layouts.parquet.events import Checkpoint, decode_checkpoint
-from parquet.archives import REPOSITORY, local, write
+from support.parquet_trees import local, write
+from support.processes import TESTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ HEXADECIMAL = re.compile(r"((?:[0-9a-f]{2} )+) +\S")
 
 def example(document: str, before: str) -> bytes:
     """The bytes of the first example after a line of a document."""
-    text = (REPOSITORY / "docs" / "layouts" / document).read_text().split(before, 1)[1]
+    text = (TESTS.parent / "docs" / "layouts" / document).read_text().split(before, 1)[1]
     lines = text.split("```")[1].strip().splitlines()
     found = [HEXADECIMAL.match(line) for line in lines]
     assert all(found)

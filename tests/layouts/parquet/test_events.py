@@ -19,7 +19,7 @@ from maxbrod.layouts.parquet.events import (
     decode_checkpoint,
     decode_segment_event,
 )
-from parquet.archives import samples
+from support.samples import samples_of
 
 U32 = st.integers(0, (1 << 32) - 1)
 U64 = st.integers(0, (1 << 64) - 1)
@@ -84,7 +84,7 @@ def told(sample: dict[str, Any]) -> Checkpoint | SegmentEvent:
 
 
 def test_the_tools_own_records_are_understood_and_made_byte_by_byte() -> None:
-    found = json.loads((samples() / "manifest.json").read_text())["protobuf"]
+    found = json.loads((samples_of("crowdstrike") / "manifest.json").read_text())["protobuf"]
     assert {sample["kind"] for sample in found} == {"Checkpoint", "SegmentEvent"}
     for sample in found:
         value, record = bytes.fromhex(sample["kafka_value_hex"]), told(sample)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from maxbrod.errors import UsageError
-from parquet.archives import WHERE, kept, local, read, rows, write
+from support.parquet_trees import WHERE, kept, local, read, rows, write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts.parquet import metadata
-from maxbrod.layouts.parquet.layout import LAYOUT
 from maxbrod.layouts.parquet.metadata import decode_struct
-from parquet.archives import local, read, rows, scratch, write
+from maxbrod.layouts.parquet.survey import LAYOUT
+from support.parquet_trees import local, read, rows, write
+from support.storages import fresh_storage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def whole_segment() -> tuple[ForeignSegment, bytes]:
-    with scratch() as storage:
+    with fresh_storage() as storage:
         (segment,) = write(storage, [rows(50)])
         return segment, bytes(storage.get(segment.path))
 
@@ -46,7 +47,7 @@ def test_a_flipped_bit_is_refused_or_changes_no_record(at: int, bit: int) -> Non
     """Pages carry a checksum. A footer has none: what it says of the records is checked against the name and them."""
     damaged = bytearray(DATA)
     damaged[at] ^= 1 << bit
-    with scratch() as storage:
+    with fresh_storage() as storage:
         storage.put(SEGMENT.path, damaged)
         survey = LAYOUT.survey(storage)
         refusal = found = None
@@ -72,7 +73,7 @@ def test_a_page_that_is_passed_over_never_goes_unnoticed(storage: Storage) -> No
 @settings(max_examples=100)
 @given(size=st.integers(0, len(DATA) - 1))
 def test_a_cut_segment_is_told_and_never_read(size: int) -> None:
-    with scratch() as storage:
+    with fresh_storage() as storage:
         storage.put(SEGMENT.path, DATA[:size])
         survey = LAYOUT.survey(storage)
         assert not survey.segments
@@ -83,7 +84,7 @@ def test_a_cut_segment_is_told_and_never_read(size: int) -> None:
 @settings(max_examples=100)
 @given(garbage=st.binary(max_size=300), tail=st.booleans())
 def test_any_bytes_under_a_segments_name_are_told(garbage: bytes, tail: bool) -> None:
-    with scratch() as storage:
+    with fresh_storage() as storage:
         storage.put(SEGMENT.path, b"PAR1" + garbage + (len(garbage).to_bytes(4, "little") + b"PAR1" if tail else b""))
         survey = LAYOUT.survey(storage)
         assert not survey.segments

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.errors import UsageError
-from maxbrod.layouts.parquet.layout import LAYOUT
+from maxbrod.layouts.parquet.survey import LAYOUT
 from maxbrod.layouts.parquet.writer import Thresholds, roll
-from parquet.archives import KEPT, WHERE, batches_of_records, kept, local, read, rows, scratch, write
+from support.parquet_trees import KEPT, WHERE, batches_of_records, kept, local, read, rows, write
+from support.storages import fresh_storage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     records_max=st.sampled_from([1, 4, 100]),
 )
 def test_any_records_come_back_equal(batches: list[pa.RecordBatch], codec: str | None, records_max: int) -> None:
-    with scratch() as storage:
+    with fresh_storage() as storage:
         written = write(storage, batches, codec=codec, segment_records_max=records_max)
         survey = LAYOUT.survey(storage)
         found = read(storage, survey.segments)
@@ -52,7 +53,7 @@ def _bounds_hold(storage: Storage, segments: tuple[ForeignSegment, ...]) -> None
 @given(batches=batches_of_records(), names=st.sets(st.sampled_from(RECORD_SCHEMA.names), min_size=1))
 @settings(max_examples=40)
 def test_any_columns_are_read_alone_as_in_the_whole(batches: list[pa.RecordBatch], names: set[str]) -> None:
-    with scratch() as storage:
+    with fresh_storage() as storage:
         written = write(storage, batches)
         columns = [name for name in RECORD_SCHEMA.names if name in names]
         assert read(storage, written, columns).equals(read(storage, written).select(columns))

@@ -11,9 +11,10 @@ import pytest
 
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.parquet.format import NO_TIMESTAMP, parse_name
-from maxbrod.layouts.parquet.layout import LAYOUT
+from maxbrod.layouts.parquet.survey import LAYOUT
 from maxbrod.layouts.registry import layout_of
-from parquet.archives import local, read, samples
+from support.parquet_trees import local, read
+from support.samples import samples_of
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
@@ -22,13 +23,13 @@ ROW = dict[str, Any]
 
 
 def manifest() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((samples() / "manifest.json").read_text())
+    found: dict[str, Any] = json.loads((samples_of("crowdstrike") / "manifest.json").read_text())
     return found
 
 
 @pytest.fixture
 def bucket() -> Storage:
-    return local(samples() / "s3" / "bucket")
+    return local(samples_of("crowdstrike") / "s3" / "bucket")
 
 
 def whole(storage: Storage, path: str) -> ForeignSegment:

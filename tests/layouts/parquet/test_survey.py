@@ -14,10 +14,9 @@ from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import Survey, WriteOptions
 from maxbrod.layouts.parquet import survey as surveying
 from maxbrod.layouts.parquet.format import FOLLOWS, Footer, SegmentName, parse_footer, parse_name
-from maxbrod.layouts.parquet.layout import LAYOUT
-from maxbrod.layouts.parquet.survey import without_overlaps
+from maxbrod.layouts.parquet.survey import LAYOUT, without_overlaps
 from maxbrod.model import TopicPartition
-from parquet.archives import WHERE, local, read, rows, write
+from support.parquet_trees import WHERE, local, read, rows, write
 
 if TYPE_CHECKING:
     from pathlib import Path

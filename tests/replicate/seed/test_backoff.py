@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maxbrod.errors import UsageError
-from maxbrod.replicate.seed.backoff import doubling_waits, jittered
+from maxbrod.replicate.seed.run import doubling_waits, jittered
 
 SECOND = 1_000_000_000
 

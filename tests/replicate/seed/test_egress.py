@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -15,34 +13,33 @@ from urllib.request import urlopen
 
 import pytest
 from kafka import KafkaConsumer
-from parquet.archives import rows
 
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.config import Config, KafkaConfig
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, RefusedError, UnavailableError, UsageError
-from maxbrod.kafka.admin.groups import commit_offsets
-from maxbrod.kafka.admin.topics import delete_records
+from maxbrod.kafka.admin import delete_records
 from maxbrod.kafka.fetch.ranges import read_range
+from maxbrod.kafka.groups import commit_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.layouts.parquet import survey as surveying
 from maxbrod.layouts.parquet import writer
 from maxbrod.layouts.parquet.format import parse_name
-from maxbrod.layouts.parquet.layout import LAYOUT
+from maxbrod.layouts.parquet.survey import LAYOUT
 from maxbrod.model import TopicPartition
-from maxbrod.replicate.limits import limits_of
-from maxbrod.replicate.options import ReplicateOptions
+from maxbrod.replicate.egress import limits_of
+from maxbrod.replicate.metrics import TreeEgressCollector, serving
+from maxbrod.replicate.options import EgressTreeOptions, ReplicateOptions
 from maxbrod.replicate.seed.egress import EgressGroup, TreeEgress
-from maxbrod.replicate.seed.metrics import TreeEgressCollector, serving
-from maxbrod.replicate.seed.options import EgressTreeOptions
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
 from maxbrod.storage.stores import open_storage
 from maxbrod.transfer import task
-from replicate.seed.egresses import committed, egress_config, interval, ranges, write_segments
-from replicate.seed.trees import KEPT, REGION, Link
+from support.parquet_trees import rows
+from support.processes import environment, program
+from support.seed_trees import KEPT, REGION, Link, committed, egress_config, interval, ranges, write_segments
 from support.sparkless import run_here, without_spark
 
 if TYPE_CHECKING:
@@ -395,10 +392,9 @@ def _copy(here: Path, there: Path, chance: random.Random, *, some: bool) -> None
 
 def _kill_itself(side: str, config: str, *, after: int) -> None:
     """Run one side in a process of its own, which kills itself."""
-    program = Path(__file__).with_name("program.py")
     done = subprocess.run(
-        [sys.executable, program, side, config, str(after)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        program("dying_seed", side, config, after),
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

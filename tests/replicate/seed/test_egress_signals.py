@@ -15,8 +15,7 @@ from maxbrod.errors import EXIT_DONE
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction
-from replicate.seed.egresses import egress_config, ranges, write_segments
-from replicate.seed.trees import KEPT, REGION, Link
+from support.seed_trees import KEPT, REGION, Link, egress_config, ranges, write_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

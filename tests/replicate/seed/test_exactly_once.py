@@ -15,10 +15,10 @@ import pytest
 
 from maxbrod.errors import UnavailableError
 from maxbrod.kafka.produce import transactions
-from maxbrod.replicate.seed import destination as module
+from maxbrod.replicate.seed import partition as module
 from maxbrod.replicate.seed.run import TreeIngress
 from maxbrod.sandbox.process import wait_for
-from replicate.seed.trees import REGION, Link
+from support.seed_trees import REGION, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable

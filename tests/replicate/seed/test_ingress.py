@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from parquet.archives import rows, samples
 
 from maxbrod.batch.columns import conform
 from maxbrod.cli.main import run
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, RefusedError, UsageError
-from maxbrod.layouts.parquet.layout import LAYOUT
+from maxbrod.layouts.parquet.survey import LAYOUT
 from maxbrod.replicate.seed.run import TreeIngress
 from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.storage.stores import open_storage
-from replicate.seed.trees import KEPT, REGION, Link, until
+from support.parquet_trees import rows
+from support.samples import samples_of
+from support.seed_trees import KEPT, REGION, Link, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +65,7 @@ def test_null_and_empty_headers_and_times_survive(cluster: Cluster, topic: str, 
 
 
 def test_segments_of_the_original_tool_arrive_record_by_record(cluster: Cluster, tmp_path: Path) -> None:
-    shutil.copytree(samples() / "s3" / "bucket", tmp_path / "tree")
+    shutil.copytree(samples_of("crowdstrike") / "s3" / "bucket", tmp_path / "tree")
     link = Link(cluster, "all-cases", tmp_path / "tree", checkpoint_topic="samples.checkpoints").created()
     assert link.run().exit_code == EXIT_DONE
     storage = open_storage(f"{tmp_path}/tree/data/{REGION}")

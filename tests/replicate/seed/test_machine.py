@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.replicate.seed import machine
-from maxbrod.replicate.seed.backoff import doubling_waits
 from maxbrod.replicate.seed.machine import (
     Action,
     Before,
@@ -23,6 +22,7 @@ from maxbrod.replicate.seed.machine import (
     Wait,
     Worker,
 )
+from maxbrod.replicate.seed.run import doubling_waits
 
 SETTINGS = Settings(waits_ns=doubling_waits(700, 3), first_delay_ns=1000, poll_ns=10_000)  # 100, 200, 400
 FAR = replace(SETTINGS, poll_ns=10**12)

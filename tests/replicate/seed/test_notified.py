@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from parquet.archives import rows, write
-
+from maxbrod.replicate.metrics import TreeIngressCollector, serving
 from maxbrod.replicate.seed import queue
-from maxbrod.replicate.seed.metrics import TreeIngressCollector, serving
 from maxbrod.replicate.seed.run import TreeIngress
 from maxbrod.sandbox.proxy.faults import AnswerError
 from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.storage.stores import open_storage
-from replicate.seed.trees import REGION, Link, until
 from support.aws import Aws, aws_server
+from support.parquet_trees import rows, write
+from support.seed_trees import REGION, Link, until
 
 if TYPE_CHECKING:
     import pytest

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from parquet.archives import samples
 
 from maxbrod.config import KafkaConfig
 from maxbrod.errors import UnavailableError
@@ -22,6 +21,7 @@ from maxbrod.replicate.seed.control_topics import (
     checkpoint_partition,
 )
 from maxbrod.sandbox.topics import create_topic
+from support.samples import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -190,7 +190,7 @@ def test_events_reach_other_instances_through_the_topic(cluster: Cluster, topic:
 
 
 def test_records_of_the_original_tool_are_understood_from_topics() -> None:
-    manifest: dict[str, Any] = json.loads((samples() / "manifest.json").read_text())
+    manifest: dict[str, Any] = json.loads((samples_of("crowdstrike") / "manifest.json").read_text())
     topic = FakeTopic()
     for each in manifest["protobuf"]:
         if each["kind"] == "Checkpoint":

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from parquet.archives import local, rows, write
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnavailableError
 from maxbrod.layouts.parquet.events import EventType
-from maxbrod.layouts.parquet.layout import LAYOUT
+from maxbrod.layouts.parquet.survey import LAYOUT
 from maxbrod.layouts.tree import PATH, prune_tree, read_facts
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.seed.control_topics import TreeSource
-from maxbrod.replicate.seed.s3_events import Change, ObjectEvent
+from maxbrod.replicate.seed.s3_events import ObjectChange, ObjectEvent
 from maxbrod.replicate.seed.tree import Tree
+from support.parquet_trees import local, rows, write
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Mapping
@@ -87,7 +87,7 @@ def test_segments_that_are_gone_or_cut_off_say_so(tmp_path: Path) -> None:
 def test_an_event_about_a_segment_has_the_same_segment_as_a_listing(tmp_path: Path) -> None:
     path = add(tmp_path, 0, 100)
     tree = Tree(local(tmp_path), "data")
-    event = tree.event_of(ObjectEvent(change=Change.CREATED, bucket="b", key=path, size=7, time_ns=9))
+    event = tree.event_of(ObjectEvent(change=ObjectChange.CREATED, bucket="b", key=path, size=7, time_ns=9))
     assert event is not None
     assert (event.type, event.size, event.time_ns) == (EventType.CREATED, 7, 9)
     assert tree.segment_of(event) == tree.listing("eu", "t")[3].segments[0]
@@ -99,7 +99,7 @@ def test_an_event_about_a_segment_has_the_same_segment_as_a_listing(tmp_path: Pa
 )
 def test_other_objects_are_no_segments(tmp_path: Path, key: str) -> None:
     tree = Tree(local(tmp_path), "data")
-    assert tree.event_of(ObjectEvent(change=Change.CREATED, bucket="b", key=key, size=7, time_ns=9)) is None
+    assert tree.event_of(ObjectEvent(change=ObjectChange.CREATED, bucket="b", key=key, size=7, time_ns=9)) is None
 
 
 def test_a_segment_that_could_not_be_stored_is_an_error_and_not_published(

@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,16 +18,18 @@ from unittest.mock import patch
 
 import pytest
 
-from convert.engine import convert
 from maxbrod.cli.main import run
 from maxbrod.config import Config
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UnavailableError
-from maxbrod.layouts.logdir.installation import JOURNAL
-from maxbrod.restore.cold.placement import Placing
-from maxbrod.restore.cold.run import ColdMeter, ColdRestore
+from maxbrod.layouts.logdir.target import JOURNAL
+from maxbrod.restore.cold.run import ColdRestore, staged_so_far
+from maxbrod.restore.cold.task import Placing
+from maxbrod.restore.meter import RestoreMeter
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.transfer import task as copy_task
-from restore.cold.engine import Cold, contents, log_of, refused, restore
+from maxbrod.work.work import Work
+from support.cold_restores import Cold, contents, log_of, refused, restore
+from support.conversions import convert
 from support.log_directories import LOGS, TARGET_ID, put_empty, put_source, put_target
 from support.native_logs import data_batch
 from support.sparkless import run_here, without_spark
@@ -209,7 +213,7 @@ def test_epochs_that_the_target_has_reached_are_kept(tmp_path: Path) -> None:
 
 
 def test_damage_in_the_archive_leaves_the_directories_as_they_were(source: Path, disk: Path) -> None:
-    work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk])
+    work = ColdRestore(Work(Config(archive=str(source))), RestoreRequest(), [disk])
     plan = work.plan()
     log = source / "orders-1" / f"{0:020}.log"
     log.write_bytes(log.read_bytes()[:-30] + bytes(30))
@@ -217,7 +221,7 @@ def test_damage_in_the_archive_leaves_the_directories_as_they_were(source: Path,
     with without_spark():
         report = work.run(plan)
     assert report.exit_code == 4
-    assert [each.failure is not None for each in report.restore.partitions] == [False, True]
+    assert [each.failure is not None for each in report.partitions] == [False, True]
     assert contents(disk) == before
 
 
@@ -227,7 +231,7 @@ def test_nothing_behind_the_end_that_is_asked_for_is_written(source: Path, disk:
     def shorter(session: object, settings: ColdSettings, tasks: list[list[ColdItem]], **more: Any) -> list[ColdWritten]:
         return run_here(session, settings, [[replace(item, end=15) for item in task] for task in tasks], **more)
 
-    work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk])
+    work = ColdRestore(Work(Config(archive=str(source))), RestoreRequest(), [disk])
     with without_spark(shorter):
         assert work.run(work.plan()).complete
     assert log_of(disk / "orders-0") == LOGS["orders-0"][0]
@@ -236,11 +240,12 @@ def test_nothing_behind_the_end_that_is_asked_for_is_written(source: Path, disk:
 
 
 def test_stopped_it_leaves_the_directories_as_they_were(source: Path, disk: Path) -> None:
-    work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk])
+    stop = threading.Event()
+    work = ColdRestore(Work(Config(archive=str(source)), stop=stop), RestoreRequest(), [disk])
     plan, before = work.plan(), contents(disk)
 
     def stopped(*_: object, **__: object) -> Any:
-        work.stop.set()
+        stop.set()
         raise UnavailableError("cancelled")
 
     with without_spark(stopped), pytest.raises(IncompleteError):
@@ -275,7 +280,7 @@ def killed_after(steps: int, source: Path, *directories: Path) -> bool:
 
 def killed_while_placing(source: Path, disk: Path) -> bool:
     """Staged and in the journal, and not yet in place."""
-    with patch("maxbrod.restore.cold.placement.finish", side_effect=KilledError), suppress(KilledError):
+    with patch("maxbrod.restore.cold.task.finish", side_effect=KilledError), suppress(KilledError):
         restore(source, disk)
     return (disk / JOURNAL).exists()
 
@@ -398,7 +403,9 @@ def test_on_spark_it_is_the_same(source: Path, disk: Path, tmp_path: Path, spark
     whole = put_target(tmp_path / "whole")
     restore(source, whole)
     steps: list[Progress] = []
-    work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk], session=spark, on_progress=steps.append)
+    work = ColdRestore(
+        Work(Config(archive=str(source)), session=spark, on_progress=steps.append), RestoreRequest(), [disk]
+    )
     assert work.run(work.plan()).complete
     assert contents(disk) == contents(whole)
     assert [each.phase for each in steps if each.phase != "restoring"] == [
@@ -411,7 +418,7 @@ def test_progress_is_what_has_been_written_aside(disk: Path) -> None:
     folder.mkdir()
     (folder / "00000000000000000000.log").write_bytes(bytes(1 << 20))
     steps: list[Progress] = []
-    ColdMeter([disk], steps.append, bytes_total=4 << 20, tasks=3).tasks_done(1)
+    RestoreMeter(partial(staged_so_far, [disk]), steps.append, bytes_total=4 << 20, tasks=3).seen(1, 0)
     assert [(each.bytes_done, each.bytes_total, each.tasks_done) for each in steps] == [(1 << 20, 4 << 20, 1)]
 
 
@@ -460,7 +467,7 @@ def test_damage_that_only_reading_finds_is_left_out_where_that_is_accepted(
 
 
 def test_a_directory_that_has_changed_while_somebody_was_asked_is_not_written(source: Path, disk: Path) -> None:
-    work = ColdRestore(Config(archive=str(source)), RestoreRequest(), [disk])
+    work = ColdRestore(Work(Config(archive=str(source))), RestoreRequest(), [disk])
     plan = work.plan()
     put_empty(disk / "orders-2")
     with without_spark(), pytest.raises(RefusedError):

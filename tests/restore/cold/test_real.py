@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pytest
 
-from backup.engine import back_up, config_of
 from maxbrod.archive.archive import open_archive
+from maxbrod.archive.renames import parse_rename
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.batch.headers import walk
 from maxbrod.config import Config, KafkaConfig
@@ -23,16 +23,18 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition
 from maxbrod.restore.cold.plan import LeaderEpochs
 from maxbrod.restore.cold.run import ColdRestore
-from maxbrod.restore.plan.request import RestoreRequest, parse_rename
+from maxbrod.restore.plan.request import RestoreRequest
+from maxbrod.sandbox.jars import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.surgery import compact, delete_records
-from maxbrod.sandbox.tools import DUMP_LOG_SEGMENTS, run_tool
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets, replicas, wait_for_in_sync
 from maxbrod.sandbox.traffic import Message, numbered, open_transaction, produce, produce_transaction
-from restore.cold.engine import log_of
-from restore.engine import Command, put, read_all, stand
+from maxbrod.work.work import Work
+from support.backups import back_up, config_of
 from support.clusters import start_cluster
+from support.cold_restores import log_of
 from support.native_logs import data_batch
+from support.restores import Command, put, read_all, stand
 from support.sparkless import without_spark
 from support.sparkless import without_spark as comparing_here
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from maxbrod.restore.cold.run import ColdReport
+    from maxbrod.restore.report import ColdReport
     from maxbrod.sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.full
@@ -148,7 +150,7 @@ def archive_of(cluster: Cluster, archive: Path) -> dict[str, Any]:
 
 def restore(archive: Path, disks: list[Path], epochs: LeaderEpochs = LeaderEpochs.KEEP, **request: Any) -> ColdReport:
     with without_spark():
-        work = ColdRestore(Config(archive=str(archive)), RestoreRequest(**request), disks, leader_epochs=epochs)
+        work = ColdRestore(Work(Config(archive=str(archive))), RestoreRequest(**request), disks, leader_epochs=epochs)
         return work.run(work.plan())
 
 
@@ -234,7 +236,7 @@ def test_consumers_see_what_they_saw_and_never_what_was_aborted(restored: Restor
 
 def test_every_record_is_equal_by_comparison(restored: Restored, capsys: pytest.CaptureFixture[str]) -> None:
     command = Command(restored.cluster, restored.archive, capsys)
-    restore_id = restored.report.restore.restore_id
+    restore_id = restored.report.restore_id
     with comparing_here():
         assert command.json("compare", "--restore", restore_id)["exit_code"] == 0
 
@@ -242,7 +244,7 @@ def test_every_record_is_equal_by_comparison(restored: Restored, capsys: pytest.
 def test_groups_go_on_where_they_stood(restored: Restored, capsys: pytest.CaptureFixture[str]) -> None:
     put(restored.cluster, "readers", dict.fromkeys(STOOD, 1))
     command = Command(restored.cluster, restored.archive, capsys)
-    told = command.json("groups", "apply", "--restore", restored.report.restore.restore_id)
+    told = command.json("groups", "apply", "--restore", restored.report.restore_id)
     assert {each["move"] for each in told["positions"]} == {"same"}
     assert stand(restored.cluster, "readers") == STOOD
 

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.kafka.state.cluster_state import Acl, ClusterState, Quota, QuotaEntity, ScramUser
-from maxbrod.restore.plan.access import AclPlan, plan_acls, plan_quotas
+from maxbrod.kafka.state.cluster_state import (
+    BROKER_SETTINGS,
+    GROUP_SETTINGS,
+    METRICS_SETTINGS,
+    Acl,
+    ClusterState,
+    EntitySettings,
+    Quota,
+    QuotaEntity,
+    ScramUser,
+)
+from maxbrod.restore.plan.access import AclPlan, SettingsPlan, plan_acls, plan_quotas, plan_settings
 from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.targets import Right
 from maxbrod.restore.state import decode_plan, encode_plan
@@ -147,3 +157,48 @@ def test_access_in_a_plan_comes_back_as_it_was() -> None:
     made = restored(RestoreRequest(with_acls=True, with_quotas=True, topics=("orders",)), archived=archived)
     assert made.access.acls is not None
     assert decode_plan(encode_plan(made)) == made
+
+
+def group_settings(values: dict[str, str | None], kind: str = GROUP_SETTINGS, name: str = "billing") -> EntitySettings:
+    return EntitySettings(kind=kind, name=name, values=values)
+
+
+def settings_plan(
+    *archived: EntitySettings, present: tuple[EntitySettings, ...] = (), **request: Any
+) -> SettingsPlan | None:
+    wanted = RestoreRequest(**request)
+    before, now = replace(cluster(topic()), settings=archived), replace(cluster(), settings=present)
+    return plan_settings(wanted, before, now, ["billing"])
+
+
+def test_settings_of_restored_groups_are_part_of_every_plan_and_others_only_if_asked() -> None:
+    mine, other = group_settings({"a": "1"}), group_settings({"a": "1"}, name="audit")
+    metrics = group_settings({"interval.ms": "5"}, METRICS_SETTINGS, "m")
+    assert settings_plan(mine, other, metrics) == SettingsPlan(set=(mine,))
+    assert settings_plan(mine, other, metrics, with_settings=True) == SettingsPlan(set=(metrics, mine))
+    assert settings_plan(other, metrics) is None
+
+
+def test_settings_that_the_target_has_stay_and_what_cannot_come_back_is_named() -> None:
+    archived = group_settings({"same": "1", "other": "1", "secret": None, "new": "1"})
+    present = group_settings({"same": "1", "other": "2"})
+    found = settings_plan(archived, present=(present,))
+    assert found == SettingsPlan(
+        set=(group_settings({"new": "1"}),),
+        kept=(group_settings({"other": "1"}),),
+        hidden=(group_settings({"secret": None}),),
+    )
+    one = group_settings({"listeners": "x"}, BROKER_SETTINGS, "3")
+    assert settings_plan(one, with_settings=True) == SettingsPlan(set=(), hidden=(one,))
+
+
+def test_a_lower_level_of_a_feature_is_told_and_an_unknown_one_is_not() -> None:
+    archived = replace(cluster(topic()), features={"share.version": 1, "metadata.version": 30})
+    into = replace(cluster(), features={"metadata.version": 29})
+    told = access_obstacles(restored(RestoreRequest(), archived=archived, into=into))
+    assert [what for _, what in told] == [
+        "the feature metadata.version has level 29 at the target, and had 30",
+        "the feature share.version has level 0 at the target, and had 1",
+    ]
+    assert access_obstacles(restored(RestoreRequest(), archived=archived, into=replace(into, features=None))) == []
+    assert access_obstacles(restored(RestoreRequest(), archived=into, into=archived)) == []

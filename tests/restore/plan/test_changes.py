@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.errors import RefusedError
+from maxbrod.restore.plan.plan import refuse_changes
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
-from maxbrod.restore.plan.resume import refuse_changes
 from maxbrod.restore.plan.sources import UnreadableRange
 from support.catalog_rows import segment
 from support.restore_plans import NOW, partition_id, plan, target, topic

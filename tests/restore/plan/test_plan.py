@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import cramjam
 import pytest
 
+from maxbrod.archive.renames import parse_rename
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.plan import PartitionRestore, RestorePlan, TopicPlan, describe
-from maxbrod.restore.plan.request import Chosen, OffsetRange, OffsetsMode, RestoreRequest, parse_rename
+from maxbrod.restore.plan.request import Chosen, OffsetRange, OffsetsMode, RestoreRequest
 from maxbrod.restore.state import decode_plan, encode_plan
 from support.catalog_rows import TOPIC_ID, gap, segment
 from support.restore_plans import NOW, plan, target, topic

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from maxbrod.archive.renames import Rename, parse_rename
 from maxbrod.errors import CorruptDataError, IncompleteError, RefusedError, UsageError
 from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.obstacles import Obstacle, in_order, refusal
@@ -13,10 +14,8 @@ from maxbrod.restore.plan.request import (
     Chosen,
     OffsetRange,
     OffsetsMode,
-    Rename,
     RestoreRequest,
     choose_incarnations,
-    parse_rename,
 )
 from maxbrod.restore.plan.sources import UnreadableRange
 from maxbrod.restore.plan.targets import Right

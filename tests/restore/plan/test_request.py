@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maxbrod.archive.renames import parse_rename
 from maxbrod.archive.selection import parse_partitions, parse_time_ms
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
@@ -22,7 +23,6 @@ from maxbrod.restore.plan.request import (
     command_digest,
     parse_partition_counts,
     parse_range,
-    parse_rename,
 )
 from support.restore_plans import group
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from maxbrod.errors import RefusedError, TopicGoneError
+from maxbrod.restore.plan.plan import check_topic
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
-from maxbrod.restore.plan.resume import check_topic
 from support.catalog_rows import TOPIC_ID, segment
 from support.restore_plans import plan, target, topic
 

@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import AbortedTransaction, GapReason, TopicPartition
-from maxbrod.restore.plan.columns import SOURCE_COLUMNS, read_columns
 from maxbrod.restore.plan.request import OffsetRange, RestoreRequest
-from maxbrod.restore.plan.sources import Source, UnreadableRange, measure_sources, rows_to_read, sound_part
+from maxbrod.restore.plan.sources import (
+    SOURCE_COLUMNS,
+    Source,
+    UnreadableRange,
+    measure_sources,
+    read_columns,
+    rows_to_read,
+    sound_part,
+)
 from support.catalog_rows import TOPIC_ID, gap, segment
 from support.restore_plans import CHOSEN, partition_id
 

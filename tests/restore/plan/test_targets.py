@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maxbrod.archive.renames import parse_rename
 from maxbrod.errors import CorruptDataError
-from maxbrod.restore.plan.request import RestoreRequest, parse_rename
+from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.targets import ConfigChange, PlannedConfigs, plan_existing_configs, plan_new_configs
 from support.catalog_rows import segment
 from support.restore_plans import EFFECTIVE, plan, target, topic

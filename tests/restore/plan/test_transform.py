@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from maxbrod.compare.plan.pairs import CompareRequest
+from maxbrod.compare.plan import CompareRequest
 from maxbrod.errors import UsageError
 from maxbrod.restore.cold.plan import check_cold
 from maxbrod.restore.plan.request import RestoreRequest, command_digest

@@ -8,18 +8,17 @@ as much as is needed to keep that time, and a generation that has missed it is d
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.backup.plan.states import PartitionBackup, PartitionState
+from maxbrod.backup.plan.ranges import PartitionBackup, PartitionState
 from maxbrod.catalog.generations import Generation, GenerationStage, TopicGenerations
 from maxbrod.errors import UsageError
 from maxbrod.model import CLOCKS_APART_MS
 from maxbrod.work.windows import estimate_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from maxbrod.catalog.queries import ArchivedRange
 
 TOMBSTONES_MS: Final = 24 * 3600 * 1000
@@ -34,7 +33,7 @@ _LENGTHS_S: Final = {DAYS: 86_400.0, HOURS: 3_600.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationPolicy:
-    """When generations begin, and how much of them each run reads."""
+    """The intervals at which generations begin, and the bytes of them that each run reads."""
 
     every_ms: int
     interval_ms: int | None = None
@@ -68,7 +67,7 @@ class TopicView:
     tombstones_ms: int
     partitions: tuple[PartitionView, ...]
     complete: bool
-    """Whether the archive reaches the end of every partition's log."""
+    """True if the archive reaches the end of every partition's log."""
 
     def left(self, generation: Generation) -> list[tuple[PartitionView, int]]:
         """The partitions that are not read up to their targets, with the target."""
@@ -76,7 +75,7 @@ class TopicView:
             (partition, generation.targets.get(partition.partition, partition.held.first_offset))
             for partition in self.partitions
         )
-        return [(each, target) for each, target in targets if each.read_to < target]
+        return [(view, target) for view, target in targets if view.read_to < target]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ def parse_length(generation_every: float | None, options: Mapping[str, str]) -> 
 
 
 def why_drop(view: TopicView | None, known: TopicGenerations, *, present: bool, now_ms: int) -> str | None:
-    """Why the generation under construction can never be completed; None if it can. `view` is of a chosen topic."""
+    """The reason to drop the generation under construction; None if it can. `view` is of a chosen topic."""
     building = known.building
     if building is None:
         return None
@@ -123,10 +122,10 @@ def why_drop(view: TopicView | None, known: TopicGenerations, *, present: bool, 
 
 
 def why_late(building: Generation, view: TopicView, *, now_ms: int) -> str | None:
-    """Why a generation whose last offset was read now is not trusted."""
+    """The reason why a generation whose last offset was read now is not trusted."""
     took_ms = now_ms - building.began_at
     if took_ms < -CLOCKS_APART_MS:
-        return "the clock was set back since it began, so that nobody knows whether tombstones are missing from it"
+        return "the clock was set back since it began, so it is unknown whether tombstones are missing from it"
     if took_ms < view.tombstones_ms:
         return None
     return (
@@ -170,7 +169,7 @@ def begin(known: TopicGenerations, view: TopicView, *, now_ms: int) -> TopicGene
 
 
 def bytes_left(view: TopicView, generation: Generation) -> int:
-    return sum(_bytes(each, each.read_to, target) for each, target in view.left(generation))
+    return sum(_bytes(seen, seen.read_to, target) for seen, target in view.left(generation))
 
 
 def budget(view: TopicView, generation: Generation, policy: GenerationPolicy, *, room: int, now_ms: int) -> int:
@@ -190,16 +189,16 @@ def plan_shares(view: TopicView, generation: Generation, bytes_max: int) -> list
     What the log has nothing of any more costs nothing.
     """
     shares: list[GenerationShare] = []
-    for each, target in view.left(generation):
-        size = _bytes(each, each.read_to, target)
+    for seen, target in view.left(generation):
+        size = _bytes(seen, seen.read_to, target)
         if shares and bytes_max <= 0 < size:
             continue
-        offsets = target - each.read_to
+        offsets = target - seen.read_to
         if size > max(bytes_max, 0):
             offsets = max(int(offsets * max(bytes_max, 0) / size), 1)
-        plan = _plan(each, each.read_to + offsets, target)
+        plan = _plan(seen, seen.read_to + offsets, target)
         shares.append(GenerationShare(generation=generation.number, plan=plan))
-        bytes_max -= _bytes(each, plan.start, plan.end)
+        bytes_max -= _bytes(seen, plan.start, plan.end)
     return shares
 
 
@@ -211,7 +210,7 @@ def raise_targets(
     `live_rows` are partition, base offset and end offset. A target lies within a row if compaction of segments has
     joined rows, or if a batch that was read reaches beyond it.
     """
-    targets = {each: max(target, read_to.get(each, 0)) for each, target in generation.targets.items()}
+    targets = {partition: max(target, read_to.get(partition, 0)) for partition, target in generation.targets.items()}
     for partition, base, end in sorted(live_rows):
         if base < targets.get(partition, 0) < end:
             targets[partition] = end
@@ -231,5 +230,5 @@ def _plan(view: PartitionView, end: int, target: int) -> PartitionBackup:
 
 
 def _bytes(view: PartitionView, first: int, end: int) -> int:
-    """What the log has of these offsets."""
+    """The bytes that the log has of these offsets."""
     return estimate_bytes(max(end - max(first, view.state.log_start), 0), view.state.bytes_per_offset)

@@ -54,19 +54,21 @@ Start: TypeAlias = Earliest | Latest | AtTime | AtOffsets
 class StartOffset:
     offset: int
     note: str | None = None
-    """Why it differs from the requested offset."""
+    """The reason why it differs from the requested offset."""
 
 
 def parse_start(given: str | Sequence[str] | Mapping[str, Mapping[int, int]]) -> Start:
     """Parse the values of the command line, or the configuration file's mapping of topic to partition to offset."""
     if isinstance(given, Mapping):
         return _at_offsets(
-            [(topic, partition, offset) for topic, each in given.items() for partition, offset in each.items()]
+            [(topic, partition, offset) for topic, offsets in given.items() for partition, offset in offsets.items()]
         )
     words = [given] if isinstance(given, str) else list(given)
     offsets = [_OFFSET.fullmatch(word) for word in words]
     if offsets and all(offsets):
-        return _at_offsets([(each["topic"], int(each["partition"]), int(each["offset"])) for each in offsets if each])
+        return _at_offsets(
+            [(match["topic"], int(match["partition"]), int(match["offset"])) for match in offsets if match]
+        )
     if len(words) != 1:
         raise _unclear(" ".join(words))
     match words[0]:

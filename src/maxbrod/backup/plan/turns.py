@@ -14,18 +14,16 @@ at any point goes on where it was. A message is acknowledged only after the stat
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from maxbrod.errors import UsageError
-from maxbrod.layouts.avro.instances import Coordination, Event, Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+from maxbrod.layouts.avro.instances import Coordination, Event, InstanceStage
 
 LENGTH_MS: Final = 6 * 3600 * 1000
-"""How long an instance stays active, as the original tool has it."""
+"""The time that an instance stays active, as the original tool has it."""
 OFFSETS: Final = "compacted.log.backup.interval.offsets"
 OFFSETS_DEFAULT: Final = 1000
 _AGAIN_MS: Final = 10 * 60 * 1000
@@ -56,14 +54,14 @@ class TurnsPhase(StrEnum):
 
 
 STAGES: Final = {
-    TurnsPhase.WAITING: Stage.WAITING,
-    TurnsPhase.CLEARING: Stage.WAITING,
-    TurnsPhase.CATCHING_UP: Stage.BUILDING,
-    TurnsPhase.ACTIVE: Stage.ACTIVE,
-    TurnsPhase.RETIRING: Stage.RETIRING,
-    TurnsPhase.LEAVING: Stage.WAITING,
+    TurnsPhase.WAITING: InstanceStage.WAITING,
+    TurnsPhase.CLEARING: InstanceStage.WAITING,
+    TurnsPhase.CATCHING_UP: InstanceStage.BUILDING,
+    TurnsPhase.ACTIVE: InstanceStage.ACTIVE,
+    TurnsPhase.RETIRING: InstanceStage.RETIRING,
+    TurnsPhase.LEAVING: InstanceStage.WAITING,
 }
-"""What the files of an instance are in each phase."""
+"""The stage of an instance's files in each phase."""
 BACKING_UP: Final = frozenset({TurnsPhase.CATCHING_UP, TurnsPhase.ACTIVE})
 
 
@@ -74,29 +72,32 @@ class Turn:
     phase: TurnsPhase
     generation: int = 0
     since_ms: int = 0
-    """When the generation began to read, and from ACTIVE on when it became active."""
+    """The time at which the generation began to read, and from ACTIVE on when it became active."""
     stop_other: bool = False
     """PASSIVATE must be sent once the generation is active. In RETIRING and LEAVING: an ACTIVATE has come already."""
     stopped_other_at_ms: int = 0
     announced: Mapping[int, int] = field(default_factory=dict)
     """By partition, the offset of the ACTIVATE. Empty: the time is not over."""
     announced_at_ms: int = 0
-    """When it was sent last. 0: it must be sent."""
+    """The time at which it was sent last. 0: it must be sent."""
     log_ends: Mapping[int, int] = field(default_factory=dict)
-    """Where the log ended when the generation became active."""
+    """The ends of the log when the generation became active."""
 
     def encode(self) -> dict[str, Any]:
         """As JSON."""
         return {
             **asdict(self),
             "phase": str(self.phase),
-            "announced": {str(each): offset for each, offset in self.announced.items()},
-            "log_ends": {str(each): offset for each, offset in self.log_ends.items()},
+            "announced": {str(partition): offset for partition, offset in self.announced.items()},
+            "log_ends": {str(partition): offset for partition, offset in self.log_ends.items()},
         }
 
 
 def decode_turn(found: Mapping[str, Any]) -> Turn:
-    numbers = {name: {int(each): offset for each, offset in found[name].items()} for name in ("announced", "log_ends")}
+    numbers = {
+        name: {int(partition): offset for partition, offset in found[name].items()}
+        for name in ("announced", "log_ends")
+    }
     return Turn(**{**found, "phase": TurnsPhase(found["phase"]), **numbers})
 
 
@@ -166,7 +167,7 @@ class Sight:
     caught_up: Mapping[int, int] | None = None
     """The ends of the logs, if a run has just reached all of them."""
     tombstones_ms: int
-    other_stage: Stage | None = None
+    other_stage: InstanceStage | None = None
     """The stage of the other instance; None if it has no document: it is the original tool's, or has never run."""
     other_is_whole: bool = False
     """The other is active and all of its files are there."""
@@ -206,7 +207,11 @@ def decide(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
 
 def _waiting(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     """One partition is enough: the original sends the others only when they have a record, which may be never."""
-    if _mail(sight, policy, Event.ACTIVATE) and sight.other_stage in {None, Stage.ACTIVE, Stage.RETIRING}:
+    if _mail(sight, policy, Event.ACTIVATE) and sight.other_stage in {
+        None,
+        InstanceStage.ACTIVE,
+        InstanceStage.RETIRING,
+    }:
         new = _begun(turn, sight)
         return TurnsDecision(turn=new, then=new)
     return _acknowledge(turn, policy, _mail(sight, policy, Event.PASSIVATE))
@@ -241,7 +246,7 @@ def _active(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
         then = replace(turn, stop_other=False, stopped_other_at_ms=sight.now_ms)
         return TurnsDecision(turn=turn, actions=sends, then=then)
     asked, stopped = _mail(sight, policy, Event.ACTIVATE), _mail(sight, policy, Event.PASSIVATE)
-    if turn.announced and set(turn.announced) <= set(stopped) and sight.other_stage in {None, Stage.ACTIVE}:
+    if turn.announced and set(turn.announced) <= set(stopped) and sight.other_stage in {None, InstanceStage.ACTIVE}:
         new = replace(turn, phase=TurnsPhase.RETIRING, stop_other=bool(asked))
         return TurnsDecision(turn=new, then=new)
     if asked and not (turn.announced and policy.role is Role.PASSIVE):
@@ -263,7 +268,8 @@ def _answer(turn: Turn, sight: Sight, policy: TurnsPolicy, asked: Mapping[int, C
     """The other one is active, too: tell it again to stop, unless it has not read that yet, or had asked before."""
     unread = sight.mail.to(policy.other, policy.topic, Event.PASSIVATE)
     late = any(
-        each not in unread and message.timestamp_ms > turn.stopped_other_at_ms for each, message in asked.items()
+        partition not in unread and message.timestamp_ms > turn.stopped_other_at_ms
+        for partition, message in asked.items()
     )
     new = replace(turn, stop_other=True) if late else turn
     return TurnsDecision(turn=new, actions=_acknowledgements(policy, asked), then=new)
@@ -273,13 +279,15 @@ def _ask(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     """Ask the other one to begin, and again if this one has come much further, or nothing happens."""
     last = {partition: max(sight.last_offsets.get(partition, 0), 0) for partition in sight.partitions}
     further = {
-        each: offset for each, offset in last.items() if offset - turn.announced.get(each, -1) > policy.interval_offsets
+        partition: offset
+        for partition, offset in last.items()
+        if offset - turn.announced.get(partition, -1) > policy.interval_offsets
     }
     if not turn.announced_at_ms:
         further = last
-    elif sight.now_ms - turn.announced_at_ms >= _AGAIN_MS and sight.other_stage in {None, Stage.WAITING}:
+    elif sight.now_ms - turn.announced_at_ms >= _AGAIN_MS and sight.other_stage in {None, InstanceStage.WAITING}:
         unread = sight.mail.to(policy.other, policy.topic, Event.ACTIVATE)
-        further = {**further, **{each: offset for each, offset in last.items() if each not in unread}}
+        further = {**further, **{partition: offset for partition, offset in last.items() if partition not in unread}}
     if not further:
         return TurnsDecision(turn=turn, then=turn)
     new = replace(turn, announced={**turn.announced, **further}, announced_at_ms=0)
@@ -291,7 +299,7 @@ def _retiring(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     """The other one stores that it retires before it looks here, as this one does: they cannot both go on."""
     if sight.other_stage is None or sight.other_is_whole:
         new = replace(turn, phase=TurnsPhase.LEAVING)
-    elif sight.other_stage is Stage.RETIRING and policy.role is Role.PASSIVE:
+    elif sight.other_stage is InstanceStage.RETIRING and policy.role is Role.PASSIVE:
         new = turn
     else:
         new = replace(turn, phase=TurnsPhase.ACTIVE, stop_other=False)
@@ -339,15 +347,15 @@ def _acknowledgements(policy: TurnsPolicy, partitions: Iterable[int]) -> tuple[S
 def _sends(policy: TurnsPolicy, event: Event, offsets: Mapping[int, int], now_ms: int) -> tuple[Send, ...]:
     return tuple(
         Send(
-            key=key_of(policy.other, each),
+            key=key_of(policy.other, partition),
             message=Coordination(
                 event=event,
-                instance=key_of(policy.other, each),
+                instance=key_of(policy.other, partition),
                 topic=policy.topic,
-                partition=each,
+                partition=partition,
                 offset=offset,
                 timestamp_ms=now_ms,
             ),
         )
-        for each, offset in sorted(offsets.items())
+        for partition, offset in sorted(offsets.items())
     )

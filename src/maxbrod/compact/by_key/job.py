@@ -7,6 +7,8 @@ Spark aggregates in memory as long as the keys fit, and then sorts and spills th
 from __future__ import annotations
 
 import pickle
+import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,15 +21,13 @@ from maxbrod.compact.by_key.task import (
     read_groups,
     write_groups,
 )
-from maxbrod.work.jobs import collect
-from maxbrod.work.settling import settled
+from maxbrod.work.jobs import board_of, collect, counted
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import DataFrame, SparkSession
+
+    from maxbrod.work.progress import Watcher
 
 
 def compact_groups(
@@ -36,20 +36,21 @@ def compact_groups(
     items: Sequence[GroupItem],
     *,
     tasks: int,
-    on_done: Callable[[int], None] | None = None,
+    meter: Watcher | None = None,
     stop: threading.Event | None = None,
 ) -> list[GroupOutcome]:
     """The outcome of every group. `items` are numbered from 0; `tasks` is about how many tasks each step has."""
     # Each worker unpickles its own items only.
     payloads = tuple(map(pickle.dumps, items))
     read = tuple(tuple(task) for task in spread([(item.raw_bytes, item.number) for item in items], tasks))
-    found = session.range(0, len(read), 1, len(read)).mapInArrow(
-        partial(settled, partial(read_groups, settings, payloads, read)), FOUND_SPARK
-    )
-    written = _newest(found, tasks).mapInArrow(
-        partial(settled, partial(write_groups, settings, payloads)), "answer binary"
-    )
-    table = collect(session, written, name=settings.run_id, on_done=on_done, stop=stop)
+    with board_of(session, len(read) + tasks) as board:
+        found = session.range(0, len(read), 1, len(read)).mapInArrow(
+            counted(partial(read_groups, settings, payloads, read), board), FOUND_SPARK
+        )
+        written = _newest(found, tasks).mapInArrow(
+            counted(partial(write_groups, settings, payloads), board, len(read)), "answer binary"
+        )
+        table = collect(session, written, name=settings.run_id, meter=meter, stop=stop, board=board)
     return [
         outcome
         for answer in table["answer"].to_pylist()

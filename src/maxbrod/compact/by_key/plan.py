@@ -1,4 +1,4 @@
-"""Which rows are compacted by key, which tombstones may go, and the rows that take their place. Pure.
+"""Plans a compaction by key: the rows that take part, the tombstones that may go, and the new rows. Pure.
 
 Rows of a partition that take part are read together. They are divided into groups, each of which one task reads and
 writes. A group is a stretch of adjacent data rows. It ends at a gap, at a row that stays as it is, at another leader
@@ -10,16 +10,13 @@ a gap that a later run or the undoing of a prune can fill. So tombstones go only
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
 from maxbrod.layouts.kafka.format import SegmentLimits, Slice
 from maxbrod.model import MENDABLE, GapReason
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
 
 GROUP_BYTES: Final = 256 << 20
 """The log that one task reads, decodes and writes again."""
@@ -35,20 +32,12 @@ _FILLABLE: Final = MENDABLE | {GapReason.PRUNED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class KeyedGroup:
     """Adjacent rows that one task compacts."""
 
     rows: tuple[Segment, ...]
     last: bool
-    """Whether it ends the partition: the leader epoch of its last offset must stay known."""
-
-    @property
-    def raw_bytes(self) -> int:
-        return sum(row.raw_bytes for row in self.rows)
-
-    @property
-    def records(self) -> int:
-        return sum(row.records for row in self.rows)
+    """True if it ends the partition: the leader epoch of its last offset must stay known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +45,7 @@ class PartitionPlan:
     topic: str
     topic_id: str
     partition: int
-    groups: tuple[Group, ...]
+    groups: tuple[KeyedGroup, ...]
     tombstones_end: int
     """Tombstones from this offset on stay."""
     left: Mapping[str, int] = field(default_factory=dict)
@@ -70,24 +59,28 @@ class PartitionPlan:
     def bytes(self) -> int:
         return sum(row.bytes for row in self.rows)
 
+    @property
+    def row_count(self) -> int:
+        return len(self.rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What the archived configuration of a topic says."""
+class CleanupPolicy:
+    """The cleanup policy in the archived configuration of a topic."""
 
     compacted: bool
     delete_retention_ms: int
 
 
-def policy_of(effective: Mapping[str, str] | None, own: Mapping[str, str | None] | None) -> Policy:
+def policy_of(effective: Mapping[str, str] | None, own: Mapping[str, str | None] | None) -> CleanupPolicy:
     """`effective` has the broker's defaults too, `own` only what is set for the topic."""
     known = {**(effective or {}), **{name: value for name, value in (own or {}).items() if value is not None}}
-    words = {each.strip() for each in known.get("cleanup.policy", "delete").split(",")}
+    words = {policy.strip() for policy in known.get("cleanup.policy", "delete").split(",")}
     try:
         retention_ms = int(known.get("delete.retention.ms", DELETE_RETENTION_MS))
     except ValueError:
         retention_ms = DELETE_RETENTION_MS
-    return Policy(compacted="compact" in words, delete_retention_ms=retention_ms)
+    return CleanupPolicy(compacted="compact" in words, delete_retention_ms=retention_ms)
 
 
 def plan_partition(
@@ -119,14 +112,14 @@ def plan_partition(
         topic=rows[0].topic,
         topic_id=rows[0].topic_id,
         partition=rows[0].partition,
-        groups=tuple(Group(rows=group, last=number == len(groups) - 1) for number, group in enumerate(groups)),
+        groups=tuple(KeyedGroup(rows=group, last=number == len(groups) - 1) for number, group in enumerate(groups)),
         tombstones_end=end if unsure is None else unsure,
         left=left,
     )
 
 
 def _stays(row: Segment | Gap, end: int, held: Collection[int]) -> str | None:
-    """Why a row of data stays as it is; None if it need not."""
+    """The reason why a row of data stays as it is; None if it need not."""
     if isinstance(row, Gap):
         return None
     if row.end_offset > end:
@@ -156,7 +149,7 @@ def _divide(rows: Sequence[Segment], borders: Collection[int], group_bytes: int)
     return [tuple(group) for group in groups]
 
 
-def hole_offsets_min(groups: Iterable[Group]) -> int:
+def hole_offsets_min(groups: Iterable[KeyedGroup]) -> int:
     """The width of holes that get a row of their own: a group has about 64 of them at most.
 
     A few keys in a long log would else take two rows each.
@@ -165,7 +158,7 @@ def hole_offsets_min(groups: Iterable[Group]) -> int:
     return min(max(SegmentLimits().hole_offsets_min, widest // _GAPS_MAX), _HOLE_OFFSETS_MAX)
 
 
-def tile(group: Group, written: Iterable[Slice], *, run_id: str, now_ms: int) -> list[Segment | Gap]:
+def tile(group: KeyedGroup, written: Iterable[Slice], *, run_id: str, now_ms: int) -> list[Segment | Gap]:
     """Rows for the offsets of a group: what was written, and gaps `compacted` for all else."""
     first, end = group.rows[0], group.rows[-1].end_offset
     level = max(row.level for row in group.rows)
@@ -184,23 +177,23 @@ def tile(group: Group, written: Iterable[Slice], *, run_id: str, now_ms: int) ->
         )
 
     reached = first.base_offset
-    for each in sorted(written, key=lambda one: one.base_offset):
-        if reached < each.base_offset:
-            found.append(gap(reached, each.base_offset))
-        whole = each.records == each.end_offset - each.base_offset
+    for part in sorted(written, key=lambda one: one.base_offset):
+        if reached < part.base_offset:
+            found.append(gap(reached, part.base_offset))
+        whole = part.records == part.end_offset - part.base_offset
         found.append(
             Segment(
                 topic=first.topic,
                 topic_id=first.topic_id,
                 partition=first.partition,
-                **{name: getattr(each, name) for name in SLICE_FIELDS},
+                **{name: getattr(part, name) for name in SLICE_FIELDS},
                 reason=None if whole else GapReason.COMPACTED,
                 level=level,
                 run_id=run_id,
                 written_at=now_ms,
             )
         )
-        reached = each.end_offset
+        reached = part.end_offset
     if reached < end:
         found.append(gap(reached, end))
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,21 +21,18 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.fillers import emptied
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
 from maxbrod.batch.transactions import committed_batches
-from maxbrod.config import StorageConfig  # noqa: TC001 - pydantic reads the types of what travels to a worker
+from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, MaxbrodError, error_of
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
 from maxbrod.layouts.kafka.reader import read_logs
 from maxbrod.layouts.kafka.writer import ArchiveWriter
-from maxbrod.layouts.visible_records import decode_portions
+from maxbrod.layouts.reader import decode_portions
 from maxbrod.model import Codec
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
 
 RECORD, NOTE = 0, 1
 """Kinds of rows: the newest record of a key so far, and what the reader of a group says of it."""
@@ -57,7 +55,7 @@ _KEPT: Final = ("offset", "timestamp_ms", "timestamp_type", "key", "value", "hea
 _HELD_BYTES: Final = 16 << 20
 """Rows of this size are reduced together before they leave the worker."""
 _PACKED_BYTES: Final = 4 << 20
-"""What is smaller shares objects, as in a backup."""
+"""Anything smaller shares objects, as in a backup."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +74,16 @@ class GroupItem:
 
     @property
     def records(self) -> int:
-        return sum(each.records for each in self.slices)
+        return sum(part.records for part in self.slices)
 
     @property
     def raw_bytes(self) -> int:
-        return sum(each.raw_bytes for each in self.slices)
+        return sum(part.raw_bytes for part in self.slices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOutcome:
-    """What was written of a group; nothing, if all its records went, or none."""
+    """The slices that were written of a group; none, if all its records went, or none."""
 
     number: int
     written: tuple[Slice, ...] = ()
@@ -96,12 +94,12 @@ class GroupOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByKeySettings:
-    """What every task needs besides its groups. Holds secrets."""
+    """The settings of every task. Holds secrets."""
 
     archive_url: str
     storage: StorageConfig = field(repr=False)
     run_id: str
-    compression: str
+    compression: Compression
     hole_offsets_min: int
     """A hole of this width gets a row of its own."""
 
@@ -128,7 +126,7 @@ def _read_group(storage: Storage, item: GroupItem) -> Iterator[pa.RecordBatch]:
             for records in _visible(storage, stored, _READ):
                 unkeyed += records.column("key").null_count
                 held.append(_newest(_found(item, records)))
-                if sum(each.nbytes for each in held) >= _HELD_BYTES:
+                if sum(batch.nbytes for batch in held) >= _HELD_BYTES:
                     yield _joined(held)
                     held = []
         if held:
@@ -212,7 +210,7 @@ def write_groups(
         with ArchiveWriter(
             storage,
             run_id=settings.run_id,
-            compression=Compression.parse(settings.compression),
+            compression=settings.compression,
             limits=SegmentLimits(hole_offsets_min=settings.hole_offsets_min),
         ) as archive:
             for note, winners in _by_group(batches):

@@ -1,4 +1,4 @@
-"""Reads one range of one partition from its leader, through elections, restarts and lost connections.
+"""Reads ranges of partitions from their leaders: one through elections and lost connections, or many small at once.
 
 A batch belongs to the range that contains its base offset, so ranges read by several tasks yield each batch once. The
 output is whole batches with checked CRCs, as the broker stores them. The next request is sent before the batches at
@@ -7,14 +7,20 @@ hand are checked and returned, so that broker and network work in the meantime.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
 
 from maxbrod.batch.cuts import begin_at, may_begin_before
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.errors import (
     CorruptDataError,
     LogTruncatedError,
+    StoppedError,
     TopicGoneError,
     UnavailableError,
     UnsupportedFormatError,
@@ -33,19 +39,17 @@ from maxbrod.kafka.fetch.request import (
     select,
 )
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient, Leader, gave_up
+from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Backoff, Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from uuid import UUID
-
-    import numpy as np
     from numpy.typing import NDArray
 
-    from maxbrod.kafka.wire.connection import Connection
-    from maxbrod.model import TopicPartition
-
+ANSWER_BYTES: Final = 32 << 20
+"""The limit of one response. A range that the broker cut there is left out; one without bytes is requested again."""
+_RANGE_BYTES_MIN: Final = 64 << 10
 FETCH_BYTES: Final = 8 << 20
 _FETCH_BYTES_MIN: Final = 64 << 10
 _FETCH_BYTES_MAX: Final = 1 << 30
@@ -91,14 +95,17 @@ def read_range(
     )
     try:
         while reader.position < end:
-            yield reader.next_chunk()
+            chunk = reader.next_chunk()
+            if client.seat is not None:
+                client.seat.check()
+                client.seat.count(chunk.data.size)
+            yield chunk
             reader.renew_patience()
     finally:
         reader.abandon()
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
+class _InFlight(NamedTuple):
     connection: Connection
     ticket: int
     topic_id: UUID
@@ -188,7 +195,11 @@ class _RangeReader:
         selection = select(found, headers, self.position, self._end, floor=self._floor)
         log_start = self._log_start(selection)
         if selection.end < self._end and not connection.throttled:
-            self._send_ahead(selection.end, selection.last_epoch)
+            try:
+                self._send(selection.end, selection.last_epoch)
+            except UnavailableError:
+                # The batches at hand are valid; the next request is repeated when it is needed.
+                self._client.forget(self._where.topic)
         chunk = self._checked(selection)
         if log_start is not None:
             data, headers = begin_at(chunk.data, chunk.headers, log_start)
@@ -285,13 +296,6 @@ class _RangeReader:
             self._check_topic()
             raise self._unavailable(error.message) from error
 
-    def _send_ahead(self, offset: int, last_epoch: int) -> None:
-        try:
-            self._send(offset, last_epoch)
-        except UnavailableError:
-            # The batches at hand are valid; the next request is repeated when it is needed.
-            self._client.forget(self._where.topic)
-
     def _request_deadline(self) -> Deadline:
         return self._deadline.within(self._client.request_timeout_s)
 
@@ -317,7 +321,8 @@ class _RangeReader:
         if topic is not None and topic.topic_id != self._topic_id:
             raise self._recreated()
         if topic is None and self._confirm("there is no such topic"):
-            raise self._deleted()
+            hint = "what was read before is valid; plan again"
+            raise TopicGoneError("the topic was deleted", hint=hint, **self._place())
 
     def _recover(self, error: UnavailableError) -> None:
         self.abandon()
@@ -344,6 +349,9 @@ class _RangeReader:
         self._check_patience(self._unavailable("nothing new arrived"))
 
     def _check_patience(self, error: UnavailableError) -> None:
+        stop = self._client.stop
+        if stop is not None and stop.is_set():
+            raise StoppedError("stopped on request", hint="run it again", **self._place()) from error
         if self._deadline.passed:
             error.offset = self.position
             raise gave_up(error, f"{self._waits_for} of {self._where}", self._patience_s) from error
@@ -354,21 +362,109 @@ class _RangeReader:
         return self._reports[what] >= _REPORTS_TO_CONFIRM
 
     def _unavailable(self, message: str) -> UnavailableError:
-        return UnavailableError(message, operation=_OPERATION, object_name=str(self._where), offset=self.position)
+        return UnavailableError(message, **self._place())
 
     def _truncated(self, what: str) -> LogTruncatedError:
-        return LogTruncatedError(
-            f"the log was truncated: {what}", hint="compare epochs with the archive, and plan again", **self._place()
-        )
+        hint = "compare epochs with the archive, and plan again"
+        return LogTruncatedError(f"the log was truncated: {what}", hint=hint, **self._place())
 
     def _recreated(self) -> TopicGoneError:
         hint = "it is another topic now; plan again"
         return TopicGoneError("the topic was deleted and created again", hint=hint, **self._place())
 
-    def _deleted(self) -> TopicGoneError:
-        return TopicGoneError(
-            "the topic was deleted", hint="what was read before is valid; plan again", **self._place()
-        )
-
     def _place(self) -> dict[str, Any]:
         return {"operation": _OPERATION, "object_name": str(self._where), "offset": self.position}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallRange:
+    """Offsets [start, end) of a partition, about `bytes_estimate` of them."""
+
+    where: TopicPartition
+    topic_id: UUID
+    start: int
+    end: int
+    bytes_estimate: int
+    floor: int | None = None
+    """See `read_range`."""
+
+
+def read_small_ranges(client: KafkaClient, ranges: Sequence[SmallRange]) -> Iterator[tuple[SmallRange, Chunk]]:
+    """Yield the ranges that arrived whole, each as one chunk, in no particular order.
+
+    A thousand quiet partitions would otherwise take a thousand round trips. This is the fast path only: a range that
+    does not arrive whole, whose leader has moved, whose log starts within a batch, or whose bytes are damaged is left
+    out, and `read_range` reads it with retries.
+    """
+    for node_id, asked in _by_leader(client, ranges).items():
+        waiting = asked
+        while waiting:
+            answered = dict(_ask(client, node_id, waiting))
+            for wanted, chunk in answered.items():
+                if chunk is not None:
+                    if client.seat is not None:
+                        client.seat.count(chunk.data.size)
+                    yield wanted, chunk
+            if not answered or (client.stop is not None and client.stop.is_set()):
+                break
+            waiting = [pair for pair in waiting if pair[0] not in answered]
+
+
+def _by_leader(client: KafkaClient, ranges: Iterable[SmallRange]) -> dict[int, list[tuple[SmallRange, int]]]:
+    """Ranges by leader. A request can name a partition only once, so only its first range is included."""
+    groups: dict[int, list[tuple[SmallRange, int]]] = defaultdict(list)
+    named: set[TopicPartition] = set()
+    for wanted in ranges:
+        if wanted.where in named:
+            continue
+        named.add(wanted.where)
+        try:
+            leader = client.leader(wanted.where, deadline=Deadline.after(client.request_timeout_s))
+        except (UnavailableError, UsageError):
+            continue
+        if leader.topic.topic_id == wanted.topic_id:
+            groups[leader.node_id].append((wanted, leader.leader_epoch))
+    return groups
+
+
+def _ask(
+    client: KafkaClient, node_id: int, asked: Iterable[tuple[SmallRange, int]]
+) -> Iterator[tuple[SmallRange, Chunk | None]]:
+    """The content of one response: a chunk, or None for a range to be read alone. Without a response, nothing."""
+    wanted = [
+        PartitionFetch(
+            topic_id=small.topic_id,
+            partition=small.where.partition,
+            offset=small.start,
+            leader_epoch=epoch,
+            bytes_max=max(4 * small.bytes_estimate, _RANGE_BYTES_MIN),
+        )
+        for small, epoch in asked
+    ]
+    request = fetch_request(wanted, bytes_max=ANSWER_BYTES)
+    limit = Deadline.after(client.request_timeout_s)
+    try:
+        connection = client.connection(node_id, deadline=limit)
+        answer = read_answer(connection.receive(connection.send(request, limit), limit))
+    except (UnavailableError, CorruptDataError):
+        return
+    connection.throttle(answer.throttle_ms)
+    for small, _ in asked:
+        found = answer.partitions.get((small.topic_id, small.where.partition))
+        if found is not None and (found.error_code or found.diverging or len(found.records)):
+            yield small, _whole(small, found)
+
+
+def _whole(wanted: SmallRange, found: FetchedPartition) -> Chunk | None:
+    if found.error_code or found.diverging:
+        return None
+    try:
+        headers = walk(found.records, check_crc=False)
+        if not len(headers):
+            return None
+        selection = select(found, headers, wanted.start, wanted.end, floor=wanted.floor)
+        if selection.end != wanted.end or may_begin_before(selection.headers, found.log_start_offset):
+            return None
+        return selection.checked(str(wanted.where))
+    except (CorruptDataError, UnsupportedFormatError):
+        return None

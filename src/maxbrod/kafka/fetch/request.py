@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -19,8 +20,6 @@ from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, NEWEST_MAGIC, BatchHeaders
 from maxbrod.errors import CorruptDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from numpy.typing import NDArray
 
     from maxbrod.kafka.wire.connection import Message
@@ -97,7 +96,9 @@ def fetch_request(
         isolation_level=int(read_committed),
         session_id=0,
         session_epoch=-1,
-        topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=each) for topic_id, each in topics.items()],
+        topics=[
+            FetchRequest.FetchTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()
+        ],
         forgotten_topics_data=[],
         rack_id="",
     )
@@ -277,7 +278,6 @@ def announced_bytes(records: NDArray[np.uint8]) -> int | None:
 
 
 def empty_chunk(start: int, end: int, *, log_start_offset: int) -> Chunk:
-    """A chunk for offsets without batches."""
     data = np.empty(0, np.uint8)
     return Chunk(start=start, end=end, data=data, headers=walk(data), log_start_offset=log_start_offset)
 

@@ -8,26 +8,22 @@ may, is a hundred times as fast. Each transaction advances each partition by one
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 from maxbrod.batch.fillers import FILLER_RECORDS_MAX, filler
 from maxbrod.batch.headers import walk
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.fetch.offsets import log_ends
-from maxbrod.kafka.produce.appends import Batch, sequence_after, stamped
+from maxbrod.kafka.produce.appends import Batch, misplaced, sequence_after, stamped
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, transactional_producer_id
-from maxbrod.kafka.produce.refusals import misplaced
 from maxbrod.kafka.produce.transactions import Transaction, add_request, added, end_request
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient, gave_up, retry
+from maxbrod.kafka.wire.connection import Message
 from maxbrod.kafka.wire.coordination import TRANSACTION, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
 from maxbrod.model import TopicPartition, now_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from maxbrod.kafka.wire.connection import Message
 
 _OPERATION: Final = "fill holes by empty transactions"
 # The pause while the markers of the previous transaction are written, which takes a few milliseconds.

@@ -17,26 +17,33 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.kafka.fetch.offsets import log_end
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.append_queue import IN_FLIGHT_MAX, AppendQueue, QueuedAppend
-from maxbrod.kafka.produce.appends import Acknowledged, Batch, Feed, Hole
-from maxbrod.kafka.produce.lane import Lane
+from maxbrod.kafka.produce.appends import (
+    OPERATION,
+    Acknowledged,
+    Batch,
+    Feed,
+    Hole,
+    gap_in_sequence,
+    gone,
+    misplaced,
+    moved_log,
+    prove_topic,
+    refusal,
+)
+from maxbrod.kafka.produce.lane import Answer, Lane
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, coordinator_epoch, new_producer_id
-from maxbrod.kafka.produce.refusals import OPERATION, gap_in_sequence, gone, misplaced, moved_log, prove_topic, refusal
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, Reaction, code_name, reaction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from maxbrod.kafka.produce.request import Answer
 
 REQUEST_BYTES: Final = 4 << 20
 """The target size of a request, if enough partitions have batches. Brokers accept 100 MB by default."""
@@ -133,7 +140,7 @@ class ProduceStream:
         """Close connections with requests in flight: their responses would be read as those of later requests."""
         for lane in self._lanes.values():
             if lane.flights:
-                lane.close()
+                lane.connection.close()
         self._lanes.clear()
 
     def forgive(self, spent_s: float) -> None:
@@ -153,19 +160,16 @@ class ProduceStream:
             default=None,
         )
         if lane is None:
-            self._rest()
+            # Nothing is in flight, and nothing may be sent yet.
+            pauses = [max(queue.pause_s, _BREATH_S) for queue in self._queues]
+            time.sleep(min([*pauses, _IDLE_S]) if pauses else 0)
+            for queue in self._queues:
+                queue.check_patience()
             return []
         done = self._receive(lane)
         while lane.at_hand:
             done += self._receive(lane)
         return done
-
-    def _rest(self) -> None:
-        """Sleep: nothing is in flight, and nothing may be sent yet."""
-        pauses = [max(queue.pause_s, _BREATH_S) for queue in self._queues]
-        time.sleep(min([*pauses, _IDLE_S]) if pauses else 0)
-        for queue in self._queues:
-            queue.check_patience()
 
     def _request_deadline(self) -> Deadline:
         return Deadline.after(self._client.request_timeout_s)
@@ -193,7 +197,7 @@ class ProduceStream:
             if time.monotonic() - began > _TOGETHER_S:
                 break
         try:
-            lane.flush(self._request_deadline())
+            lane.connection.flush(self._request_deadline())
         except UnavailableError as error:
             self._lose(lane, error)
 
@@ -315,15 +319,12 @@ class ProduceStream:
             lane.put_batches(chosen, deadline)
             return
         for queue, _ in chosen:
-            self._prove_topic(queue)
+            if time.monotonic() - self._proven_at.get(queue.where.topic, 0.0) > _TRUSTED_S:
+                prove_topic(self._client, queue.where, queue.feed.topic_id, deadline=queue.deadline)
+                self._proven_at[queue.where.topic] = time.monotonic()
         if self._marker_identity is None:
             self._marker_identity = new_producer_id(self._client, deadline=chosen[0][0].deadline)
         lane.put_holes(chosen, self._marker_identity, self._coordinator_epoch, deadline)
-
-    def _prove_topic(self, queue: AppendQueue) -> None:
-        if time.monotonic() - self._proven_at.get(queue.where.topic, 0.0) > _TRUSTED_S:
-            prove_topic(self._client, queue.where, queue.feed.topic_id, deadline=queue.deadline)
-            self._proven_at[queue.where.topic] = time.monotonic()
 
     # Answers
 
@@ -336,7 +337,7 @@ class ProduceStream:
         done: list[Acknowledged] = []
         for place, (queue, entry) in enumerate(flight.entries):
             queue.in_flight -= 1
-            self._settle(queue, entry, answers[place], flight.asked(place))
+            self._settle(queue, entry, answers[place], flight.counts[place] if flight.counts else 0)
             if entry.done:
                 done += queue.acknowledged()
         return done
@@ -385,7 +386,7 @@ class ProduceStream:
             # A batch before it failed, and this one is sent again after that. If it is the first itself, the broker
             # misses acknowledged records.
             if entry is queue.head and not queue.failed:
-                raise self._gap(queue, entry)
+                raise self._missing_records(queue, entry.append.source_offset)
         elif answer.code == Code.TRANSACTION_COORDINATOR_FENCED:
             queue.fenced = False  # a late marker has raised the epoch since it was learned: learn it again
         elif answer.code in _TOPIC_CODES:
@@ -400,12 +401,10 @@ class ProduceStream:
         self._client.forget(queue.where.topic)
         queue.fail(error)
 
-    def _gap(self, queue: AppendQueue, entry: QueuedAppend) -> Exception:
+    def _missing_records(self, queue: AppendQueue, offset: int) -> Exception:
         if queue.anywhere:
-            code = Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-            return refusal(code, None, queue.where, entry.append.source_offset, transactional=True)
+            return refusal(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, None, queue.where, offset, transactional=True)
         end = log_end(self._client, queue.where, deadline=queue.deadline)
-        offset = entry.append.source_offset
         return gap_in_sequence(queue.where, offset, acknowledged_to=queue.acknowledged_to, log_end=end)
 
     def _check_topic(self, queue: AppendQueue) -> None:
@@ -423,7 +422,7 @@ class ProduceStream:
 
         So every batch is sent again as it was. Its sequence number tells the broker whether it has it already.
         """
-        lane.close()
+        lane.connection.close()
         self._lanes.pop(lane.node_id, None)
         if isinstance(error.__cause__, TimeoutError):
             # On a slow link a smaller request may arrive in time.

@@ -10,33 +10,29 @@ fences the previous owner of that id by a new epoch and aborts its open transact
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
+import numpy as np
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from maxbrod.batch.headers import HEADER_BYTES
-from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
+from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import sequence_after
-from maxbrod.kafka.wire.client import KafkaClient, retry
+from maxbrod.kafka.wire.client import KafkaClient, by_topic, each_partition, retry
+from maxbrod.kafka.wire.connection import Message
 from maxbrod.kafka.wire.coordination import TRANSACTION, find_coordinator
-from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
-from maxbrod.kafka.wire.metadata import each_partition
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from uuid import UUID
-
-    import numpy as np
     from numpy.typing import NDArray
-
-    from maxbrod.kafka.wire.client import Leader
-    from maxbrod.kafka.wire.connection import Message
-    from maxbrod.kafka.wire.deadline import Deadline
-    from maxbrod.model import TopicPartition
 
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
@@ -121,8 +117,6 @@ def _identity(answer: Message, object_name: str) -> ProducerIdentity:
 
 
 def _refusal(code: int, operation: str, object_name: str) -> MaxbrodError:
-    if reaction(code) is not Reaction.FATAL:
-        return UnavailableError(f"the broker answered {code_name(code)}", operation=operation, object_name=object_name)
     if code in _WAYS_OUT:
         message = f"the broker answered {code_name(code)}"
         return UsageError(message, operation=operation, object_name=object_name, hint=_WAYS_OUT[code])
@@ -180,16 +174,19 @@ def coordinator_epoch(client: KafkaClient, where: TopicPartition, producer_id: i
 def _producer_of(client: KafkaClient, where: TopicPartition, producer_id: int, *, deadline: Deadline) -> Message | None:
     """The entry of the producer in its leader's memory, if any."""
 
-    def request(asked: Mapping[TopicPartition, tuple[None, Leader]]) -> Message:
-        topic = DescribeProducersRequest.TopicRequest
-        return DescribeProducersRequest(
-            topics=[topic(name=place.topic, partition_indexes=[place.partition]) for place in asked]
-        )
-
     def read(answer: Message) -> Iterator[tuple[TopicPartition, int, Message | None]]:
         for asked, partition in each_partition(answer.topics):
             known = [one for one in partition.active_producers or () if one.producer_id == producer_id]
             yield asked, partition.error_code, known[0] if known else None
 
     wanted: dict[TopicPartition, None] = {where: None}
-    return ask_leaders(client, wanted, request, read, operation="read producers", deadline=deadline)[where]
+    return ask_leaders(client, wanted, producers_request, read, operation="read producers", deadline=deadline)[where]
+
+
+def producers_request(asked: Iterable[TopicPartition]) -> Message:
+    """A request for the producers that the leaders of these partitions remember."""
+    topic = DescribeProducersRequest.TopicRequest
+    topics = by_topic(dict.fromkeys(asked))
+    return DescribeProducersRequest(
+        topics=[topic(name=name, partition_indexes=list(indexes)) for name, indexes in topics.items()]
+    )

@@ -1,4 +1,4 @@
-"""Transactions that one process fills and another ends: begin, add partitions, describe, end, list.
+"""Transactions that one process fills and another ends: begin, add partitions, describe, end, list; and open ones.
 
 A coordinator lets any process that knows the producer id and epoch end a transaction. So a transaction can outlive its
 producer, which two-phase commit requires. The request versions in use keep the epoch of a producer when its transaction
@@ -7,11 +7,13 @@ ends, so that the result of a commit whose response was lost can still be descri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from kafka.protocol.admin import DescribeConfigsRequest, DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -20,20 +22,22 @@ from kafka.protocol.producer import (
 )
 
 from maxbrod.errors import MaxbrodError, ProducerFencedError, RefusedError, UnavailableError
-from maxbrod.kafka.produce.producer_ids import ProducerIdentity, ask_transaction_coordinator, transactional_producer_id
-from maxbrod.kafka.wire.client import KafkaClient, retry
+from maxbrod.kafka.fetch.offsets import ask_leaders
+from maxbrod.kafka.groups import committed_topics
+from maxbrod.kafka.produce.producer_ids import (
+    ProducerIdentity,
+    ask_transaction_coordinator,
+    producers_request,
+    transactional_producer_id,
+)
+from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.kafka.state.topics import BROKER, configs_request, see_topics
+from maxbrod.kafka.wire.client import KafkaClient, by_topic, each_partition, retry
+from maxbrod.kafka.wire.connection import Message
 from maxbrod.kafka.wire.coordination import GROUP, TRANSACTION, ask_coordinators, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.kafka.wire.error_codes import Code, answered_with
-from maxbrod.kafka.wire.metadata import by_topic, each_partition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from maxbrod.kafka.state.cluster_state import CommittedOffset
-    from maxbrod.kafka.wire.connection import Message
-    from maxbrod.model import TopicPartition
-
+from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, reaction
+from maxbrod.model import TopicPartition
 
 PATIENCE_S: Final = 120.0
 _OFFSETS: Final = "commit offsets in a transaction"
@@ -49,7 +53,6 @@ _OVER: Final = _FENCED | {
 
 DEFAULT_MAX_MS: Final = 900_000
 """Kafka's default, for users that may not read the configuration of brokers."""
-_BROKER: Final = 4  # a type of resource
 _SETTING: Final = "transaction.max.timeout.ms"
 _PATIENCE_S: Final = 15.0
 
@@ -198,12 +201,14 @@ def added(answer: Message) -> int:
 
 
 def end_request(transaction: Transaction, *, commit: bool) -> Message:
-    return EndTxnRequest(
-        transactional_id=transaction.transactional_id,
-        producer_id=transaction.identity.producer_id,
-        producer_epoch=transaction.identity.epoch,
-        committed=commit,
-    )
+    return EndTxnRequest(**_producer_of(transaction), committed=commit)
+
+
+def _producer_of(transaction: Transaction) -> dict[str, Any]:
+    """The fields of a request that name the transaction and its producer."""
+    identity = transaction.identity
+    names = ("transactional_id", "producer_id", "producer_epoch")
+    return dict(zip(names, (transaction.transactional_id, identity.producer_id, identity.epoch), strict=True))
 
 
 def commit_offsets_in(
@@ -222,43 +227,27 @@ def commit_offsets_in(
     ask_transaction_coordinator(
         client,
         transaction.transactional_id,
-        lambda: AddOffsetsToTxnRequest(
-            transactional_id=transaction.transactional_id,
-            producer_id=transaction.identity.producer_id,
-            producer_epoch=transaction.identity.epoch,
-            group_id=group_id,
-        ),
+        lambda: AddOffsetsToTxnRequest(**_producer_of(transaction), group_id=group_id),
         lambda answer: int(answer.error_code),
         operation=_OFFSETS,
         deadline=deadline,
     )
-    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-    wanted = {
-        offset.where: topic.TxnOffsetCommitRequestPartition(
-            partition_index=offset.partition,
-            committed_offset=offset.offset,
-            committed_leader_epoch=offset.leader_epoch,
-            committed_metadata=offset.metadata,
-        )
-        for offset in offsets
-    }
+    wanted = {offset.where: offset for offset in offsets}
 
     def once(limit: Deadline) -> None:
         node_id = find_coordinator(client, group_id, GROUP, deadline=limit)
         request = TxnOffsetCommitRequest(
-            transactional_id=transaction.transactional_id,
+            **_producer_of(transaction),
             group_id=group_id,
-            producer_id=transaction.identity.producer_id,
-            producer_epoch=transaction.identity.epoch,
             generation_id=-1,
             member_id="",
             group_instance_id=None,
-            topics=[topic(name=name, partitions=list(each.values())) for name, each in by_topic(wanted).items()],
+            topics=committed_topics(wanted, TxnOffsetCommitRequest),
         )
         answer = client.ask_broker(node_id, request, deadline=limit)
-        for _, each in each_partition(answer.topics):
-            if each.error_code:
-                raise answered_with(each.error_code, operation=_OFFSETS, object_name=group_id)
+        for _, partition in each_partition(answer.topics):
+            if partition.error_code:
+                raise answered_with(partition.error_code, operation=_OFFSETS, object_name=group_id)
 
     retry(once, deadline=deadline, what=f"the coordinator of the group {group_id}")
 
@@ -270,18 +259,104 @@ def longest_timeout_ms(client: KafkaClient) -> int:
     deadline = Deadline.after(_PATIENCE_S)
     for node_id in brokers:
         try:
-            found += _allowed_ms(client, node_id, deadline)
+            request = configs_request([node_id], BROKER, keys=[_SETTING])
+            answer = client.ask_broker(node_id, request, deadline=deadline)
         except MaxbrodError:
             continue  # an unreachable broker coordinates nothing now
+        found += [
+            int(config.value) for result in answer.results for config in result.configs if config.value is not None
+        ]
     return min(found, default=DEFAULT_MAX_MS)
 
 
-def _allowed_ms(client: KafkaClient, node_id: int, deadline: Deadline) -> list[int]:
-    resource = DescribeConfigsRequest.DescribeConfigsResource
-    request = DescribeConfigsRequest(
-        resources=[resource(resource_type=_BROKER, resource_name=str(node_id), configuration_keys=[_SETTING])],
-        include_synonyms=False,
-        include_documentation=False,
-    )
-    answer = client.ask_broker(node_id, request, deadline=deadline)
-    return [int(config.value) for result in answer.results for config in result.configs if config.value is not None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingTransaction:
+    """A producer whose transaction in this partition has no marker yet.
+
+    The last three fields are None if this user may not Describe the transactional id, or no coordinator knows it.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    last_timestamp_ms: int
+    """The timestamp of the producer's last batch here, by its own clock; -1 if unknown."""
+    transactional_id: str | None = None
+    started_at_ms: int | None = None
+    timeout_ms: int | None = None
+
+
+def open_transactions(
+    client: KafkaClient, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[PendingTransaction, ...]]:
+    """The transactions that hold back the last stable offset of each partition, by start offset.
+
+    For reports: what this user may not read, or no broker returns in time, is left out and is no error.
+    """
+    deadline = Deadline.after(_PATIENCE_S)
+    wanted = set(partitions)
+    try:
+        seen = see_topics(client, {where.topic for where in wanted}, deadline=deadline).topics
+        there = (where for where in wanted if where.topic in seen and where.partition in seen[where.topic].partitions)
+        found = ask_leaders(
+            client,
+            dict.fromkeys(sorted(there)),
+            producers_request,
+            _open_producers,
+            operation="read producers",
+            deadline=deadline,
+        )
+    except MaxbrodError:
+        return {}
+    known = {where: every for where, every in found.items() if every is not None}
+    producer_ids = sorted({transaction.producer_id for every in known.values() for transaction in every})
+    origins = _origins(client, producer_ids, deadline) if producer_ids else {}
+    return {
+        where: tuple(replace(transaction, **origins.get(transaction.producer_id, {})) for transaction in every)
+        for where, every in known.items()
+    }
+
+
+def _open_producers(answer: Message) -> Iterator[tuple[TopicPartition, int, tuple[PendingTransaction, ...] | None]]:
+    for where, partition in each_partition(answer.topics):
+        if partition.error_code and reaction(partition.error_code) is Reaction.FATAL:
+            yield where, 0, None  # most likely not permitted; it takes Read on the topic
+            continue
+        found = (
+            PendingTransaction(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                start_offset=producer.current_txn_start_offset,
+                last_timestamp_ms=producer.last_timestamp,
+            )
+            for producer in partition.active_producers
+            if producer.current_txn_start_offset >= 0
+        )
+        yield where, partition.error_code, tuple(sorted(found, key=lambda transaction: transaction.start_offset))
+
+
+def _origins(client: KafkaClient, producer_ids: Sequence[int], deadline: Deadline) -> dict[int, dict[str, Any]]:
+    """The last three fields of a PendingTransaction, as far as its coordinator knows them, by producer id.
+
+    Each broker lists the transactions that it coordinates.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    with suppress(MaxbrodError):  # the answers of the other brokers are still valid
+        for node_id in client.metadata([], deadline=deadline).brokers:
+            request = ListTransactionsRequest(state_filters=[], producer_id_filters=producer_ids)
+            listed = client.ask_broker(node_id, request, deadline=deadline).transaction_states
+            names = {transaction.producer_id: transaction.transactional_id for transaction in listed}
+            if not names:
+                continue
+            here = {producer_id: {"transactional_id": name} for producer_id, name in names.items()}
+            asked = DescribeTransactionsRequest(transactional_ids=list(names.values()))
+            for state in client.ask_broker(node_id, asked, deadline=deadline).transaction_states:
+                if not state.error_code:
+                    started_at_ms = state.transaction_start_time_ms
+                    here[state.producer_id] = {
+                        "transactional_id": state.transactional_id,
+                        "started_at_ms": started_at_ms if started_at_ms >= 0 else None,
+                        "timeout_ms": state.transaction_timeout_ms,
+                    }
+            found |= here
+    return found

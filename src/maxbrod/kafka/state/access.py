@@ -1,17 +1,23 @@
-"""Reads ACLs, client quotas and SCRAM users from any broker. Changes nothing."""
+"""Reads ACLs, client quotas, SCRAM users, and what this user may do. Changes nothing.
+
+Operations have Kafka's names (WRITE, ALTER_CONFIGS), as in ACLs. Brokers also report them for topics and groups that
+do not exist yet, to users that may Describe those. A user without Describe has no other useful right.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias
 
 from kafka.protocol.admin import (
     DescribeAclsRequest,
     DescribeClientQuotasRequest,
     DescribeClusterRequest,
+    DescribeGroupsRequest,
     DescribeUserScramCredentialsRequest,
 )
 
+from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.state.cluster_state import (
     MECHANISMS,
     OPERATIONS,
@@ -24,40 +30,19 @@ from maxbrod.kafka.state.cluster_state import (
     ScramUser,
     name_of,
 )
-from maxbrod.kafka.wire.error_codes import Code, answered_with
+from maxbrod.kafka.wire.client import KafkaClient, metadata_request
+from maxbrod.kafka.wire.connection import Message
+from maxbrod.kafka.wire.coordination import ask_coordinators
+from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.kafka.wire.connection import Message
-    from maxbrod.kafka.wire.deadline import Deadline
-
-
+Operations: TypeAlias = "frozenset[str]"
+NOTHING: Final[Operations] = frozenset()
 _ANY: Final = 1
-_DESCRIBE: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acls:
-    """`authorized` is false if the cluster has no authorizer and therefore no ACLs."""
-
-    authorized: bool
-    acls: tuple[Acl, ...]
-
-
-def may_describe_cluster(client: KafkaClient, *, deadline: Deadline) -> bool:
-    """True if this user may Describe the cluster. Without it Kafka silently omits groups."""
-
-    def request() -> Message:
-        return DescribeClusterRequest(include_cluster_authorized_operations=True)
-
-    answer = _ask(client, request, "describe the cluster", deadline)
-    return _DESCRIBE in answer.authorized_operations
-
-
-def read_acls(client: KafkaClient, *, deadline: Deadline) -> Acls:
-    """Every ACL of the cluster."""
+def read_acls(client: KafkaClient, *, deadline: Deadline) -> tuple[bool, tuple[Acl, ...]]:
+    """Every ACL of the cluster. False: the cluster has no authorizer and therefore no ACLs."""
 
     def request() -> Message:
         return DescribeAclsRequest(
@@ -71,21 +56,19 @@ def read_acls(client: KafkaClient, *, deadline: Deadline) -> Acls:
         )
 
     answer = _ask(client, request, "read ACLs", deadline, accepted=Code.SECURITY_DISABLED)
-    return Acls(authorized=not answer.error_code, acls=tuple(_acls(answer)))
-
-
-def _acls(answer: Message) -> Iterator[Acl]:
-    for resource in answer.resources:
-        for acl in resource.acls:
-            yield Acl(
-                resource_type=name_of(RESOURCE_TYPES, resource.resource_type),
-                resource_name=resource.resource_name,
-                pattern_type=name_of(PATTERN_TYPES, resource.pattern_type),
-                principal=acl.principal,
-                host=acl.host,
-                operation=name_of(OPERATIONS, acl.operation),
-                permission=name_of(PERMISSIONS, acl.permission_type),
-            )
+    return not answer.error_code, tuple(
+        Acl(
+            resource_type=name_of(RESOURCE_TYPES, resource.resource_type),
+            resource_name=resource.resource_name,
+            pattern_type=name_of(PATTERN_TYPES, resource.pattern_type),
+            principal=acl.principal,
+            host=acl.host,
+            operation=name_of(OPERATIONS, acl.operation),
+            permission=name_of(PERMISSIONS, acl.permission_type),
+        )
+        for resource in answer.resources
+        for acl in resource.acls
+    )
 
 
 def read_quotas(client: KafkaClient, *, deadline: Deadline) -> tuple[Quota, ...]:
@@ -109,6 +92,77 @@ def read_users(client: KafkaClient, *, deadline: Deadline) -> tuple[ScramUser, .
         for user in answer.results
         for info in user.credential_infos
     )
+
+
+def may_describe_cluster(client: KafkaClient, *, deadline: Deadline) -> bool:
+    """True if this user may Describe the cluster. Without it Kafka silently omits groups."""
+    return "DESCRIBE" in _named(_ask(client, _cluster_request, "describe the cluster", deadline).authorized_operations)
+
+
+def cluster_operations(client: KafkaClient, *, deadline: Deadline) -> Operations | None:
+    """The operations on the cluster; None if unknown: without Describe on the cluster, brokers report no operation."""
+    try:
+        answer = client.ask_any(_cluster_request, deadline=deadline)
+    except MaxbrodError:
+        return None
+    return None if answer.error_code else _named(answer.authorized_operations) or None
+
+
+def may_write_markers(client: KafkaClient, *, deadline: Deadline) -> bool:
+    """True if ClusterAction is allowed; False if unknown."""
+    return "CLUSTER_ACTION" in (cluster_operations(client, deadline=deadline) or NOTHING)
+
+
+def topic_operations(client: KafkaClient, names: Iterable[str], *, deadline: Deadline) -> dict[str, Operations]:
+    """The operations on these topics, existing or not, as far as brokers report them."""
+    wanted = sorted(set(names))
+
+    def request() -> Message:
+        asked = metadata_request(wanted)
+        asked.include_topic_authorized_operations = True
+        return asked
+
+    if not wanted:
+        return {}
+    try:
+        answer = client.ask_any(request, deadline=deadline)
+    except MaxbrodError:
+        return {}
+    found = {}
+    for topic in answer.topics:
+        if topic.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
+            found[topic.name] = NOTHING
+        elif topic.authorized_operations is not None:
+            found[topic.name] = _named(topic.authorized_operations)
+    return found
+
+
+def group_operations(client: KafkaClient, group_ids: Iterable[str], *, deadline: Deadline) -> dict[str, Operations]:
+    """The operations on these groups, existing or not, as far as coordinators report them."""
+
+    def read(answer: Message) -> Iterator[tuple[str, int, Operations | None]]:
+        for group in answer.groups:
+            operations = group.authorized_operations
+            yield group.group_id, group.error_code, None if operations is None else _named(operations)
+
+    answers = ask_coordinators(
+        client,
+        set(group_ids),
+        lambda asked: DescribeGroupsRequest(groups=list(asked), include_authorized_operations=True),
+        read,
+        deadline=deadline,
+    )
+    denied = code_name(Code.GROUP_AUTHORIZATION_FAILED)
+    refused = {group_id: NOTHING for group_id, why in answers.refused.items() if why == denied}
+    return {group_id: known for group_id, known in answers.found.items() if known is not None} | refused
+
+
+def _cluster_request() -> Message:
+    return DescribeClusterRequest(include_cluster_authorized_operations=True)
+
+
+def _named(operations: Iterable[int] | None) -> Operations:
+    return frozenset(OPERATIONS.get(operation, str(operation)) for operation in operations or ())
 
 
 def _ask(

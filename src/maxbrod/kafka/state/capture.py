@@ -6,10 +6,13 @@ cluster is an error.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 from maxbrod.errors import CorruptDataError, MaxbrodError
+from maxbrod.kafka.groups import list_groups, read_offsets
 from maxbrod.kafka.state.access import may_describe_cluster, read_acls, read_quotas, read_users
 from maxbrod.kafka.state.cluster_state import (
     HIDDEN_TOPIC,
@@ -19,23 +22,19 @@ from maxbrod.kafka.state.cluster_state import (
     MissingState,
     TopicState,
 )
-from maxbrod.kafka.state.groups import list_groups, read_offsets
-from maxbrod.kafka.state.topics import SeenTopics, TopicConfigs, read_configs, see_topics, topics_on_disk
+from maxbrod.kafka.state.settings import read_features, read_settings
+from maxbrod.kafka.state.topics import SeenTopics, read_configs, see_topics, topics_on_disk
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, code_name
 from maxbrod.model import now_ms, topic_id_text
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from maxbrod.kafka.wire.metadata import Topic
-
 Result = TypeVar("Result")
-Found_co = TypeVar("Found_co", covariant=True)
 _DESCRIBE_CLUSTER: Final = "allow this user to Describe the cluster"
 _DESCRIBE_CONFIGS: Final = "allow this user to DescribeConfigs on the topic"
 _DESCRIBE_GROUP: Final = "allow this user to Describe the group"
+_SETTINGS: Final = "settings of groups, client metrics and brokers"
+_DESCRIBE_SETTINGS: Final = "allow this user to DescribeConfigs on the cluster and on all groups"
 NO_AUTHORIZER: Final = "the cluster has no authorizer"
 _AGAIN: Final = "run it again"
 _DESCRIBE_TOPIC: Final = "allow this user to Describe the topic, or leave the topic out"
@@ -43,25 +42,22 @@ _DESCRIBE_TOPIC: Final = "allow this user to Describe the topic, or leave the to
 _SECTION_PATIENCE_S: Final = 30.0
 
 
-class Action(Protocol[Found_co]):
-    """A function that reads one part of the state."""
-
-    def __call__(self, client: KafkaClient, /, *, deadline: Deadline) -> Found_co: ...
-
-
 def capture(
     client: KafkaClient,
     topics: Iterable[str] | None = None,
     groups: Collection[str] | None = None,
     *,
+    settings: bool = False,
     deadline: Deadline | None = None,
 ) -> ClusterState:
     """The state of the cluster, with these topics and groups or with all that this user may see.
 
+    With `settings`, also those of groups, client metrics and brokers, and the levels of features.
+
     Topics and groups that do not exist are left out. UnavailableError if no broker answers before the deadline.
     """
-    limit = deadline or Deadline.after(PATIENCE_S)
-    return _Capture(client, limit).run(topics, groups, now_ms())
+    state = _Capture(client, deadline or Deadline.after(PATIENCE_S))
+    return state.run(topics, groups, now_ms(), settings=settings)
 
 
 class _Capture:
@@ -72,27 +68,32 @@ class _Capture:
         self._deadline = deadline
         self._gaps: list[MissingState] = []
 
-    def run(self, names: Iterable[str] | None, group_ids: Collection[str] | None, taken_at_ms: int) -> ClusterState:
+    def run(
+        self, names: Iterable[str] | None, group_ids: Collection[str] | None, taken_at_ms: int, *, settings: bool
+    ) -> ClusterState:
         cluster = self._client.metadata([], deadline=self._deadline)
         sees_cluster = bool(self._attempt("rights on the cluster", may_describe_cluster))
-        acls = self._attempt("ACLs", read_acls, _DESCRIBE_CLUSTER)
-        if acls is not None and not acls.authorized:
+        guarded, acls = self._attempt("ACLs", read_acls, _DESCRIBE_CLUSTER) or (True, None)
+        if not guarded:
             self._gap("ACLs", NO_AUTHORIZER, "nothing is lost: without one there are no ACLs")
-        guarded = acls is None or acls.authorized
         topics = self._topics(names, sees_cluster=sees_cluster, guarded=guarded)
+        groups = self._groups(group_ids, topics, sees_cluster=sees_cluster)
+        read_them = partial(read_settings, groups=[group.group_id for group in groups])
         return ClusterState(
             cluster_id=cluster.cluster_id,
             taken_at_ms=taken_at_ms,
             brokers=tuple(cluster.brokers.values()),
             topics=topics,
-            groups=self._groups(group_ids, topics, sees_cluster=sees_cluster),
-            acls=None if acls is None else acls.acls,
+            groups=groups,
+            acls=acls,
             quotas=self._attempt("client quotas", read_quotas, "allow this user to DescribeConfigs on the cluster"),
             users=self._attempt("SCRAM users", read_users, _DESCRIBE_CLUSTER),
+            settings=self._attempt(_SETTINGS, read_them, _DESCRIBE_SETTINGS) if settings else None,
+            features=self._attempt("levels of features", read_features) if settings else None,
             gaps=tuple(self._gaps),
         )
 
-    def _attempt(self, what: str, action: Action[Result], hint: str | None = None) -> Result | None:
+    def _attempt(self, what: str, action: Callable[..., Result], hint: str | None = None) -> Result | None:
         """The result of `action`; None and a gap if it is refused."""
         try:
             return action(self._client, deadline=self._limit)
@@ -118,7 +119,17 @@ class _Capture:
         configs, refused = read_configs(self._client, seen.topics, deadline=self._limit)
         for name, why in refused.items():
             self._gap(f"configuration of topic {name}", why, _DESCRIBE_CONFIGS if _denied(why) else _AGAIN)
-        return tuple(_topic_state(topic, configs.get(topic.name)) for topic in seen.topics.values())
+        return tuple(
+            TopicState(
+                name=topic.name,
+                topic_id=topic_id_text(topic.topic_id),
+                internal=topic.internal,
+                replicas=tuple(partition.replicas for _, partition in sorted(topic.partitions.items())),
+                configs=configs[topic.name].own if topic.name in configs else None,
+                effective=configs[topic.name].effective if topic.name in configs else None,
+            )
+            for topic in seen.topics.values()
+        )
 
     def _hidden(self, seen: SeenTopics, *, sees_cluster: bool, guarded: bool) -> tuple[str, ...]:
         """Topics that the list of all topics silently omits. Users that may Describe the cluster see them on disk.
@@ -161,14 +172,3 @@ class _Capture:
 
 def _denied(why: str) -> bool:
     return "AUTHORIZATION_FAILED" in why  # all of Kafka's codes for it end so
-
-
-def _topic_state(topic: Topic, configs: TopicConfigs | None) -> TopicState:
-    return TopicState(
-        name=topic.name,
-        topic_id=topic_id_text(topic.topic_id),
-        internal=topic.internal,
-        replicas=tuple(partition.replicas for _, partition in sorted(topic.partitions.items())),
-        configs=configs.own if configs else None,
-        effective=configs.effective if configs else None,
-    )

@@ -1,4 +1,4 @@
-"""The state of a cluster around its records: topics, ACLs, quotas, users, groups, and what could not be read.
+"""The state of a cluster around its records: topics, ACLs, quotas, users, groups, settings, and what could not be read.
 
 Owns the values and their JSON. Pure, and without kafka-python: snapshots of archives are read without Kafka. Values
 sort their parts, so that two captures of the same state are equal, and so is their JSON.
@@ -7,17 +7,19 @@ sort their parts, so that two captures of the same state are equal, and so is th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping  # noqa: TC003 - the fields' types are looked at
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 Value = TypeVar("Value")
 
@@ -147,6 +149,23 @@ class ScramUser:
     iterations: int
 
 
+GROUP_SETTINGS: Final = "group"
+METRICS_SETTINGS: Final = "client-metrics"
+BROKER_SETTINGS: Final = "broker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntitySettings:
+    """Settings that somebody has made for a group, a subscription to client metrics, or brokers while they run."""
+
+    kind: str
+    """One of GROUP_SETTINGS, METRICS_SETTINGS and BROKER_SETTINGS."""
+    name: str
+    """The group, the subscription or the id of a broker; empty: all brokers."""
+    values: Mapping[str, str | None]
+    """Kafka does not reveal a sensitive value: it is null."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
     """The offset at which a group resumes in a partition. A share group may have processed some records after it."""
@@ -208,6 +227,10 @@ class ClusterState:
     users: tuple[ScramUser, ...] | None
     groups: tuple[Group, ...]
     gaps: tuple[MissingState, ...]
+    settings: tuple[EntitySettings, ...] | None = None
+    """Snapshots of older releases have neither settings nor features."""
+    features: Mapping[str, int] | None = None
+    """The finalized level of each feature, such as metadata.version."""
 
     def __post_init__(self) -> None:
         orders: dict[str, Any] = {
@@ -218,6 +241,7 @@ class ClusterState:
             "users": None,
             "groups": lambda group: group.group_id,
             "gaps": None,
+            "settings": lambda entity: (entity.kind, entity.name),
         }
         for name, order in orders.items():
             if (values := getattr(self, name)) is not None:
@@ -230,7 +254,7 @@ class ClusterState:
 
     @property
     def may_hide_topics(self) -> MissingState | None:
-        """Why there may be more topics than `topics` and `hidden_topics`; None: there are no more."""
+        """The reason why there may be more topics than `topics` and `hidden_topics`; None: there are no more."""
         return next((gap for gap in self.gaps if gap.what == HIDDEN_TOPICS), None)
 
     def topic(self, name: str) -> TopicState | None:

@@ -7,26 +7,29 @@ Unlike `KafkaClient.metadata`, a topic that this user may not Describe is return
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeLogDirsRequest
 
 from maxbrod.errors import MaxbrodError, UnavailableError, naming
 from maxbrod.kafka.state.cluster_state import EFFECTIVE_CONFIGS
-from maxbrod.kafka.wire.client import KafkaClient, retry
+from maxbrod.kafka.wire.client import (
+    KafkaClient,
+    Topic,
+    each_partition,
+    in_requests,
+    metadata_request,
+    read_metadata,
+    retry,
+)
+from maxbrod.kafka.wire.connection import Message
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
-from maxbrod.kafka.wire.metadata import Topic, each_partition, in_requests, metadata_request, read_metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from maxbrod.kafka.wire.connection import Message
-    from maxbrod.model import TopicPartition
-
+from maxbrod.model import TopicPartition
 
 TOPIC: Final = 2  # a type of resource
 BROKER: Final = 4
@@ -99,11 +102,11 @@ def see_topics(client: KafkaClient, names: Iterable[str] | None, *, deadline: De
 
 
 def _read_seen(answer: Message) -> SeenTopics:
-    denied = [topic for topic in answer.topics if topic.error_code == Code.TOPIC_AUTHORIZATION_FAILED]
+    denied = sorted(topic.name for topic in answer.topics if topic.error_code == Code.TOPIC_AUTHORIZATION_FAILED)
     # No topic can have an invalid name, so that there is none.
     absent = {Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC}
     answer.topics = [topic for topic in answer.topics if topic.error_code not in absent]
-    return SeenTopics(topics=read_metadata(answer).topics, denied=tuple(sorted(topic.name for topic in denied)))
+    return SeenTopics(topics=read_metadata(answer).topics, denied=tuple(denied))
 
 
 def read_configs(
@@ -145,7 +148,7 @@ def read_defaults(client: KafkaClient, *, deadline: Deadline) -> dict[str, str] 
     """
     nodes = sorted(client.metadata([], deadline=deadline).brokers)
     try:
-        answer = client.ask_broker(nodes[0], configs_request([str(nodes[0])], BROKER), deadline=deadline)
+        answer = client.ask_broker(nodes[0], configs_request(nodes[:1], BROKER), deadline=deadline)
     except (MaxbrodError, IndexError):
         return None
     (result,) = answer.results
@@ -160,10 +163,11 @@ def read_defaults(client: KafkaClient, *, deadline: Deadline) -> dict[str, str] 
     return {name: value for name, value in found.items() if value is not None}
 
 
-def configs_request(names: Iterable[str], kind: int = TOPIC) -> Message:
+def configs_request(names: Iterable[object], kind: int = TOPIC, *, keys: list[str] | None = None) -> Message:
+    """A request for the settings of topics, or of the brokers with these ids; only for `keys` if given."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     return DescribeConfigsRequest(
-        resources=[resource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names],
+        resources=[resource(resource_type=kind, resource_name=str(name), configuration_keys=keys) for name in names],
         include_synonyms=False,
         include_documentation=False,
     )
@@ -186,8 +190,7 @@ def read_known_configs(client: KafkaClient, topics: Iterable[str], *, deadline: 
     Any existing topic tells them. Without one, they follow from the names of the brokers' defaults.
     """
     nodes = sorted(client.metadata([], deadline=deadline).brokers)
-    one = sorted(topics)[:1]
-    for kind, names in ((TOPIC, one), (BROKER, [str(node) for node in nodes[:1]])):
+    for kind, names in ((TOPIC, sorted(topics)[:1]), (BROKER, nodes[:1])):
         if not names:
             continue
         try:
@@ -206,15 +209,13 @@ def _of_topics(names: Iterable[str]) -> set[str]:
     return found | _WITHOUT_DEFAULT | {name for name in names if name.partition(".")[0] in _SAME_NAME}
 
 
-def partition_sizes(
-    client: KafkaClient, places: Iterable[TopicPartition], *, deadline: Deadline | None = None
-) -> dict[TopicPartition, int]:
+def partition_sizes(client: KafkaClient, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """The bytes of each partition's log on its leader's disk, if this user may Describe the cluster.
 
     For a topic with remote storage it is the local part. A partition whose leader is unknown or does not answer is left
     out.
     """
-    limit = deadline or Deadline.after(_PATIENCE_S)
+    limit = Deadline.after(_PATIENCE_S)
     led: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for where in places:
         with suppress(MaxbrodError):
@@ -222,7 +223,15 @@ def partition_sizes(
     sizes: dict[TopicPartition, int] = {}
     for leader, partitions in led.items():
         with suppress(MaxbrodError):  # no permission, no answer, or an old broker: the caller estimates
-            sizes |= _sizes(_ask(client, leader, partitions, deadline=limit))
+            answer = client.ask_broker(leader, _sizes_request(partitions), deadline=limit)
+            _demand_success(answer)
+            sizes |= {
+                where: partition.partition_size
+                for folder in answer.results
+                if not folder.error_code
+                for where, partition in each_partition(folder.topics)
+                if not partition.is_future_key  # a copy on its way to another disk of the same broker
+            }
     return sizes
 
 
@@ -231,12 +240,11 @@ def topics_on_disk(client: KafkaClient, *, deadline: Deadline) -> set[str]:
 
     An error if this user may not Describe the cluster.
     """
-    brokers = client.metadata([], deadline=deadline).brokers
     found: set[str] = set()
-    for node_id in brokers:
+    for node_id in client.metadata([], deadline=deadline).brokers:
         limit = deadline.within(client.request_timeout_s)
         with naming(f"broker {node_id}"):
-            found |= client.connection(node_id, deadline=limit).ask_for(_request(None), _names, limit)
+            found |= client.connection(node_id, deadline=limit).ask_for(_sizes_request(None), _names, limit)
     return found
 
 
@@ -252,31 +260,14 @@ def _names(answer: Message) -> frozenset[str]:
     )
 
 
-def _ask(client: KafkaClient, node_id: int, partitions: Mapping[str, Sequence[int]], *, deadline: Deadline) -> Message:
-    answer = client.ask_broker(node_id, _request(partitions), deadline=deadline)
-    with naming(f"broker {node_id}"):
-        _demand_success(answer)
-    return answer
-
-
 def _demand_success(answer: Message) -> None:
     if answer.error_code:
         raise answered_with(answer.error_code, operation="read sizes of logs", object_name="")
 
 
-def _request(partitions: Mapping[str, Sequence[int]] | None) -> Message:
+def _sizes_request(partitions: Mapping[str, Sequence[int]] | None) -> Message:
     wanted = None
     if partitions is not None:
         topic = DescribeLogDirsRequest.DescribableLogDirTopic
-        wanted = [topic(topic=name, partitions=sorted(each)) for name, each in sorted(partitions.items())]
+        wanted = [topic(topic=name, partitions=sorted(numbers)) for name, numbers in sorted(partitions.items())]
     return DescribeLogDirsRequest(topics=wanted)
-
-
-def _sizes(answer: Message) -> dict[TopicPartition, int]:
-    return {
-        where: each.partition_size
-        for folder in answer.results
-        if not folder.error_code
-        for where, each in each_partition(folder.topics)
-        if not each.is_future_key  # a copy on its way to another disk of the same broker
-    }

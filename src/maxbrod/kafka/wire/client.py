@@ -1,40 +1,78 @@
 """A client of one cluster: a connection to each broker that is needed, and the last metadata.
 
-Owns connections and the choice of brokers. Callers that find stale metadata call `forget`. Requests that any broker can
-answer are retried here; `offsets` and `ranges` retry those to a leader.
+Owns connections, the choice of brokers, and metadata: brokers, topics with their ids, the leader of each partition.
+Also partitions as requests and responses list them: grouped by topic, and split to bound a request. Callers that find
+stale metadata call `forget`. Requests that any broker can answer are retried here; `offsets` and `ranges` retry those
+to a leader.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
+from uuid import UUID
 
-from maxbrod.errors import UnavailableError, UsageError
+from kafka.protocol.metadata import MetadataRequest
+
+from maxbrod.board import TaskStop, seat_of_task, stop_of_task
+from maxbrod.errors import StoppedError, UnavailableError, UsageError
+from maxbrod.kafka.state.cluster_state import Broker
 from maxbrod.kafka.wire.connection import CUT_OFF, Connection, Message
-from maxbrod.kafka.wire.deadline import Backoff, Deadline, stop_of_task
-from maxbrod.kafka.wire.metadata import Metadata, Topic, metadata_request, read_metadata
+from maxbrod.kafka.wire.deadline import Backoff, Deadline
+from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, reaction
 from maxbrod.kafka.wire.security import protocol_mistake
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable
-    from types import TracebackType
-
     from maxbrod.config import KafkaConfig
-    from maxbrod.kafka.state.cluster_state import Broker
-    from maxbrod.model import TopicPartition
 
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 REQUEST_TIMEOUT_S: Final = 30.0
 PATIENCE_S: Final = 120.0
 _DEFAULT_PORT: Final = 9092
 _LOG: Final = logging.getLogger(__name__)
 _WARN_FIRST_S: Final = 3.0
-_WARN_EVERY_S: Final = 15.0
+_WARN_EVERY_S: Final = 60.0
 # One broker that does not answer must not use up the time of the others.
 _ONE_BROKER_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """The replicas of a partition. `leader` is None while there is none."""
+
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic is identified by its id: a topic of the same name may be deleted and created again."""
+
+    name: str
+    topic_id: UUID
+    internal: bool
+    partitions: Mapping[int, Partition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """The metadata of one response. A topic that does not exist is not in `topics`."""
+
+    cluster_id: str | None
+    controller: int
+    brokers: Mapping[int, Broker]
+    topics: Mapping[str, Topic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +96,9 @@ class KafkaClient:
         stop: threading.Event | None = None,
     ) -> None:
         """When `stop` is set, nothing is retried: a request that fails is an error. By default it is the task's."""
-        self.stop = stop or stop_of_task()
+        self.stop: threading.Event | TaskStop | None = stop or stop_of_task()
+        self.seat: Final = seat_of_task()
+        """The seat of the task that this client belongs to, if any: what it reads counts there."""
         self.request_timeout_s = request_timeout_s
         self._config = config
         self._client_id = client_id
@@ -80,6 +120,16 @@ class KafkaClient:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    @property
+    def idle(self) -> bool:
+        """True if no broker owes an answer."""
+        return all(connection.idle for connection in self._connections.values())
+
+    def begin_anew(self) -> None:
+        """Serve another task: keep the connections, and forget all topics and the last task's stop."""
+        self.stop = stop_of_task()
+        self._known = replace(self._known, topics={})
 
     @property
     def brokers(self) -> tuple[Broker, ...]:
@@ -120,7 +170,6 @@ class KafkaClient:
         self._known = replace(self._known, topics=topics)
 
     def connection(self, node_id: int, *, deadline: Deadline) -> Connection:
-        """An open connection to this broker."""
         broker = self._known.brokers.get(node_id)
         if broker is None:
             # It led a partition in earlier metadata, and has left the cluster since.
@@ -198,7 +247,7 @@ def retry(
     *,
     deadline: Deadline | None,
     what: str,
-    stop: threading.Event | None = None,
+    stop: threading.Event | TaskStop | None = None,
 ) -> Result:
     """The first success of `action` before the deadline. UnavailableError is retried, every other error raised."""
     started = time.monotonic()
@@ -217,12 +266,13 @@ def retry(
             if stop is None or not stop.is_set():
                 backoff.pause(limit)
             # Another try without time left would only fail with a timeout and hide this error.
-            if limit.passed or (stop is not None and stop.is_set()):
+            if stop is not None and stop.is_set():
+                raise StoppedError(f"stopped while it waited for {what}", hint="run it again") from error
+            if limit.passed:
                 raise gave_up(error, what, time.monotonic() - started) from error
 
 
 def gave_up(error: UnavailableError, what: str, waited_s: float) -> UnavailableError:
-    """The last failure with what was waited for."""
     return UnavailableError(
         f"waited {waited_s:.0f} s for {what}; last error: {error.message}",
         operation=error.operation,
@@ -242,3 +292,81 @@ def _addresses(bootstrap: str) -> list[tuple[str, int]]:
     if not addresses:
         raise UsageError("kafka.bootstrap names no broker", hint="write host:port, several with commas")
     return addresses
+
+
+def metadata_request(topics: Iterable[str] | None) -> Message:
+    """A request for these topics, or for all that this user may see. It must never create a topic."""
+    wanted = None
+    if topics is not None:
+        wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
+    return MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+
+
+def read_metadata(answer: Message) -> Metadata:
+    """Convert a response of kafka-python. An error that is not retriable is raised."""
+    absent = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID}
+    brokers = {
+        broker.node_id: Broker(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+        for broker in answer.brokers
+    }
+    return Metadata(
+        cluster_id=answer.cluster_id,
+        controller=answer.controller_id,
+        brokers=brokers,
+        topics={topic.name: _topic(topic) for topic in answer.topics if topic.error_code not in absent},
+    )
+
+
+def _topic(topic: Message) -> Topic:
+    if topic.error_code and reaction(topic.error_code) is Reaction.FATAL:
+        raise answered_with(topic.error_code, operation="read metadata", object_name=topic.name)
+    return Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        internal=bool(topic.is_internal),
+        partitions={
+            partition.partition_index: Partition(
+                leader=partition.leader_id if partition.leader_id >= 0 else None,
+                leader_epoch=partition.leader_epoch,
+                replicas=tuple(partition.replica_nodes),
+                in_sync=tuple(partition.isr_nodes),
+                offline=tuple(partition.offline_replicas),
+            )
+            for partition in topic.partitions
+        },
+    )
+
+
+def by_topic(values: Mapping[TopicPartition, Value]) -> dict[str, dict[int, Value]]:
+    """Topic name to partition index to value, in the order given."""
+    groups: dict[str, dict[int, Value]] = defaultdict(dict)
+    for where, value in values.items():
+        groups[where.topic][where.partition] = value
+    return groups
+
+
+def topic_messages(
+    values: Mapping[TopicPartition, Value],
+    topic: Message,
+    partition: Callable[[int, Value], Message],
+    name: str = "name",
+) -> list[Message]:
+    """A message of the class `topic` for each topic, with what `partition` makes of each of its partitions.
+
+    `name` is the field that has the topic's name.
+    """
+    return [
+        topic(**{name: topic_name}, partitions=[partition(index, value) for index, value in by_index.items()])
+        for topic_name, by_index in by_topic(values).items()
+    ]
+
+
+def each_partition(topics: Iterable[Message]) -> Iterator[tuple[TopicPartition, Message]]:
+    """Every partition of a response whose topics have a `name` and whose partitions have a `partition_index`."""
+    for topic in topics:
+        for partition in topic.partitions:
+            yield TopicPartition(topic=topic.name, partition=partition.partition_index), partition
+
+
+def in_requests(values: Sequence[Value], per_request: int) -> Iterator[Sequence[Value]]:
+    return (values[first : first + per_request] for first in range(0, len(values), per_request))

@@ -8,11 +8,13 @@ of the next frame is unknown.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -26,8 +28,6 @@ from maxbrod.kafka.wire.error_codes import Code, answered_with
 from maxbrod.kafka.wire.security import log_in, tls_context, tls_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from maxbrod.config import KafkaConfig
@@ -80,7 +80,7 @@ _MOST: Final[dict[int, int]] = {
     ApiKey.InitProducerId: 5,  # the last without prepared transactions
     ApiKey.OffsetCommit: 9,  # the last with topics by name, as in OffsetFetch
     ApiKey.OffsetFetch: 9,  # the last with topics by name: an offset may outlive its topic, whose id is unknown then
-    ApiKey.Produce: 13,  # the newest that `produce.request` supports
+    ApiKey.Produce: 13,  # the newest that `produce.lane` supports
     ApiKey.TxnOffsetCommit: 4,  # the last in which the producer itself adds the group to its transaction
 }
 
@@ -138,6 +138,16 @@ class Connection:
         return there >= 0 and there >= _LENGTH.unpack_from(self._ahead, self._ahead_first)[0]
 
     @property
+    def has_bytes(self) -> bool:
+        """True if bytes were received that nobody has asked for yet, or it is closed: a socket does not tell."""
+        pending = isinstance(self._socket, ssl.SSLSocket) and not self._closed and self._socket.pending()
+        return self._closed or self._ahead_end > self._ahead_first or bool(pending)
+
+    def fileno(self) -> int:
+        """The file descriptor, for `poll`."""
+        return self._socket.fileno()
+
+    @property
     def throttled(self) -> bool:
         """True if the broker has asked this client to pause."""
         return time.monotonic() < self._throttled_until
@@ -186,7 +196,10 @@ class Connection:
         # Skip the correlation id here: the library would copy the frame to do so.
         body = frame[4:]
         if response_class.flexible_version_q(version) and response_class.API_KEY != ApiVersionsRequest.API_KEY:
-            body = body[_tagged_fields_bytes(body) :]
+            # The tagged fields of a response header, of which no version of Kafka defines any.
+            if not body.size or body[0]:
+                raise CorruptDataError("a response header has undefined fields")
+            body = body[1:]
         answer = self._decode(response_class, body, version)
         self.throttle(getattr(answer, "throttle_time_ms", 0) or 0)
         return answer
@@ -218,7 +231,6 @@ class Connection:
         return ticket
 
     def flush(self, deadline: Deadline) -> None:
-        """Send the requests of `put_pieces`."""
         if self._unsent:
             pieces, self._unsent = self._unsent, []
             self._send(pieces, deadline)
@@ -346,11 +358,38 @@ def _connect(host: str, port: int, config: KafkaConfig, deadline: Deadline) -> s
         ) from error
 
 
-def _tagged_fields_bytes(body: NDArray[np.uint8]) -> int:
-    """The size of the tagged fields of a response header. No version of Kafka defines any."""
-    if not body.size or body[0]:
-        raise CorruptDataError("a response header has undefined fields")
-    return 1
+def wait_for_any(connections: Sequence[Connection], seconds: float) -> list[Connection]:
+    """The connections that have received something, or were closed, as soon as one has; none after this time."""
+    ready = [connection for connection in connections if connection.has_bytes]
+    if ready:
+        return ready
+    by_number = {connection.fileno(): connection for connection in connections}
+    poll = select.poll()
+    for number in by_number:
+        poll.register(number, select.POLLIN)
+    return [by_number[number] for number, _ in poll.poll(seconds * 1000)]
+
+
+def compact_length(count: int) -> bytes:
+    """Kafka's compact length: one more, as an unsigned varint."""
+    value = count + 1
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    return bytes((value & 0x7F | 0x80,)) + compact_length((value >> 7) - 1)
+
+
+def read_compact_length(data: bytes, place: int) -> tuple[int, int]:
+    """A compact length, 0 for null, and the position after it. IndexError if the data ends before."""
+    value = shift = 0
+    while True:
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return max(value - 1, 0), place
+        shift += 7
 
 
 def send_all(stream: socket.socket, pieces: Sequence[Piece], wait: Callable[[], None]) -> None:

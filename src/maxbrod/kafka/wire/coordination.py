@@ -7,23 +7,18 @@ not answer.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
-from maxbrod.kafka.wire.client import KafkaClient, retry
+from maxbrod.kafka.wire.client import KafkaClient, in_requests, retry
+from maxbrod.kafka.wire.connection import Message
+from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
-from maxbrod.kafka.wire.metadata import in_requests
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from maxbrod.kafka.wire.connection import Message
-    from maxbrod.kafka.wire.deadline import Deadline
-
 
 Found = TypeVar("Found")
 _GROUPS_PER_REQUEST: Final = 200
@@ -33,9 +28,6 @@ _DENIED: Final[dict[int, str]] = {
     Code.GROUP_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Read the group",
     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write the transactional id",
 }
-
-_FOLDER: Final = "maxbrod.kafka.wire.messages"
-"""Messages for the offsets of share groups, new in Kafka 4.1, which kafka-python lacks: it builds them from JSON."""
 
 
 def find_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Deadline) -> int:
@@ -77,13 +69,6 @@ class Answers(Generic[Found]):
         if reaction(code) is Reaction.FATAL:
             self.refused[group_id] = code_name(code)
 
-    def record(self, answered: Iterable[tuple[str, int, Found]]) -> None:
-        for group_id, code, found in answered:
-            if code:
-                self.refuse(group_id, code)
-            else:
-                self.found[group_id] = found
-
 
 def ask_coordinators(
     client: KafkaClient,
@@ -106,9 +91,15 @@ def ask_coordinators(
         client.metadata([], deadline=limit)  # a coordinator may be a new broker
         for node_id, portion in _by_coordinator(client, answers, answers.missing(wanted), kind, limit):
             try:
-                answers.record(read(client.ask_broker(node_id, request(portion), deadline=limit)))
+                answer = client.ask_broker(node_id, request(portion), deadline=limit)
             except UnavailableError as error:
                 failure = error
+                continue
+            for group_id, code, found in read(answer):
+                if code:
+                    answers.refuse(group_id, code)
+                else:
+                    answers.found[group_id] = found
         if answers.missing(wanted):
             raise failure
 
@@ -136,25 +127,18 @@ def _by_coordinator(
         yield from ((node_id, portion) for portion in in_requests(groups, _GROUPS_PER_REQUEST))
 
 
-class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
-    pass
-
-
-class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
-    pass
-
-
-class AlterShareGroupOffsetsRequest(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
-    pass
-
-
-class AlterShareGroupOffsetsResponse(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
-    pass
-
-
-class DeleteShareGroupOffsetsRequest(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
-    pass
-
-
-class DeleteShareGroupOffsetsResponse(ApiMessage, load_json=_FOLDER):  # type: ignore[call-arg,misc] # kafka-python is untyped
-    pass
+_MESSAGES: Final = {
+    (verb, kind): type(ApiMessage)(
+        f"{verb}ShareGroupOffsets{kind}",
+        (ApiMessage,),
+        {"__module__": __name__},
+        load_json="maxbrod.kafka.wire.messages",
+    )
+    for verb in ("Describe", "Alter", "Delete")
+    for kind in ("Request", "Response")
+}
+"""For the offsets of share groups, new in Kafka 4.1. kafka-python lacks these messages, and builds them from JSON. It
+refers weakly to the classes of responses."""
+DescribeShareGroupOffsetsRequest: Final = _MESSAGES["Describe", "Request"]
+AlterShareGroupOffsetsRequest: Final = _MESSAGES["Alter", "Request"]
+DeleteShareGroupOffsetsRequest: Final = _MESSAGES["Delete", "Request"]

@@ -1,4 +1,4 @@
-"""Deadlines, the pauses between retries before them, the pace of a task, and how a task in this process is stopped.
+"""Deadlines, the pauses between retries before them, and the pace of a task.
 
 Everything in this package that can block takes a deadline.
 """
@@ -6,41 +6,16 @@ Everything in this package that can block takes a deadline.
 from __future__ import annotations
 
 import random
-import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from maxbrod.errors import UnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from maxbrod.board import seat_of_task
 
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 2.0
 
 _PAUSE_S: Final = 0.05
-
-_task = threading.local()
-
-
-@contextmanager
-def stopped_by(stop: threading.Event | None) -> Iterator[None]:
-    """Within the block, the clients and the pace that this thread makes end soon after `stop` is set.
-
-    A worker of Spark is killed instead; a thread has to end by itself. What it has done stays, as after a kill.
-    """
-    _task.stop = stop
-    try:
-        yield
-    finally:
-        _task.stop = None
-
-
-def stop_of_task() -> threading.Event | None:
-    """Return the event that stops the task of this thread, if there is one."""
-    return getattr(_task, "stop", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +63,7 @@ class Pace:
     def __init__(self, bytes_per_s: float | None) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_at = time.monotonic()
-        self._stop = stop_of_task()
+        self._seat = seat_of_task()
 
     def wait(self, size: int) -> None:
         """Wait until what came before has had its time; then `size` bytes may follow.
@@ -97,9 +72,9 @@ class Pace:
         """
         now = time.monotonic()
         if self._bytes_per_s is not None and self._free_at > now + _PAUSE_S:
-            (time.sleep if self._stop is None else self._stop.wait)(self._free_at - now)
-        if self._stop is not None and self._stop.is_set():
-            raise UnavailableError("stopped on request", hint="run it again")
+            (time.sleep if self._seat is None else self._seat.stop.wait)(self._free_at - now)
+        if self._seat is not None:
+            self._seat.check()
         if self._bytes_per_s is None:
             return
         self._free_at = max(self._free_at, now) + size / self._bytes_per_s

@@ -23,7 +23,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.net.sasl import get_sasl_mechanism
@@ -37,8 +37,6 @@ from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
 from maxbrod.private_files import refuse_readable_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from maxbrod.config import KafkaConfig, SaslConfig
     from maxbrod.kafka.wire.connection import Message
     from maxbrod.kafka.wire.deadline import Deadline
@@ -74,7 +72,8 @@ _USED: Final = 0.8
 _ANSWER_BYTES_MAX: Final = 1 << 20
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,64}")
 _tokens_lock: Final = threading.Lock()
-_known_tokens: dict[tuple[str, str, str, str], _KnownToken] = {}
+_known_tokens: dict[tuple[str, str, str, str], tuple[str, float]] = {}
+"""A token and until when it is used, by endpoint, client, secret and scope."""
 
 
 def tls_context(config: KafkaConfig) -> ssl.SSLContext | None:
@@ -247,12 +246,6 @@ def _probe(stream: socket.socket, request: bytes) -> bool | None:
     return known.get(code) if correlation_id == _CORRELATION_ID else None
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownToken:
-    token: str
-    until_s: float
-
-
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is untyped
     """The configured token, or one from the token endpoint."""
 
@@ -276,9 +269,9 @@ def token_of(config: SaslConfig) -> str:
     key = (endpoint, client, secret, config.scope or "")
     with _tokens_lock:
         known = _known_tokens.get(key)
-        if known is None or time.monotonic() >= known.until_s:
+        if known is None or time.monotonic() >= known[1]:
             known = _known_tokens[key] = _ask_token(endpoint, client, secret, config.scope)
-        return known.token
+        return known[0]
 
 
 def forget_tokens() -> None:
@@ -287,7 +280,7 @@ def forget_tokens() -> None:
         _known_tokens.clear()
 
 
-def _ask_token(endpoint: str, client: str, secret: str, scope: str | None) -> _KnownToken:
+def _ask_token(endpoint: str, client: str, secret: str, scope: str | None) -> tuple[str, float]:
     form = {"grant_type": "client_credentials", **({} if scope is None else {"scope": scope})}
     # RFC 6749, 2.3.1: both are form-encoded before they become basic authentication.
     pair = f"{urllib.parse.quote(client, safe='')}:{urllib.parse.quote(secret, safe='')}"
@@ -318,7 +311,7 @@ def _ask_token(endpoint: str, client: str, secret: str, scope: str | None) -> _K
         raise UsageError("the token endpoint answered without an access_token", operation=_FETCH, object_name=endpoint)
     lifetime = document.get("expires_in")
     lifetime_s = float(lifetime) if isinstance(lifetime, int | float) and lifetime > 0 else _LIFETIME_S
-    return _KnownToken(token, asked_at_s + lifetime_s * _USED)
+    return token, asked_at_s + lifetime_s * _USED
 
 
 def _document(body: bytes) -> Mapping[str, Any]:

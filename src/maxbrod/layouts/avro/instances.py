@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -26,18 +27,15 @@ from maxbrod.errors import (
     UnsupportedFormatError,
     UsageError,
 )
-from maxbrod.layouts.avro.container import decode_long, encode_bytes, encode_long, read_header
-from maxbrod.layouts.avro.format import CLAIM, GENERATION, INSTANCE
+from maxbrod.layouts.avro.format import CLAIM, GENERATION, INSTANCE, decode_long, encode_bytes, encode_long, read_header
+from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.layouts.tree import Facts, decode_facts
 from maxbrod.storage.composed import OWN_FOLDER
+from maxbrod.storage.interface import Storage
 from maxbrod.strict_json import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Mapping
-
-    from maxbrod.layouts.foreign import WriteOptions
-    from maxbrod.storage.interface import Storage
-
+    from collections.abc import Buffer
 
 FOLDER: Final = f"{OWN_FOLDER}/turns"
 _NAME: Final = re.compile(rf"{re.escape(FOLDER)}/([A-Za-z0-9._-]+)/(\d{{20}})\.json")
@@ -48,7 +46,7 @@ _KEPT: Final = 4
 _TRIES: Final = 5
 
 
-class Stage(StrEnum):
+class InstanceStage(StrEnum):
     """The state of the files of an instance."""
 
     WAITING = "waiting"
@@ -62,7 +60,7 @@ class Stage(StrEnum):
 
     @property
     def complete(self) -> bool:
-        return self in {Stage.ACTIVE, Stage.RETIRING}
+        return self in {InstanceStage.ACTIVE, InstanceStage.RETIRING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,7 @@ class Instance:
     claim: int = 0
     """The version with which the process began that writes now."""
     generation: int = 0
-    stage: Stage = Stage.WAITING
+    stage: InstanceStage = InstanceStage.WAITING
     activated_at_ms: int = 0
     log_ends: Mapping[str, int] = field(default_factory=dict)
     """By partition, where the log ended when the generation became active."""
@@ -90,7 +88,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class InstanceMark:
     """The writer of a file, as its header names it."""
 
     instance: str
@@ -101,18 +99,18 @@ class Mark:
         return {INSTANCE: self.instance, GENERATION: str(self.generation), CLAIM: str(self.claim)}
 
 
-def mark_of(options: WriteOptions) -> Mark | None:
+def mark_of(options: WriteOptions) -> InstanceMark | None:
     """None: files do not belong to an instance."""
     extra = options.extra
     if INSTANCE not in extra:
         return None
     try:
-        return Mark(instance=extra[INSTANCE], generation=int(extra[GENERATION]), claim=int(extra[CLAIM]))
+        return InstanceMark(instance=extra[INSTANCE], generation=int(extra[GENERATION]), claim=int(extra[CLAIM]))
     except (KeyError, ValueError):
         raise UsageError(f"{INSTANCE} is not an option for users", hint="see backup --generation-role") from None
 
 
-def put_fenced(storage: Storage, path: str, data: Buffer, mark: Mark) -> None:
+def put_fenced(storage: Storage, path: str, data: Buffer, mark: InstanceMark) -> None:
     """Write a file. RefusedError: a newer process of the instance has written one of this name."""
     try:
         storage.put(path, data)
@@ -190,7 +188,7 @@ def _read(storage: Storage, name: str, version: int) -> Instance:
         found = parse(bytes(storage.get(path)))
         if found.pop("format") != _VERSION:
             raise ValueError("it has an unknown version")
-        document = Instance(**{**found, "stage": Stage(found["stage"])})
+        document = Instance(**{**found, "stage": InstanceStage(found["stage"])})
         document.decode_facts()
         if (document.name, document.version) != (name, version) or type(document.generation) is not int:
             raise ValueError("it belongs to another one")

@@ -57,31 +57,15 @@ MEANING: Final = {
 
 
 @njit(cache=True, nogil=True)
-def decode(
-    code,
-    slots,
-    data,
-    block_end,
-    block_count,
-    topic,
-    partition,
-    after,
-    stack,
-    offset,
-    timestamp,
-    timestamp_type,
-    key_at,
-    key_length,
-    value_at,
-    value_length,
-    header_at,
-    header_kind,
-    header_ends,
-):
+def decode(program, data, block_end, block_count, topic, partition, after, stack, header_kind, room):
     """Find and check all parts of all records of contiguous blocks.
 
     `after`: offsets must rise from above it. Returns (status, block, row).
     """
+    code, slots, _ = program
+    offset, timestamp, timestamp_type = room.offset, room.timestamp_ms, room.timestamp_type
+    (key_at, key_length), (value_at, value_length) = room.key, room.value
+    header_at, header_ends = room.header_at, room.header_ends
     row = 0
     at = np.int64(0)
     header_total = np.int64(0)
@@ -225,8 +209,9 @@ _JAVA_STRING_HEAD: Final = 7
 
 
 @njit(cache=True, nogil=True)
-def scan_headers(data, header_at, header_kind, header_ends, header_null, key_at, key_length, value_at, value_length):
+def scan_headers(data, header_at, header_kind, header_ends, header_null, key, value):
     """Find the parts of the headers. Reads only what `decode` has checked; a list stores pairs as a map does."""
+    (key_at, key_length), (value_at, value_length) = key, value
     end = np.int64(len(data))
     header = np.int64(0)
     for row in range(len(header_at)):

@@ -1,4 +1,4 @@
-"""Compiles Avro schemas into programs that kernels run over each value, and into the columns that they fill.
+"""Schemas of nested values, as trees of nodes with the program by which a kernel walks values; compiles those of Avro.
 
 Types are those of Spark's own Avro source: a union of null and a type is that type, any other a struct with a field for
 each branch. Schemas that need unbounded steps (types that contain themselves, items of zero bytes) are refused.
@@ -6,20 +6,76 @@ each branch. Schemas that need unbounded steps (types that contain themselves, i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from maxbrod import strict_json
 from maxbrod.errors import UnsupportedFormatError
-from maxbrod.layouts.nodes import Node, Program, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
+
+
+class Shape(Enum):
+    """The form in which the tape of a kernel stores occurrences of a node."""
+
+    NUMBER = auto()
+    REAL = auto()
+    """Its bits."""
+    BLOB = auto()
+    SYMBOL = auto()
+    """An index into a list of texts."""
+    DECIMAL = auto()
+    """The bytes of a number, big-endian."""
+    STRUCT = auto()
+    LIST = auto()
+    """The number of items."""
+    NULL = auto()
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    number: int
+    shape: Shape
+    type: pa.DataType
+    name: str = ""
+    children: list[Node] = field(default_factory=list)
+    symbols: dict[int, str] = field(default_factory=dict)
+    per_us: int = 1
+    """For a time, how many of its units are a microsecond; negative: how many microseconds are a unit."""
+    default: Any = None
+    """The default of a field, as JSON, for values whose schema does not have the field."""
+
+    def every(self) -> Iterator[Node]:
+        """The node and all below it, in the order of their numbers."""
+        yield self
+        for child in self.children:
+            yield from child.every()
+
+    def beside(self) -> Iterator[Node]:
+        """The node and those below that occur exactly as often: all but items of lists."""
+        yield self
+        if self.shape is Shape.STRUCT:
+            for child in self.children:
+                yield from child.beside()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A schema compiled for its kernel, and the tree of columns that it fills."""
+
+    format: str
+    code: NDArray[np.int64]
+    root: Node
+    nodes: int
+
 
 OP_END: Final = 0
 OP_LONG: Final = 1  # node
@@ -142,7 +198,7 @@ class _Compiler:
     def _record(self, about: dict[str, Any], space: str) -> tuple[Node, int]:
         name = self._name(about, space)
         fields = about.get("fields")
-        if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
+        if not isinstance(fields, list) or not all(isinstance(entry, dict) for entry in fields):
             raise _refused(f"the record {name} has no list of fields")
         if name in self.open_names:
             raise _refused(f"the record {name} contains itself")
@@ -150,10 +206,10 @@ class _Compiler:
         found = self.node(Shape.STRUCT, pa.struct([]))
         self.emit(OP_STRUCT, found.number)
         least = 0
-        for each in fields:
-            child, size = self.walk(each.get("type"), name.rpartition(".")[0])
-            child.name = str(each.get("name"))
-            child.default = each.get("default")
+        for entry in fields:
+            child, size = self.walk(entry.get("type"), name.rpartition(".")[0])
+            child.name = str(entry.get("name"))
+            child.default = entry.get("default")
             found.children.append(child)
             least += size
         found.type = pa.struct([pa.field(child.name, child.type) for child in found.children])
@@ -221,8 +277,8 @@ class _Compiler:
             return whole
         if len(members) == 1:
             return members[0]
-        for number, each in enumerate(members):
-            each.name = f"member{number}"
+        for number, node in enumerate(members):
+            node.name = f"member{number}"
         whole.children = members
         whole.type = pa.struct([pa.field(member.name, member.type) for member in members])
         return whole
@@ -231,10 +287,10 @@ class _Compiler:
         """Emit what follows a branch: nulls for all other branches."""
         chosen = members.get(branch)
         if chosen is None:
-            nulls = [each.number for each in found.beside()]
+            nulls = [node.number for node in found.beside()]
         else:
             self.emit(OP_STRUCT, found.number)
-            nulls = [each.number for other in members.values() if other is not chosen for each in other.beside()]
+            nulls = [node.number for other in members.values() if other is not chosen for node in other.beside()]
         self.emit(OP_NULLS, len(nulls), *nulls)
 
     def _name(self, about: dict[str, Any], space: str) -> str:
@@ -326,8 +382,7 @@ _HEADER_FIELDS: Final = {"headers": HEADER_MAP, "headerList": HEADER_LIST}
 _REQUIRED: Final = ("offset", "timestamp", "key", "value")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordProgram:
+class RecordProgram(NamedTuple):
     """The program of a file of Kafka records. Fields are found by name, in any position; all others are skipped."""
 
     code: NDArray[np.int64]
@@ -368,7 +423,7 @@ def compile_records(schema: Any) -> RecordProgram:  # noqa: ANN401 - JSON
 
 def _fields(schema: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - JSON
     fields = schema.get("fields") if isinstance(schema, dict) else None
-    if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
+    if not isinstance(fields, list) or not all(isinstance(entry, dict) for entry in fields):
         raise _unreadable("a record has no list of fields")
     return fields
 
@@ -407,13 +462,13 @@ def _header_null(name: str, kind: Any) -> int:  # noqa: ANN401 - JSON
     else:
         items = _plain(shape.get("items"))
         fields = _fields(items)
-        if [each.get("name") for each in fields] != ["key", "value"] or not _is_one(fields[0].get("type"), _BLOBS):
+        if [entry.get("name") for entry in fields] != ["key", "value"] or not _is_one(fields[0].get("type"), _BLOBS):
             raise _unreadable(f"its field {name} is not a list of keys and values")
         value = fields[1].get("type")
     value = _plain(value)
     branches = [_plain(branch) for branch in value] if isinstance(value, list) else [value]
     known = _BLOBS | {"null"} if isinstance(value, list) else _BLOBS
-    if not branches or not all(_is_one(each, known) for each in branches):
+    if not branches or not all(_is_one(branch, known) for branch in branches):
         raise _unreadable(f"its field {name} has values that are not bytes")
     if not isinstance(value, list):
         return -1

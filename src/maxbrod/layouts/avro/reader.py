@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,19 +16,16 @@ from maxbrod.batch.columns import HEADERS_TYPE, project
 from maxbrod.batch.kernels import sealed
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.avro import kernels
-from maxbrod.layouts.avro.container import Block, Header, decompress, read_blocks, read_header
-from maxbrod.layouts.avro.format import MARK, parse_name
+from maxbrod.layouts.avro.format import MARK, Block, Header, decompress, parse_name, read_blocks, read_header
 from maxbrod.layouts.avro.program import DEPTH_MAX, RecordProgram, compile_records
 from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
-from maxbrod.layouts.found import FoundRecords, Room, Spans, batch_of
+from maxbrod.layouts.found import Room, Spans
 from maxbrod.layouts.tree import check_records
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
-    from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
 
@@ -75,10 +74,17 @@ class Reader:
         data = sealed(np.concatenate(parts) if len(parts) > 1 else parts[0])
         ends = np.cumsum([part.size for part in parts], dtype=np.int64)
         self._blocks, self._bytes = [], 0
-        found, status, where = self._find(data, ends, np.array([block.count for block in blocks], np.int64))
-        if len(found.offset):
-            self.last = int(found.offset[-1])
-            yield self._batch(found)
+        counts = np.array([block.count for block in blocks], np.int64)
+        room = Room.of(int(counts.sum()))
+        header_kind = np.empty(len(room.offset), np.int8)
+        topic = sealed(np.frombuffer(self.where.topic.encode(), np.uint8))
+        stack = np.empty(DEPTH_MAX, np.int64)
+        status, where, rows = kernels.decode(
+            self._program, data, ends, counts, topic, self.where.partition, self.last, stack, header_kind, room
+        )
+        if rows:
+            self.last = int(room.offset[rows - 1])
+            yield self._batch(room, data, rows, header_kind[:rows])
         if status != kernels.OK:
             raise CorruptDataError(
                 kernels.MEANING[status],
@@ -88,39 +94,19 @@ class Reader:
                 hint="the position is that of the block; records before the offset are intact",
             )
 
-    def _find(
-        self, data: NDArray[np.uint8], ends: NDArray[np.int64], counts: NDArray[np.int64]
-    ) -> tuple[FoundRecords, int, int]:
-        room = Room.of(int(counts.sum()))
-        header_kind = np.empty(len(room.offset), np.int8)
-        status, block, rows = kernels.decode(
-            self._program.code,
-            self._program.slots,
-            data,
-            ends,
-            counts,
-            sealed(np.frombuffer(self.where.topic.encode(), np.uint8)),
-            self.where.partition,
-            self.last,
-            np.empty(DEPTH_MAX, np.int64),
-            *(room.offset, room.timestamp_ms, room.timestamp_type),
-            *(*room.key, *room.value),
-            *(room.header_at, header_kind, room.header_ends),
-        )
+    def _batch(self, room: Room, data: NDArray[np.uint8], rows: int, header_kind: NDArray[np.int8]) -> pa.RecordBatch:
+        others = 0
 
         def scan_headers(
             data: NDArray[np.uint8], at: NDArray[np.int64], ends: NDArray[np.int64], key: Spans, value: Spans
         ) -> None:
-            kernels.scan_headers(data, at, header_kind[:rows], ends, self._program.header_null, *key, *value)
+            nonlocal others
+            kernels.scan_headers(data, at, header_kind, ends, self._program.header_null, key, value)
+            # Headers in files that we wrote are never Java's, even if they look so.
+            if MARK not in self.header.metadata:
+                others = kernels.unwrap_java(data, value.at, value.length)
 
-        return room.found(data, rows, scan_headers), status, block
-
-    def _batch(self, found: FoundRecords) -> pa.RecordBatch:
-        others = 0
-        # Headers in files that we wrote are never Java's, even if they look so.
-        if MARK not in self.header.metadata and "headers" in self.schema.names:
-            others = kernels.unwrap_java(found.data, found.header_value.at, found.header_value.length)
-        batch = batch_of(found, self.schema)
+        batch = room.batch(data, rows, self.schema, scan_headers)
         if others:
             column = self.schema.get_field_index("headers")
             batch = batch.set_column(column, self.schema.field(column), unwrap(batch.column(column)))
@@ -196,36 +182,27 @@ def _boxed(name: bytes, serial: str, field: bytes, rest: bytes = _NUMBER) -> byt
     return bytes.fromhex("aced00057372") + described + rest
 
 
-def _whole(form: str) -> Callable[[bytes], bytes | None]:
-    def text(data: bytes) -> bytes | None:
-        return str(struct.unpack(form, data)[0]).encode()
-
-    return text
+def _whole(form: str, data: bytes) -> bytes | None:
+    return str(struct.unpack(form, data)[0]).encode()
 
 
-def _decimal(form: str) -> Callable[[bytes], bytes | None]:
-    def text(data: bytes) -> bytes | None:
-        (value,) = struct.unpack(form, data)
-        shortest = float(f"{value:.9g}") if form == ">f" and math.isfinite(value) else value
-        # Beyond these, Java's notation and the original header are unknown.
-        plain = value == 0 or 1e-3 <= abs(value) < 1e7
-        return repr(shortest).encode() if plain else None
-
-    return text
+def _decimal(form: str, data: bytes) -> bytes | None:
+    (value,) = struct.unpack(form, data)
+    shortest = float(f"{value:.9g}") if form == ">f" and math.isfinite(value) else value
+    # Beyond these, Java's notation and the original header are unknown.
+    plain = value == 0 or 1e-3 <= abs(value) < 1e7
+    return repr(shortest).encode() if plain else None
 
 
-def _truth(data: bytes) -> bytes | None:
-    return {b"\x00": b"false", b"\x01": b"true"}.get(data)
-
-
+_TRUTHS: Final = {b"\x00": b"false", b"\x01": b"true"}
 _BOXED: Final[tuple[tuple[bytes, int, Callable[[bytes], bytes | None]], ...]] = (
-    (_boxed(b"java.lang.Long", "3b8be490cc8f23df", b"J"), 8, _whole(">q")),
-    (_boxed(b"java.lang.Integer", "12e2a0a4f7818738", b"I"), 4, _whole(">i")),
-    (_boxed(b"java.lang.Short", "684d37133460da52", b"S"), 2, _whole(">h")),
-    (_boxed(b"java.lang.Byte", "9c4e6084ee50f51c", b"B"), 1, _whole(">b")),
-    (_boxed(b"java.lang.Double", "80b3c24a296bfb04", b"D"), 8, _decimal(">d")),
-    (_boxed(b"java.lang.Float", "daedc9a2db3cf0ec", b"F"), 4, _decimal(">f")),
-    (_boxed(b"java.lang.Boolean", "cd207280d59cfaee", b"Z", bytes.fromhex("7870")), 1, _truth),
+    (_boxed(b"java.lang.Long", "3b8be490cc8f23df", b"J"), 8, partial(_whole, ">q")),
+    (_boxed(b"java.lang.Integer", "12e2a0a4f7818738", b"I"), 4, partial(_whole, ">i")),
+    (_boxed(b"java.lang.Short", "684d37133460da52", b"S"), 2, partial(_whole, ">h")),
+    (_boxed(b"java.lang.Byte", "9c4e6084ee50f51c", b"B"), 1, partial(_whole, ">b")),
+    (_boxed(b"java.lang.Double", "80b3c24a296bfb04", b"D"), 8, partial(_decimal, ">d")),
+    (_boxed(b"java.lang.Float", "daedc9a2db3cf0ec", b"F"), 4, partial(_decimal, ">f")),
+    (_boxed(b"java.lang.Boolean", "cd207280d59cfaee", b"Z", bytes.fromhex("7870")), 1, _TRUTHS.get),
 )
 
 

@@ -1,4 +1,4 @@
-"""Surveys an Avro archive: by the names of its files, and by their contents if the names are not enough.
+"""Trivadis' kafka-backup, Avro object container files. A survey by their names, and by their contents if need be.
 
 The headers of our own files say what they hold: one small read each. For the tool's files, the name has the first
 offset and the last block the last one: files up to WHOLE_BYTES are read whole, for larger ones only the header and the
@@ -7,27 +7,22 @@ end.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 from maxbrod.batch.columns import number_column, project
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError
 from maxbrod.layouts.avro import format as names
-from maxbrod.layouts.avro.container import Header, read_blocks, read_header, read_last_block
-from maxbrod.layouts.avro.format import FileName, parse_name
+from maxbrod.layouts.avro.format import FileName, Header, parse_name, read_blocks, read_header, read_last_block
 from maxbrod.layouts.avro.instances import Instance, read_instances
-from maxbrod.layouts.foreign import Doubt, Fault, ForeignSegment, Survey
-from maxbrod.layouts.tree import Facts, is_published, survey_tree, surveyed_facts
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from maxbrod.model import TopicPartition
-    from maxbrod.storage.interface import ObjectInfo, Storage
+from maxbrod.layouts.foreign import Doubt, Fault, ForeignSegment, Layout, Loss, Survey
+from maxbrod.layouts.tree import Facts, is_published, prune_tree, publisher, survey_tree, surveyed_facts
+from maxbrod.model import TopicPartition
+from maxbrod.storage.interface import ObjectInfo, Storage
 
 WHOLE_BYTES: Final = 1 << 20
 _TAIL_BYTES_MAX: Final = 64 << 20
@@ -39,16 +34,8 @@ _NAMES_EXAMINED: Final = 100
 """Names examined to detect the layout: nearly every object of such an archive has a recognisable name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Copy:
-    """The segments of a partition that one connector wrote."""
-
-    segments: list[ForeignSegment]
-    modified_ms: int
-
-    @property
-    def end_offset(self) -> int:
-        return max((segment.end_offset for segment in self.segments), default=0)
+_Copies: TypeAlias = Mapping[str | None, list[tuple[ForeignSegment, int]]]
+"""By connector: the segments of a partition that it wrote, and when each was modified."""
 
 
 def detect(storage: Storage) -> bool:
@@ -66,7 +53,7 @@ def survey(storage: Storage, instance: str | None = None) -> Survey:
         (name, info) for info in storage.list() if (name := parse_name(info.path)) is not None and choice.includes(name)
     ]
     facts = choice.extend(facts)
-    copies: defaultdict[TopicPartition, dict[str | None, _Copy]] = defaultdict(dict)
+    copies: dict[TopicPartition, dict[str | None, list[tuple[ForeignSegment, int]]]] = {}
     with ThreadPoolExecutor(_REQUESTS) as pool:
         looked = pool.map(partial(_look, storage), files)
         for (name, info), (segment, fault, generation) in zip(files, looked, strict=True):
@@ -75,10 +62,8 @@ def survey(storage: Storage, instance: str | None = None) -> Survey:
                 message = f"was left by an earlier generation of {name.instance}"
                 faults.append(Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False))
             elif segment is not None:
-                known = copies[name.where].get(name.instance, _Copy(segments=[], modified_ms=0))
-                found = [*known.segments, segment]
-                newest = max(known.modified_ms, info.modified_ms)
-                copies[name.where][name.instance] = _Copy(segments=found, modified_ms=newest)
+                found = copies.setdefault(name.where, {}).setdefault(name.instance, [])
+                found.append((segment, info.modified_ms))
     segments: list[ForeignSegment] = []
     for where in sorted(copies):
         segments += _without_overlaps(_chosen(choice.candidates(copies[where]), faults), faults)
@@ -136,10 +121,9 @@ class _Choice:
     def is_of_a_tool(self, name: FileName) -> bool:
         return name.instance not in self._instances
 
-    def candidates(self, copies: dict[str | None, _Copy]) -> dict[str | None, _Copy]:
+    def candidates(self, copies: _Copies) -> _Copies:
         """If one of the two connectors is the tool's, and ours has not said that it is active, the tool's is."""
-        others = {name: copy for name, copy in copies.items() if name not in self._instances}
-        return others or copies
+        return {name: copy for name, copy in copies.items() if name not in self._instances} or copies
 
     def doubts(self, of_a_tool: Collection[str]) -> list[Doubt]:
         """`of_a_tool`: topics of which the tool itself has a copy."""
@@ -152,17 +136,21 @@ class _Choice:
         return [Doubt(what=what, topic=topic, hint=hint, refused=topic not in of_a_tool) for topic in sorted(topics)]
 
 
-def _chosen(copies: dict[str | None, _Copy], faults: list[Fault]) -> list[ForeignSegment]:
+def _chosen(copies: _Copies, faults: list[Fault]) -> list[ForeignSegment]:
     """Two connectors each back up a compacted topic from its beginning: the copy with the higher end offset counts.
 
     The other one is catching up, or inactive.
     """
-    best = max(copies, key=lambda name: (copies[name].end_offset, copies[name].modified_ms))
+    ends = {
+        name: (max(segment.end_offset for segment, _ in copy), max(modified_ms for _, modified_ms in copy))
+        for name, copy in copies.items()
+    }
+    best = max(copies, key=lambda name: ends[name])
     for name, copy in copies.items():
         if name != best:
             message = f"belongs to the copy of {name or 'no connector'}; the copy of {best or 'none'} is newer"
-            faults += [Fault(path=segment.path, message=message, fatal=False) for segment in copy.segments]
-    return copies[best].segments
+            faults += [Fault(path=segment.path, message=message, fatal=False) for segment, _ in copy]
+    return [segment for segment, _ in copies[best]]
 
 
 def _without_overlaps(segments: list[ForeignSegment], faults: list[Fault]) -> list[ForeignSegment]:
@@ -276,3 +264,18 @@ def _by_reading(storage: Storage, name: FileName, info: ObjectInfo) -> tuple[For
         max_timestamp=max(bound[4] for bound in bounds),
     )
     return segment, fault
+
+
+LAYOUT: Final = Layout(
+    name="avro",
+    detect=detect,
+    look=survey,
+    publish=publisher(names.check_options),
+    prune=prune_tree,
+    choices=("instance",),
+    losses_by=names.losses,
+    losses=(
+        Loss(what="leader epochs, producer ids and epochs, sequence numbers", real=False),
+        Loss(what="which records a transaction wrote, and its markers", real=False),
+    ),
+)

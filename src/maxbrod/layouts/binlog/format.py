@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,12 +18,10 @@ import numpy as np
 
 from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, check_topic, is_plain_name
+from maxbrod.layouts.foreign import INT32_MAX, INT64_MAX, check_topic, is_plain_name
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from numpy.typing import NDArray
 
     from maxbrod.storage.interface import ObjectInfo
@@ -40,25 +40,18 @@ _LENGTH: Final = struct.Struct(">i")
 _OFFSET: Final = struct.Struct(">q")
 
 
-@dataclass(slots=True, kw_only=True)
-class SegmentObjects:
-    """The two files of a segment, as far as they exist."""
-
-    records: ObjectInfo | None = None
-    index: ObjectInfo | None = None
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class PartitionObjects:
-    """The files of a partition. Segments are keyed by the offset in their names."""
+    """The files of a partition, as far as they exist."""
 
-    index: ObjectInfo | None = None
-    groups: ObjectInfo | None = None
-    segments: dict[int, SegmentObjects] = field(default_factory=dict)
+    files: dict[str, ObjectInfo] = field(default_factory=dict)
+    """`index` and `consumer_offsets`."""
+    segments: dict[int, dict[str, ObjectInfo]] = field(default_factory=dict)
+    """By the offset in their names: the files RECORDS and INDEX of each."""
 
     @property
     def backed_up(self) -> bool:
-        return self.index is not None or bool(self.segments)
+        return "index" in self.files or bool(self.segments)
 
 
 def index_path(where: TopicPartition) -> str:
@@ -95,41 +88,22 @@ def is_ours(path: str) -> bool:
 
 
 def arrange(objects: Iterable[ObjectInfo]) -> dict[TopicPartition, PartitionObjects]:
-    """The archive's objects by partition, in order. Others are skipped."""
-    tree: dict[TopicPartition, PartitionObjects] = {}
+    """Return the archive's objects by partition, in order. Others are skipped."""
+    tree: defaultdict[TopicPartition, PartitionObjects] = defaultdict(PartitionObjects)
     for info in objects:
         topic, _, name = info.path.partition("/")
-        if is_plain_name(topic):
-            _place(tree, topic, name, info)
+        if not is_plain_name(topic):
+            continue
+        if found := _PARTITION_FILE.fullmatch(name):
+            number = int(found[2])
+            if number <= INT32_MAX and found[2] == f"{number:03d}":
+                tree[TopicPartition(topic=topic, partition=number)].files[found[1]] = info
+        elif (found := _SEGMENT_FILE.fullmatch(name)) and found[3]:
+            number, start_offset = int(found[1]), start_offset_of(name.removesuffix(found[3]), int(found[1]))
+            if start_offset is not None and number <= INT32_MAX:
+                segments = tree[TopicPartition(topic=topic, partition=number)].segments
+                segments.setdefault(start_offset, {})[found[3]] = info
     return dict(sorted(tree.items()))
-
-
-def _place(tree: dict[TopicPartition, PartitionObjects], topic: str, name: str, info: ObjectInfo) -> None:
-    if found := _PARTITION_FILE.fullmatch(name):
-        number = int(found[2])
-        if number <= INT32_MAX and found[2] == f"{number:03d}":
-            partition = tree.setdefault(TopicPartition(topic=topic, partition=number), PartitionObjects())
-            if found[1] == "index":
-                partition.index = info
-            else:
-                partition.groups = info
-    elif (found := _SEGMENT_FILE.fullmatch(name)) and found[3]:
-        number, start_offset = int(found[1]), start_offset_of(name.removesuffix(found[3]), int(found[1]))
-        if start_offset is not None and number <= INT32_MAX:
-            partition = tree.setdefault(TopicPartition(topic=topic, partition=number), PartitionObjects())
-            segment = partition.segments.setdefault(start_offset, SegmentObjects())
-            if found[3] == RECORDS:
-                segment.records = info
-            else:
-                segment.index = info
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionIndex:
-    """The start offsets of a partition's segments, and what is wrong with the file, if anything."""
-
-    start_offsets: tuple[int, ...]
-    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +116,13 @@ class SegmentFiles:
     index_bytes: int
 
 
-def decode_partition_index(data: bytes, partition: int) -> PartitionIndex:
-    """All entries up to the first that is cut, does not rise or does not name a segment of the partition."""
+def decode_partition_index(data: bytes, partition: int) -> tuple[list[int], str | None]:
+    """Return the start offsets of a partition's segments, and what is wrong with the file, if anything.
+
+    They are all entries up to the first that is cut, does not rise or does not name a segment of the partition.
+    """
     if data[:1] != MAGIC:
-        return PartitionIndex(start_offsets=(), problem="does not begin with the byte 01" if data else "is empty")
+        return [], "does not begin with the byte 01" if data else "is empty"
     start_offsets: list[int] = []
     position = 1
     while position < len(data):
@@ -153,18 +130,15 @@ def decode_partition_index(data: bytes, partition: int) -> PartitionIndex:
         length = _LENGTH.unpack_from(data, position)[0] if name_at <= len(data) else -1
         end = name_at + length + _OFFSET.size
         if length < 0 or end > len(data):
-            return PartitionIndex(start_offsets=tuple(start_offsets), problem=f"is cut at byte {position}")
-        prefix = data[name_at : name_at + length].decode("utf-8", "replace")
-        start_offset = start_offset_of(prefix, partition)
+            return start_offsets, f"is cut at byte {position}"
+        start_offset = start_offset_of(data[name_at : name_at + length].decode("utf-8", "replace"), partition)
         if start_offset is None or start_offset != _OFFSET.unpack_from(data, name_at + length)[0]:
-            problem = f"does not name a segment of its partition at byte {position}"
-            return PartitionIndex(start_offsets=tuple(start_offsets), problem=problem)
+            return start_offsets, f"does not name a segment of its partition at byte {position}"
         if start_offsets and start_offset <= start_offsets[-1]:
-            problem = f"has offsets that do not rise at byte {position}"
-            return PartitionIndex(start_offsets=tuple(start_offsets), problem=problem)
+            return start_offsets, f"has offsets that do not rise at byte {position}"
         start_offsets.append(start_offset)
         position = end
-    return PartitionIndex(start_offsets=tuple(start_offsets))
+    return start_offsets, None
 
 
 def encode_partition_index(partition: int, start_offsets: Iterable[int]) -> bytes:

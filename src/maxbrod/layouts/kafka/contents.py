@@ -30,9 +30,6 @@ from maxbrod.layouts.kafka.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from maxbrod.layouts.kafka.writer import PartitionName
     from maxbrod.storage.interface import Storage
 
 VERSION: Final = 1
@@ -69,10 +66,6 @@ class Contents:
     written_at: int
     entries: tuple[Entry, ...]
     level: int = 0
-
-
-def entry_of(name: PartitionName, found: Slice, epochs: Sequence[tuple[int, int]]) -> Entry:
-    return Entry(topic=name.topic, topic_id=name.topic_id, partition=name.partition, slice=found, epochs=tuple(epochs))
 
 
 def has_contents(path: str) -> bool:
@@ -114,11 +107,6 @@ def read_contents(storage: Storage, path: str, size: int) -> Contents | None:
     if length > len(tail):
         tail = bytes(storage.get_range(path, size - length, length))
     return _decode(tail[len(tail) - length :], path, name)
-
-
-def contents_bytes(path: str, batch_bytes: int) -> int:
-    """Return how many bytes at the end of an object belong to its table of contents."""
-    return batch_bytes + (_SKIPPABLE.size if is_framed(path) else 0)
 
 
 def _fields(entry: Entry) -> dict[str, Any]:
@@ -196,10 +184,6 @@ def _decode(batch: bytes, path: str, name: str) -> Contents:
             object_name=name,
             hint="use the release of maxbrod that wrote it, or a newer one",
         )
-    return _contents(document, path, name)
-
-
-def _contents(document: dict[str, Any], path: str, name: str) -> Contents:
     keys = ("producer_id", "first_offset", "last_offset")
     try:
         entries = [

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from maxbrod.errors import UsageError
-from maxbrod.model import AbortedTransaction  # noqa: TC001 - pydantic reads the types of what travels to a worker
+from maxbrod.model import AbortedTransaction
 
 SEGMENTS: Final = "segments"
 PACKS: Final = "packs"
@@ -80,21 +80,38 @@ def segment_path(
     if partition < 0 or not 0 <= base_offset <= _OFFSET_MAX:
         raise UsageError(f"partition {partition} at offset {base_offset} is invalid", object_name=topic)
     parts = (SEGMENTS, _checked("topic", topic), _checked("topic id", topic_id), str(partition))
-    return "/".join((*parts, f"{base_offset:020d}-{_nonce(nonce)}{_ending(framed)}"))
+    return "/".join((*parts, f"{base_offset:020d}-{_ending(nonce, framed=framed)}"))
 
 
 def pack_path(*, run_id: str, nonce: str | None = None, framed: bool) -> str:
     """The name of a pack: slices of many partitions that one task of a run has written."""
-    return f"{PACKS}/{_checked('run id', run_id)}-{_nonce(nonce)}{_ending(framed)}"
+    return f"{PACKS}/{_checked('run id', run_id)}-{_ending(nonce, framed=framed)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogName:
-    """The facts in the name of a segment."""
-
+class PartitionName:
     topic: str
     topic_id: str
     partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def segment_path(self, base_offset: int, *, framed: bool) -> str:
+        """A new name of a segment of this partition."""
+        return segment_path(
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            base_offset=base_offset,
+            framed=framed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogName(PartitionName):
+    """The facts in the name of a segment."""
+
     base_offset: int
 
 
@@ -135,12 +152,8 @@ def new_nonce() -> str:
     return secrets.token_hex(_NONCE_BYTES)
 
 
-def _nonce(nonce: str | None) -> str:
-    return new_nonce() if nonce is None else _checked("nonce", nonce)
-
-
-def _ending(framed: bool) -> str:  # noqa: FBT001 - its only argument
-    return _FRAMED if framed else _PLAIN
+def _ending(nonce: str | None, *, framed: bool) -> str:
+    return (new_nonce() if nonce is None else _checked("nonce", nonce)) + (_FRAMED if framed else _PLAIN)
 
 
 def _checked(noun: str, name: str) -> str:

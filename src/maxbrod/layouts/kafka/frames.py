@@ -7,6 +7,7 @@ is stored of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,8 +30,6 @@ from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedForm
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
 FRAME_BYTES: Final = 1 << 20
@@ -192,7 +191,9 @@ class Unpacker:
         self, data: NDArray[np.uint8], headers: BatchHeaders
     ) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders, NDArray[np.int16]]]:
         """The batches, a few at a time, with the former codec of each. Each step overwrites the previous one."""
-        packed = _compressed(headers)
+        # Markers, and batches without records, stay as they are.
+        packed = (headers["magic"] == NEWEST_MAGIC) & ~headers.control
+        packed &= (headers.codec != Codec.NONE) & (headers.size > HEADER_BYTES)
         if not packed.any():
             yield data, headers, headers.codec
             return
@@ -202,9 +203,11 @@ class Unpacker:
             self._arena.size = 0
             ends, unpacked = [0], []
             for row in range(start, len(headers)):
-                unpacked.append(rows[row] and self._append_unpacked(data, headers, row))
+                position = int(headers.position[row])
+                entry = data[position : position + int(headers.size[row])]
+                unpacked.append(rows[row] and self._append_unpacked(entry, headers.codec_at(row)))
                 if not unpacked[-1]:
-                    self._arena.append(Codec.NONE, _entry(data, headers, row))
+                    self._arena.append(Codec.NONE, entry)
                 ends.append(self._arena.size)
                 if self._arena.size > GROUP_BYTES:
                     break
@@ -212,28 +215,15 @@ class Unpacker:
             yield *_sealed(self._arena, group, ends, np.array(unpacked)), group.codec
             start += len(unpacked)
 
-    def _append_unpacked(self, data: NDArray[np.uint8], headers: BatchHeaders, row: int) -> bool:
+    def _append_unpacked(self, entry: NDArray[np.uint8], codec: Codec) -> bool:
         before = self._arena.size
-        entry = _entry(data, headers, row)
         self._arena.append(Codec.NONE, entry[:HEADER_BYTES])
         try:
-            self._arena.append(headers.codec_at(row), entry[HEADER_BYTES:], bytes_max=BATCH_BYTES_MAX)
+            self._arena.append(codec, entry[HEADER_BYTES:], bytes_max=BATCH_BYTES_MAX)
         except CorruptDataError:
             self._arena.size = before
             return False
         return True
-
-
-def _compressed(headers: BatchHeaders) -> NDArray[np.bool_]:
-    """Return a mask of the batches to decompress: not markers, and none without records."""
-    current = (headers["magic"] == NEWEST_MAGIC) & ~headers.control
-    mask: NDArray[np.bool_] = current & (headers.codec != Codec.NONE) & (headers.size > HEADER_BYTES)
-    return mask
-
-
-def _entry(data: NDArray[np.uint8], headers: BatchHeaders, row: int) -> NDArray[np.uint8]:
-    position = int(headers.position[row])
-    return data[position : position + int(headers.size[row])]
 
 
 def _sealed(
@@ -254,7 +244,7 @@ def _sealed(
     ]
     fields["crc"] = np.array(changed, np.uint32)
     _write_headers(out, fields, position, unpacked)
-    return out, BatchHeaders(position=position, size=size, fields=fields, end=out.size, tail=0)
+    return out, BatchHeaders(position=position, size=size, fields=fields, end=out.size)
 
 
 def _write_headers(

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
+from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk_sound
 from maxbrod.errors import (
     CorruptDataError,
     MaxbrodError,
@@ -97,7 +97,8 @@ def read_logs(
     """
     with _about(storage, stored):
         digest, size = SliceDigest(), 0
-        fetched = _parts(storage, stored, request_bytes, ahead)
+        end = stored.position + stored.bytes
+        fetched = _parts(storage, stored.path, stored.position, end, request_bytes, ahead)
         frames = FrameDecoder(stored.raw_bytes) if is_framed(stored.path) else None
         parts = _log(fetched, digest, frames, on_stored)
         try:
@@ -126,32 +127,26 @@ def read_object(
 
     `digest` gets the stored bytes. Errors as above; positions are those in the part that was read.
     """
-    stored = _Extent(path=path, position=start, bytes=end - start)
     frames = FrameDecoder(raw_bytes_max) if is_framed(path) else None
     with naming(storage.name_of(path)):
-        yield from _whole_batches(
-            _log(_parts(storage, stored, REQUEST_BYTES, None), digest, frames, None), check_crc=True
-        )
+        parts = _parts(storage, path, start, end, REQUEST_BYTES, None)
+        yield from _whole_batches(_log(parts, digest, frames, None), check_crc=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Extent:
-    path: str
-    position: int
-    bytes: int
-    raw_bytes: int = 0
-    base_offset: int = 0
-    digest: str = ""
+def _parts(
+    storage: Storage, path: str, first: int, end: int, request_bytes: int, ahead: Executor | None
+) -> Iterator[memoryview]:
+    """The stored bytes. If the object ends too early, those that exist, then the error."""
 
+    def get(start: int) -> Part:
+        size = min(request_bytes, end - start)
+        try:
+            return storage.get_range(path, start, size), None
+        except TruncatedDataError as error:
+            there = min(max(storage.head(path).size - start, 0), size)
+            return storage.get_range(path, start, there) if there else memoryview(b""), error
 
-def _parts(storage: Storage, stored: StoredLog, request_bytes: int, ahead: Executor | None) -> Iterator[memoryview]:
-    """The stored bytes of a slice."""
-    end = stored.position + stored.bytes
-
-    def get(start: int) -> tuple[memoryview, TruncatedDataError | None]:
-        return _available(storage, stored.path, start, min(request_bytes, end - start))
-
-    starts = range(stored.position, end, request_bytes)
+    starts = range(first, end, request_bytes)
     for part, error in map(get, starts) if ahead is None else _fetched_ahead(get, starts, ahead):
         yield part
         if error is not None:
@@ -166,15 +161,6 @@ def _fetched_ahead(get: Callable[[int], Part], starts: range, ahead: Executor) -
         yield part
     while coming:
         yield coming.popleft().result()
-
-
-def _available(storage: Storage, path: str, start: int, size: int) -> Part:
-    """The bytes; or, if the object ends too early, those that exist, with the error."""
-    try:
-        return storage.get_range(path, start, size), None
-    except TruncatedDataError as error:
-        there = min(max(storage.head(path).size - start, 0), size)
-        return storage.get_range(path, start, there) if there else memoryview(b""), error
 
 
 def _log(
@@ -220,7 +206,11 @@ class _CutBatch:
     def __init__(self, start: NDArray[np.uint8] | None = None) -> None:
         self._held = [] if start is None or not start.size else [start]
         self.size = 0 if start is None else start.size
-        self._needed = _announced(start) if start is not None else 0
+        # From its header; 0 if that is incomplete, too.
+        self._needed = 0
+        if start is not None and start.size >= LOG_OVERHEAD_BYTES:
+            length = start[LOG_OVERHEAD_BYTES - 4 : LOG_OVERHEAD_BYTES].tobytes()
+            self._needed = LOG_OVERHEAD_BYTES + int.from_bytes(length, "big")
 
     def complete(self, part: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """The batch, with what follows it if that costs little, and the rest of the part. Both are empty if it goes on.
@@ -243,28 +233,12 @@ def _walked(
     data: NDArray[np.uint8], *, check_crc: bool
 ) -> Generator[tuple[NDArray[np.uint8], BatchHeaders], None, NDArray[np.uint8]]:
     """Yield the whole batches; return the beginning of the one after them."""
-    try:
-        headers = walk(data, check_crc=check_crc)
-    except (CorruptDataError, UnsupportedFormatError) as error:
-        yield from _sound(data[: error.position or 0])
-        raise
+    headers, error = walk_sound(data, check_crc=check_crc)
     if len(headers):
         yield data[: headers.end], replace(headers, tail=0)
+    if error is not None:
+        raise error
     return data[headers.end :]
-
-
-def _sound(data: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
-    """The batches before the first damaged one."""
-    headers = walk(data, check_crc=False)
-    if len(headers):
-        yield data[: headers.end], replace(headers, tail=0)
-
-
-def _announced(cut: NDArray[np.uint8]) -> int:
-    """The size of an incomplete batch from its header; 0 if the header is incomplete, too."""
-    if cut.size < LOG_OVERHEAD_BYTES:
-        return 0
-    return LOG_OVERHEAD_BYTES + int.from_bytes(cut[LOG_OVERHEAD_BYTES - 4 : LOG_OVERHEAD_BYTES].tobytes(), "big")
 
 
 def _check_digest(stored: StoredLog, digest: SliceDigest) -> None:

@@ -5,9 +5,11 @@ For new or changed records; copies of archived batches do not need it. Loads num
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
 from maxbrod.batch.columns import number_column
 from maxbrod.batch.encode import BATCH_BYTES_MAX, encode
@@ -16,9 +18,6 @@ from maxbrod.errors import RefusedError
 from maxbrod.model import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.layouts.kafka.writer import PartitionWriter
@@ -46,7 +45,7 @@ def append_records(
     offsets = number_column(records.column("offset"))
     refuse_falling(offsets, str(writer.name))
     for part in _parts(records):
-        wide = np.diff(number_column(part.column("offset"))) > writer.hole_offsets_min
+        wide = np.diff(number_column(part.column("offset"))) > writer.limits.hole_offsets_min
         data = encode(part, codec=codec, level=level, batch_bytes_max=batch_bytes_max, starts=np.flatnonzero(wide) + 1)
         # The checksums have just been computed.
         writer.append(data, walk(data, check_crc=False))

@@ -7,8 +7,10 @@ known about the slice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,19 +18,14 @@ import numpy as np
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.errors import BatchLimitError, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
-from maxbrod.layouts.kafka.contents import entry_of
 from maxbrod.layouts.kafka.described_batches import DescribedBatches, SliceTally, describe
-from maxbrod.layouts.kafka.format import LEVEL_DEFAULT, Slice, is_framed, segment_path
-from maxbrod.layouts.kafka.objects import OpenObject, SliceWriter
+from maxbrod.layouts.kafka.format import LEVEL_DEFAULT, PartitionName, Slice, is_framed
 from maxbrod.layouts.kafka.reader import read_logs
+from maxbrod.layouts.kafka.writer import OpenObject, SliceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
-    from maxbrod.layouts.kafka.writer import PartitionName
-    from maxbrod.model import AbortedTransaction
     from maxbrod.storage.interface import Storage
 
 
@@ -121,14 +118,11 @@ class _Comparison:
             said = getattr(row, name)
             if said != there:
                 self.complain(f"its {name.replace('_', ' ')} is {there}, but the catalog says {said}")
-        self._compare_lowest(tally.min_timestamp, row.min_timestamp, exact=row.min_timestamp_exact)
-
-    def _compare_lowest(self, lowest: int | None, said: int | None, *, exact: bool) -> None:
-        first = self._first_timestamp
+        lowest, said, first = tally.min_timestamp, row.min_timestamp, self._first_timestamp
         if lowest is None or first is None or said is None:
             holds = lowest is None and said is None
         else:
-            holds = lowest == said if exact else lowest <= said <= first
+            holds = lowest == said if row.min_timestamp_exact else lowest <= said <= first
         if not holds:
             self.complain(f"its min timestamp is {lowest}, but the catalog says {said}")
 
@@ -167,22 +161,19 @@ def _copy(
     first = next(described, None)
     if first is None:
         return None
-    path = segment_path(
-        topic=name.topic,
-        topic_id=name.topic_id,
-        partition=name.partition,
-        base_offset=int(first.facts.first_offset[0]),
-        framed=framed,
-    )
+    path = name.segment_path(int(first.facts.first_offset[0]), framed=framed)
     with storage.create(path) as writer:
         opened = OpenObject(path, writer)
-        out = SliceWriter(opened, LEVEL_DEFAULT if framed else None)
-        out.add(first)
-        for batches in described:
+        out = SliceWriter(name, opened, LEVEL_DEFAULT if framed else None)
+        for batches in chain([first], described):
             out.add(batches)
-        # In a log of decompressed batches, headers no longer show the codec of the source.
-        written = replace(out.finish(_still_aborted(row, out.tally.end_offset)), codec=row.codec)
-        opened.entries.append(entry_of(name, written, out.tally.epochs))
+        end_offset = out.tally.end_offset
+        aborted = tuple(
+            replace(transaction, last_offset=min(transaction.last_offset, end_offset - 1))
+            for transaction in row.aborted
+            if transaction.first_offset < end_offset
+        )
+        written = out.finish(aborted, codec=row.codec)
         opened.finish(run_id)
     return written
 
@@ -200,11 +191,3 @@ def _sound(storage: Storage, row: Slice) -> Iterator[DescribedBatches]:
     with suppress(CorruptDataError, UnsupportedFormatError, ObjectNotFoundError):
         for data, headers in read_logs(storage, row):
             yield describe(data, headers, exact=False)
-
-
-def _still_aborted(row: Slice, end_offset: int) -> tuple[AbortedTransaction, ...]:
-    return tuple(
-        replace(transaction, last_offset=min(transaction.last_offset, end_offset - 1))
-        for transaction in row.aborted
-        if transaction.first_offset < end_offset
-    )

@@ -1,47 +1,49 @@
-"""The contents of a backup, by its manifest; where that is damaged, by the headers of its segments.
+"""osodevops kafka-backup, 0.17 to 0.25: the survey of a backup, and how it is published and pruned.
 
-Damage to a part of `manifest.json` or `consumer-groups-snapshot.json` is a fault of that part alone.
+A survey reads the manifest; where that is damaged, the headers of segments. Damage to a part of `manifest.json` or
+`consumer-groups-snapshot.json` is a fault of that part alone.
+
+Publishing writes groups, then the manifest, then the positions. Readers rely on the manifest. The database is written
+after it, because the tool resumes from the database: if the database were ahead, the tool would skip records that no
+manifest names. Fields of the manifest that are unknown here, such as those of later versions, are kept. Pruning deletes
+old segments: the manifest lists them under `pruned` first, as the tool's own manifests do.
 """
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import CorruptDataError, MaxbrodError
-from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, Fields, known_topic, read_document
+from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
+from maxbrod.layouts import manifest as backups
 from maxbrod.layouts.foreign import (
+    INT32_MAX,
+    INT64_MAX,
     UNCOMMITTED,
+    ClusterFacts,
     Doubt,
     Fault,
     ForeignGap,
     ForeignGroup,
     ForeignSegment,
     ForeignTopic,
+    Layout,
+    Loss,
     Survey,
+    WriteOptions,
+    by_partition,
+    by_topic,
 )
-from maxbrod.layouts.kbak.format import (
-    COMMITTED,
-    GROUPS,
-    HEADER_BYTES,
-    MAGIC,
-    NAME,
-    POSITIONS,
-    SEGMENT,
-    decode_header,
-    path_of,
-)
-from maxbrod.layouts.kbak.positions import read_positions
-from maxbrod.layouts.manifest import BackupKind, BackupRef, in_order, left_out, list_segments, positions_ahead
+from maxbrod.layouts.kbak import format as kbak
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from maxbrod.storage.interface import Storage
 
-CONTROL_SKIPPED: Final = "control_records_skipped"
 _BACKUP_ID: Final = re.compile(rb'"backup_id"\s*:')
 _VERSION: Final = re.compile(rb'"version"\s*:')  # in the manifest of the layout kbs
 _INT64_MIN: Final = -(1 << 63)
@@ -54,14 +56,14 @@ def survey(storage: Storage, backup_id: str | None = None) -> Survey:
     return _with_isolation(found, None) if found.details.get("rebuilt") else found
 
 
-def parse_manifest(manifest: Fields, backup: BackupRef) -> Survey:
+def parse_manifest(manifest: backups.ManifestFields, backup: backups.BackupRef) -> Survey:
     """Return the readable parts of a manifest, and a fault for each of the others."""
     reader = _Reader(backup)
     for topic in manifest.objects("topics"):
         reader.add_topic(topic)
     return Survey(
-        layout=NAME,
-        segments=tuple(sorted(reader.segments, key=in_order)),
+        layout=kbak.NAME,
+        segments=tuple(sorted(reader.segments, key=backups.in_order)),
         topics=reader.topics,
         gaps=tuple(reader.gaps),
         positions=reader.positions,
@@ -73,19 +75,19 @@ def _is_ours(head: bytes) -> bool | None:
     return _VERSION.search(head) is None if _BACKUP_ID.search(head) else None
 
 
-def _backup_id(manifest: Fields) -> str:
+def _backup_id(manifest: backups.ManifestFields) -> str:
     backup_id = manifest.text("backup_id")
     if not backup_id or "\0" in backup_id:
         raise manifest.wrong("backup_id", "empty, or has a NUL")
     return backup_id
 
 
-def _by_manifest(storage: Storage, backup: BackupRef, manifest: Fields) -> Survey:
+def _by_manifest(storage: Storage, backup: backups.BackupRef, manifest: backups.ManifestFields) -> Survey:
     contents = parse_manifest(manifest, backup)
     faults = [*contents.faults]
     groups = _groups(storage, backup, faults)
-    path = backup.path(POSITIONS)
-    faults += positions_ahead(path, contents.positions, lambda: read_positions(storage, path, backup.backup_id) or {})
+    read = partial(kbak.read_positions, backup_id=backup.backup_id)
+    faults += backups.positions_ahead(storage, backup.path(kbak.POSITIONS), contents.positions, read)
     contents = replace(
         contents,
         groups=groups,
@@ -99,21 +101,21 @@ def _by_manifest(storage: Storage, backup: BackupRef, manifest: Fields) -> Surve
 
 def _with_isolation(survey: Survey, isolation: str | None) -> Survey:
     """Return the survey of a backup that was taken at this isolation level; None: the manifest has none."""
-    if isolation == COMMITTED:
+    if isolation == kbak.COMMITTED:
         return survey
+    # Segments are searched for transaction markers, unless the tool says that it left them out.
+    segments = (
+        segment
+        if kbak.CONTROL_SKIPPED in segment.details
+        else replace(segment, details={**segment.details, UNCOMMITTED: True})
+        for segment in survey.segments
+    )
     return replace(
         survey,
-        segments=tuple(map(_uncommitted, survey.segments)),
+        segments=tuple(segments),
         doubts=(_doubt(isolation),),
         details={**survey.details, UNCOMMITTED: True},
     )
-
-
-def _uncommitted(segment: ForeignSegment) -> ForeignSegment:
-    """Return the segment, marked to be searched for transaction markers unless the tool says that it left them out."""
-    if CONTROL_SKIPPED in segment.details:
-        return segment
-    return replace(segment, details={**segment.details, UNCOMMITTED: True})
 
 
 def _doubt(isolation: str | None) -> Doubt:
@@ -131,23 +133,30 @@ def _doubt(isolation: str | None) -> Doubt:
     return Doubt(what=what, hint=hint, refused=True)
 
 
-def _text(manifest: Fields, name: str) -> str | None:
+def _text(manifest: backups.ManifestFields, name: str) -> str | None:
     value = manifest.values.get(name)
     return value if isinstance(value, str) else None
 
 
-def _groups(storage: Storage, backup: BackupRef, faults: list[Fault]) -> tuple[ForeignGroup, ...]:
-    path = backup.path(GROUPS)
+def _groups(storage: Storage, backup: backups.BackupRef, faults: list[Fault]) -> tuple[ForeignGroup, ...]:
+    path = backup.path(kbak.GROUPS)
     try:
-        snapshot = read_document(storage, path)
-        return () if snapshot is None else _parse_groups(snapshot)
+        snapshot = backups.read_document(storage, path)
+        groups = [] if snapshot is None else snapshot.objects("groups")
+        return tuple(ForeignGroup(group_id=group.text("group_id"), offsets=_offsets(group)) for group in groups)
     except CorruptDataError as error:
         faults.append(Fault(path=path, message=f"the groups cannot be read: {error.message}", fatal=False))
         return ()
 
 
+def _offsets(group: backups.ManifestFields) -> dict[TopicPartition, int]:
+    found = {where: held.integer(name, least=-1) for where, held, name in group.partitions("offsets")}
+    # Brokers report -1 for a partition in which a group has committed nothing.
+    return {where: offset for where, offset in found.items() if offset >= 0}
+
+
 class _Reader:
-    def __init__(self, backup: BackupRef) -> None:
+    def __init__(self, backup: backups.BackupRef) -> None:
         self._backup = backup
         self.segments: list[ForeignSegment] = []
         self.topics: dict[str, ForeignTopic] = {}
@@ -155,18 +164,12 @@ class _Reader:
         self.positions: dict[TopicPartition, int] = {}
         self.faults: list[Fault] = []
 
-    def add_topic(self, topic: Fields) -> None:
+    def add_topic(self, topic: backups.ManifestFields) -> None:
         try:
-            name = known_topic(topic.text("name"), topic.object_name)
+            name = backups.known_topic(topic.text("name"), topic.object_name)
             if name in self.topics:
                 raise topic.wrong("name", f"listed twice: {name}")
-            configs = topic.inner("configurations").values
-            self.topics[name] = ForeignTopic(
-                name=name,
-                partition_count=topic.optional_integer("original_partition_count", least=1, most=INT32_MAX),
-                replication_factor=topic.optional_integer("source_replication_factor", least=1, most=INT32_MAX),
-                configs={key: value for key, value in configs.items() if isinstance(value, str)},
-            )
+            self.topics[name] = topic.topic(name, "original_partition_count", "source_replication_factor")
             partitions = topic.objects("partitions")
         except CorruptDataError as error:
             self._fault(topic, error)
@@ -174,7 +177,7 @@ class _Reader:
         for partition in partitions:
             self._add_partition(name, partition)
 
-    def _add_partition(self, topic: str, partition: Fields) -> None:
+    def _add_partition(self, topic: str, partition: backups.ManifestFields) -> None:
         try:
             where = TopicPartition(topic=topic, partition=partition.integer("partition_id", most=INT32_MAX))
             if where in self.positions:
@@ -192,7 +195,9 @@ class _Reader:
         self.segments += segments
         self.gaps += gaps
 
-    def _gaps(self, where: TopicPartition, partition: Fields, name: str, inclusive: int) -> Iterable[ForeignGap]:
+    def _gaps(
+        self, where: TopicPartition, partition: backups.ManifestFields, name: str, inclusive: int
+    ) -> Iterable[ForeignGap]:
         for gap in partition.objects(name):
             base = gap.integer("start_offset")
             end = gap.integer("end_offset", least=base, most=INT64_MAX - 1) + inclusive
@@ -205,7 +210,7 @@ class _Reader:
                     reason="pruned" if inclusive else _REASONS.get(reason, reason or "unexplained"),
                 )
 
-    def _segments(self, where: TopicPartition, listed: Iterable[Fields]) -> Iterator[ForeignSegment]:
+    def _segments(self, where: TopicPartition, listed: Iterable[backups.ManifestFields]) -> Iterator[ForeignSegment]:
         for fields in listed:
             try:
                 yield _parse_segment(where, fields, self._backup)
@@ -220,25 +225,18 @@ class _Reader:
             if not kept or segment.base_offset >= end:
                 kept.append(segment)
                 continue
-            self.faults.append(
-                Fault(
-                    path=segment.path,
-                    message="holds offsets that another has, too",
-                    offset=segment.base_offset,
-                    fatal=False,
-                )
-            )
+            message = "holds offsets that another has, too"
+            self.faults.append(Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False))
             if segment.end_offset > end:
-                kept.append(
-                    replace(segment, base_offset=end, records=None, details={**segment.details, "from_offset": end})
-                )
+                details = {**segment.details, "from_offset": end}
+                kept.append(replace(segment, base_offset=end, records=None, details=details))
         return kept
 
-    def _fault(self, fields: Fields, error: CorruptDataError) -> None:
-        self.faults.append(Fault(path=self._backup.path("manifest.json"), message=f"{fields.place}: {error.message}"))
+    def _fault(self, fields: backups.ManifestFields, error: CorruptDataError) -> None:
+        self.faults.append(Fault(path=self._backup.path(backups.MANIFEST), message=f"{fields.place}: {error.message}"))
 
 
-def _parse_segment(where: TopicPartition, fields: Fields, backup: BackupRef) -> ForeignSegment:
+def _parse_segment(where: TopicPartition, fields: backups.ManifestFields, backup: backups.BackupRef) -> ForeignSegment:
     key = fields.text("key")
     start = fields.integer("start_offset")
     details: dict[str, Any] = {
@@ -248,12 +246,12 @@ def _parse_segment(where: TopicPartition, fields: Fields, backup: BackupRef) -> 
         "end_timestamp": fields.integer("end_timestamp", least=_INT64_MIN),
         "uncompressed_size": fields.integer("uncompressed_size", default=0),
     }
-    if fields.values.get(CONTROL_SKIPPED) is not None:
-        details[CONTROL_SKIPPED] = fields.integer(CONTROL_SKIPPED)
+    if fields.values.get(kbak.CONTROL_SKIPPED) is not None:
+        details[kbak.CONTROL_SKIPPED] = fields.integer(kbak.CONTROL_SKIPPED)
     sha256 = fields.text("sha256", default="")
     return ForeignSegment(
         where=where,
-        path=path_of(backup, key, fields.object_name),
+        path=kbak.path_of(backup, key, fields.object_name),
         base_offset=start,
         end_offset=fields.integer("end_offset", least=start, most=INT64_MAX - 1) + 1,
         records=fields.integer("record_count"),
@@ -262,35 +260,17 @@ def _parse_segment(where: TopicPartition, fields: Fields, backup: BackupRef) -> 
     )
 
 
-def _parse_groups(snapshot: Fields) -> tuple[ForeignGroup, ...]:
-    return tuple(
-        ForeignGroup(group_id=group.text("group_id"), offsets=dict(_offsets(group.inner("offsets"))))
-        for group in snapshot.objects("groups")
-    )
-
-
-def _offsets(topics: Fields) -> Iterator[tuple[TopicPartition, int]]:
-    for topic in topics.values:
-        partitions = topics.inner(topic)
-        for name in partitions.values:
-            partition = partitions.partition(name)
-            # Brokers report -1 for a partition in which a group has committed nothing.
-            offset = partitions.integer(name, least=-1)
-            if offset >= 0:
-                yield TopicPartition(topic=known_topic(topic, topics.object_name), partition=partition), offset
-
-
-def _by_headers(storage: Storage, backup: BackupRef, faults: list[Fault]) -> list[ForeignSegment]:
+def _by_headers(storage: Storage, backup: backups.BackupRef, faults: list[Fault]) -> list[ForeignSegment]:
     found: list[ForeignSegment] = []
     positions: dict[TopicPartition, int] = {}
-    for where, _, path, size in list_segments(storage, backup, SEGMENT):
+    for where, _, path, size in backups.list_segments(storage, backup, kbak.SEGMENT):
         try:
             segment = _from_header(storage, path, size, where)
         except MaxbrodError as failure:
             faults.append(Fault(path=path, message=failure.message))
             continue
         if segment.base_offset < positions.get(where, 0):
-            faults.append(left_out(path, segment.base_offset))
+            faults.append(backups.left_out(path, segment.base_offset))
             continue
         found.append(segment)
         positions[where] = segment.end_offset
@@ -298,10 +278,10 @@ def _by_headers(storage: Storage, backup: BackupRef, faults: list[Fault]) -> lis
 
 
 def _from_header(storage: Storage, path: str, size: int, where: TopicPartition) -> ForeignSegment:
-    data = bytes(storage.get_range(path, 0, HEADER_BYTES)) if size >= HEADER_BYTES else b""
-    if data[: len(MAGIC)] != MAGIC:
+    data = bytes(storage.get_range(path, 0, kbak.HEADER_BYTES)) if size >= kbak.HEADER_BYTES else b""
+    if data[: len(kbak.MAGIC)] != kbak.MAGIC:
         raise CorruptDataError("without the manifest, it is unknown what this segment holds")
-    header = decode_header(data)
+    header = kbak.decode_header(data)
     return ForeignSegment(
         where=where,
         path=path,
@@ -313,11 +293,98 @@ def _from_header(storage: Storage, path: str, size: int, where: TopicPartition) 
     )
 
 
-KIND: Final = BackupKind(
-    layout=NAME,
-    segment=SEGMENT,
+KIND: Final = backups.BackupKind(
+    layout=kbak.NAME,
+    segment=kbak.SEGMENT,
     is_ours=_is_ours,
     backup_id=_backup_id,
     by_manifest=_by_manifest,
     by_headers=_by_headers,
+)
+
+
+def publish(
+    storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
+) -> None:
+    backup = backups.backup_for(survey, options)
+    codec, _ = backups.codec_of(options, kbak.KbakCodec)
+    taken_at_ms = facts.taken_at_ms or int(time.time() * 1000)
+    path = backup.path(backups.MANIFEST)
+    backups.refuse_rebuilt(storage, backup, survey)
+    manifest = backups.read_document(storage, path) or backups.ManifestFields(
+        values=kbak.new_manifest(backup, taken_at_ms), object_name=storage.name_of(path)
+    )
+    _refuse_other_writer(manifest, backup, survey, written)
+    values = dict(manifest.values)
+    kbak.merge_manifest(values, written, facts, codec.name.lower())
+    if facts.groups or not _exists(storage, backup.path(kbak.GROUPS)):
+        # Like the tool, keep the last groups that were seen if this run has seen none.
+        groups = [{"group_id": group.group_id, "offsets": by_topic(group.offsets)} for group in facts.groups]
+        backups.write_document(storage, backup.path(kbak.GROUPS), {"snapshot_time": taken_at_ms, "groups": groups})
+    # The commit point: readers see the new segments from here on.
+    backups.write_document(storage, path, values)
+    contents = parse_manifest(backups.ManifestFields(values=values, object_name=manifest.object_name), backup)
+    database = kbak.positions_database(backup.backup_id, contents.positions, facts.cluster_id, taken_at_ms)
+    storage.replace(backup.path(kbak.POSITIONS), database)
+
+
+def _exists(storage: Storage, path: str) -> bool:
+    try:
+        storage.head(path)
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def _refuse_other_writer(
+    manifest: backups.ManifestFields, backup: backups.BackupRef, survey: Survey, written: Sequence[ForeignSegment]
+) -> None:
+    """RefusedError: since the survey, something else than an earlier attempt at this publishing has added segments."""
+    contents = parse_manifest(manifest, backup)
+    if any(fault.fatal for fault in contents.faults):
+        raise CorruptDataError(
+            f"the manifest is damaged: {contents.faults[0].message}", object_name=manifest.object_name
+        )
+    keys = {segment.details["key"] for segment in written}
+    ends = {segment.where: 0 for segment in written}
+    for segment in contents.segments:
+        if segment.where in ends and segment.details["key"] not in keys:
+            ends[segment.where] = max(ends[segment.where], segment.end_offset)
+    for where, end in ends.items():
+        if end > survey.positions.get(where, 0):
+            raise backups.other_writer(where, end, survey.positions.get(where, 0), manifest.object_name)
+
+
+def prune(storage: Storage, survey: Survey, going: Collection[str]) -> None:
+    found = backups.manifest_to_prune(storage, survey)
+    if found is None:
+        return
+    backup, manifest = found
+    leaving = {segment.details["key"] for segment in survey.segments if segment.path in going}
+    if leaving:
+        for topic in manifest.get("topics") or []:
+            for partition in topic.get("partitions") or []:
+                kbak.move_pruned(partition, leaving)
+        backups.write_document(storage, backup.path(backups.MANIFEST), manifest)
+    kept = by_partition(segment for segment in survey.segments if segment.path not in going)
+    first = {where: segments[0].base_offset for where, segments in kept.items()}
+    named = {segment.path for segments in kept.values() for segment in segments}
+    # Every segment below the first one that stays, those that a killed call has left included.
+    objects = backups.list_segments(storage, backup, kbak.SEGMENT)
+    storage.delete([path for where, number, path, _ in objects if number < first.get(where, 0) and path not in named])
+
+
+LAYOUT: Final = Layout(
+    name=kbak.NAME,
+    detect=KIND.detect,
+    look=survey,
+    publish=publish,
+    prune=prune,
+    choices=("backup_id",),
+    losses=(
+        Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
+        Loss(what="transaction markers, and which records were written in a transaction", real=False),
+        Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
+        Loss(what="header keys that are not UTF-8, when the tool itself reads them", real=False),
+    ),
 )

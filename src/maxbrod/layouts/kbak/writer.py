@@ -5,37 +5,26 @@ from __future__ import annotations
 import hashlib
 import time
 import zlib
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from maxbrod.batch.columns import GrowingBytes
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.buffers import RecordBuffers, constant, little_endian
+from maxbrod.layouts.buffers import BackupWriter, RecordBuffers, SegmentExtent, constant, little_endian
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
+from maxbrod.layouts.kbak import format as kbak
 from maxbrod.layouts.kbak import kernels
-from maxbrod.layouts.kbak.format import (
-    HEADER_BYTES,
-    MAGIC_END,
-    RECORD_BYTES_MAX,
-    KbakCodec,
-    KbakHeader,
-    compress,
-    encode_header,
-    segment_name,
-)
 from maxbrod.layouts.manifest import codec_of
-from maxbrod.layouts.manifest_writer import BackupWriter, SegmentExtent
-from maxbrod.layouts.visible_records import Counts, Tallied
+from maxbrod.layouts.reader import Counts, Tallied
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
 
@@ -58,11 +47,11 @@ class _Writer(BackupWriter):
         tally: Tallied | None,
     ) -> None:
         super().__init__(storage, where, options, survey)
-        self._codec, self._level = codec_of(options, KbakCodec)
+        self._codec, self._level = codec_of(options, kbak.KbakCodec)
         self._tally = tally
         self._covered_from = survey.positions.get(where)
-        self._body = GrowingBytes(HEADER_BYTES + self._bytes_max + (1 << 20))
-        self._body.size = HEADER_BYTES
+        self._body = GrowingBytes(kbak.HEADER_BYTES + self._bytes_max + (1 << 20))
+        self._body.size = kbak.HEADER_BYTES
 
     def covering(self, segment: ForeignSegment, tally: Tallied) -> ForeignSegment:
         """The last segment, which also covers everything that was read after its last record."""
@@ -91,7 +80,7 @@ class _Writer(BackupWriter):
         first = 0
         while first < buffers.rows:
             before = int(ends[first - 1]) if first else 0
-            room = self._bytes_max - (self._body.size - HEADER_BYTES)
+            room = self._bytes_max - (self._body.size - kbak.HEADER_BYTES)
             enough = int(np.searchsorted(ends, before + room)) + 1
             last = min(enough, first + self._records_max - self._extent.rows, buffers.rows)
             at = self._body.size
@@ -99,13 +88,13 @@ class _Writer(BackupWriter):
             kernels.write(buffers, lengths, first, last, self._body.data, at)
             self._extent.add(buffers, first, last)
             first = last
-            if self._body.size - HEADER_BYTES >= self._bytes_max or self._extent.rows >= self._records_max:
+            if self._body.size - kbak.HEADER_BYTES >= self._bytes_max or self._extent.rows >= self._records_max:
                 self._flush()
 
     def _lengths(self, buffers: RecordBuffers) -> NDArray[np.int64]:
         lengths: NDArray[Any] = np.empty(buffers.rows, np.int64)
         row = kernels.measure(buffers, lengths)
-        if row < 0 and int(lengths.max()) > RECORD_BYTES_MAX:
+        if row < 0 and int(lengths.max()) > kbak.RECORD_BYTES_MAX:
             row = int(lengths.argmax())
         if row >= 0:
             raise RefusedError(
@@ -116,21 +105,21 @@ class _Writer(BackupWriter):
         return lengths
 
     def _flush(self) -> None:
-        body = self._body.data[HEADER_BYTES : self._body.size]
+        body = self._body.data[kbak.HEADER_BYTES : self._body.size]
         extent = self._extent
-        header = KbakHeader(
+        header = kbak.KbakHeader(
             codec=self._codec, records=extent.rows, start_offset=extent.first_offset, end_offset=extent.last_offset
         )
-        pieces = [encode_header(header), *compress(self._codec, body, self._level)]
+        pieces = [kbak.encode_header(header), *kbak.compress(self._codec, body, self._level)]
         crc = 0
         for piece in pieces:
             crc = zlib.crc32(piece, crc)
-        stored = b"".join((*pieces, crc.to_bytes(4, "little"), MAGIC_END))
-        name = segment_name(self._where, header.start_offset, self._codec)
+        stored = b"".join((*pieces, crc.to_bytes(4, "little"), kbak.MAGIC_END))
+        name = kbak.segment_name(self._where, header.start_offset, self._codec)
         self._storage.replace(self._backup.path(name), stored)
         self._written.append(self._described(name, body.size, stored))
         self._covered_from = header.end_offset + 1
-        self._body.size, self._markers, self._extent = HEADER_BYTES, 0, SegmentExtent()
+        self._body.size, self._markers, self._extent = kbak.HEADER_BYTES, 0, SegmentExtent()
 
     def _described(self, name: str, body_bytes: int, stored: bytes) -> ForeignSegment:
         extent = self._extent
@@ -138,25 +127,16 @@ class _Writer(BackupWriter):
         skipped = Counts(control=0, aborted=0)
         if self._tally is not None:
             skipped = self._tally.skipped.pop_before(extent.last_offset + 1)
-        return ForeignSegment(
-            where=self._where,
-            path=self._backup.path(name),
-            base_offset=extent.first_offset,
-            end_offset=extent.last_offset + 1,
-            records=extent.rows,
-            bytes=len(stored),
-            min_timestamp=extent.min_timestamp,
-            max_timestamp=extent.max_timestamp,
-            details={
-                "key": f"{self._backup.backup_id}/{name}",
-                "start_timestamp": extent.first_timestamp,
-                "end_timestamp": extent.last_timestamp,
-                "uncompressed_size": body_bytes,
-                "sha256": hashlib.sha256(stored).hexdigest(),
-                "uploaded_at": int(time.time() * 1000),
-                "covered_start_offset": begin if self._covered_from is None else self._covered_from,
-                "covered_end_offset": extent.last_offset,
-                "control_records_skipped": self._markers + skipped.control,
-                "aborted_records_dropped": skipped.aborted,
-            },
-        )
+        details = {
+            "key": f"{self._backup.backup_id}/{name}",
+            "start_timestamp": extent.first_timestamp,
+            "end_timestamp": extent.last_timestamp,
+            "uncompressed_size": body_bytes,
+            "sha256": hashlib.sha256(stored).hexdigest(),
+            "uploaded_at": int(time.time() * 1000),
+            "covered_start_offset": begin if self._covered_from is None else self._covered_from,
+            "covered_end_offset": extent.last_offset,
+            "control_records_skipped": self._markers + skipped.control,
+            "aborted_records_dropped": skipped.aborted,
+        }
+        return extent.segment(self._where, self._backup.path(name), len(stored), details)

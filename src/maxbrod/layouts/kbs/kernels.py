@@ -7,13 +7,18 @@ forward, nothing is allocated.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numba import njit
 
-from maxbrod.batch.kernels import copy_bytes, read_varint, varint_bytes, write_varint
+from maxbrod.batch.kernels import copy_bytes, read_varint, sealed, varint_bytes, write_varint
 from maxbrod.layouts.kernels import length_of
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer
+
+    from numpy.typing import NDArray
 
 OK: Final = 0
 BAD_VARINT: Final = 1
@@ -32,8 +37,9 @@ MEANING: Final = {
 }
 
 _INT64_MAX: Final = (1 << 63) - 1
-POLYNOMIAL: Final = 0xC96C5795D7870F42  # ECMA-182, bits reversed
+_POLYNOMIAL: Final = 0xC96C5795D7870F42  # ECMA-182, bits reversed
 _SLICES: Final = 16
+_ALL: Final = (1 << 64) - 1
 
 
 @njit(cache=True, nogil=True)
@@ -179,14 +185,17 @@ def fill(records, row, last, first_offset, bytes_max, out, at):
     return OK, row, at, np.int64(0)
 
 
-def _tables() -> np.ndarray:
-    """Table k is the effect of a byte on the register if k more bytes follow."""
-    tables = np.zeros((_SLICES, 256), np.uint64)
-    register = np.arange(256, dtype=np.uint64)
+def _after_a_zero_byte(register: NDArray[np.uint64]) -> NDArray[np.uint64]:
     one = np.uint64(1)
     for _ in range(8):
-        register = np.where(register & one, (register >> one) ^ np.uint64(POLYNOMIAL), register >> one)
-    tables[0] = register
+        register = np.where(register & one, (register >> one) ^ np.uint64(_POLYNOMIAL), register >> one)
+    return register
+
+
+def _tables() -> NDArray[np.uint64]:
+    """Table k is the effect of a byte on the register if k more bytes follow."""
+    tables = np.zeros((_SLICES, 256), np.uint64)
+    tables[0] = _after_a_zero_byte(np.arange(256, dtype=np.uint64))
     for row in range(1, _SLICES):
         before = tables[row - 1]
         tables[row] = tables[0][(before & np.uint64(0xFF)).astype(np.int64)] ^ (before >> np.uint64(8))
@@ -265,3 +274,18 @@ def crc64_advance(register, zeros, step, squared):
             squared[row] = _times(step, step[row])
         step[:] = squared
     return register
+
+
+def crc64(data: Buffer, value: int = 0) -> int:
+    """The CRC-64/XZ of `data`; with `value`, of bytes that have this checksum followed by `data`, like `zlib.crc32`.
+
+    `crc64(b"123456789")` is 0x995DC9BBDF1939FA.
+    """
+    return int(crc64_update(np.uint64(value ^ _ALL), sealed(np.frombuffer(data, np.uint8)))) ^ _ALL
+
+
+def combine(first: int, second: int, second_bytes: int) -> int:
+    """The checksum of two parts that follow each other, from their own ones. The second is not read again."""
+    # Complements cancel out: the one at the end of the first part equals the one at the beginning of the second.
+    one_zero_byte = _after_a_zero_byte(np.uint64(1) << np.arange(64, dtype=np.uint64))
+    return int(crc64_advance(np.uint64(first), second_bytes, one_zero_byte, np.empty(64, np.uint64))) ^ second

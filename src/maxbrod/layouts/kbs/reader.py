@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from maxbrod.batch.columns import project
 from maxbrod.batch.compression import decompress
 from maxbrod.batch.kernels import sealed
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, naming
-from maxbrod.layouts.documents import read_document
 from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
-from maxbrod.layouts.found import FoundRecords, Room, Stored, batch_of
+from maxbrod.layouts.found import Room, Stored
+from maxbrod.layouts.kbs import format as kbs
 from maxbrod.layouts.kbs import kernels
-from maxbrod.layouts.kbs.crc64 import combine, crc64
-from maxbrod.layouts.kbs.format import (
-    BATCH_HEADER_BYTES,
-    EMPTY_BYTES,
-    FOOTER_BYTES,
-    HEADER_BYTES,
-    SEGMENT,
-    BatchHeader,
-    KbsHeader,
-    decode_batch_header,
-    decode_footer,
-    decode_header,
-    encode_header,
-)
+from maxbrod.layouts.kbs.kernels import combine, crc64
 from maxbrod.layouts.kbs.survey import parse_partitions, read_header
-from maxbrod.layouts.manifest import MANIFEST, BackupRef, check_segments, list_segments, other_size
+from maxbrod.layouts.manifest import MANIFEST, BackupRef, check_segments, list_segments, other_size, read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.storage.interface import Storage
@@ -56,28 +42,32 @@ def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | Non
         yield from _records(stored, header, schema, segment.end_offset)
 
 
-def open_header(stored: Stored) -> KbsHeader:
-    if stored.size < HEADER_BYTES + FOOTER_BYTES:
+def open_header(stored: Stored) -> kbs.KbsHeader:
+    if stored.size < kbs.HEADER_BYTES + kbs.FOOTER_BYTES:
         raise TruncatedDataError(f"a segment of {stored.size} bytes is shorter than header and footer")
-    return decode_header(bytes(stored.range(0, HEADER_BYTES)))
+    return kbs.decode_header(bytes(stored.range(0, kbs.HEADER_BYTES)))
 
 
-def _records(stored: Stored, header: KbsHeader, schema: pa.Schema, end_offset: int) -> Iterator[pa.RecordBatch]:
+def _records(stored: Stored, header: kbs.KbsHeader, schema: pa.Schema, end_offset: int) -> Iterator[pa.RecordBatch]:
     room, rows, checksum, next_offset = Room.of(0), 0, 0, header.first_offset
     for position, batch, data in _batches(stored):
-        if zlib.crc32(data[BATCH_HEADER_BYTES:]) != batch.crc:
+        if zlib.crc32(data[kbs.BATCH_HEADER_BYTES :]) != batch.crc:
             raise CorruptDataError("a batch's checksum is wrong", offset=batch.base_offset, position=position)
         checksum = crc64(data, checksum)
         if batch.base_offset < next_offset or (not rows and batch.records and batch.base_offset != next_offset):
             raise CorruptDataError("a batch does not begin where it should", offset=next_offset, position=position)
         room = room.reserved(batch.records)
-        found = _find(_block(header, batch, data, position), batch, room, position)
+        block = _block(header, batch, data, position)
+        status, record = kernels.scan(block, batch.base_offset, batch.records, room)
+        if status != kernels.OK:
+            message = f"{kernels.MEANING[status]}, at record {record} of a batch"
+            raise CorruptDataError(message, offset=batch.base_offset, position=position)
         if batch.records:
             rows += batch.records
-            next_offset = int(found.offset[-1]) + 1
+            next_offset = int(room.offset[batch.records - 1]) + 1
             if rows > header.records or next_offset > end_offset:
                 break
-            yield batch_of(found, schema)
+            yield room.batch(block, batch.records, schema, kernels.scan_headers)
     if rows != header.records or next_offset > end_offset:
         raise CorruptDataError(
             f"the segment has {rows} records before offset {next_offset}, "
@@ -87,29 +77,29 @@ def _records(stored: Stored, header: KbsHeader, schema: pa.Schema, end_offset: i
     _check_footer(stored, header, checksum)
 
 
-def _batches(stored: Stored) -> Iterator[tuple[int, BatchHeader, bytes]]:
+def _batches(stored: Stored) -> Iterator[tuple[int, kbs.BatchHeader, bytes]]:
     """The position of each batch, its header, and all of its bytes."""
-    end = stored.size - FOOTER_BYTES
-    stream, position = stored.stream(HEADER_BYTES, end), HEADER_BYTES
+    end = stored.size - kbs.FOOTER_BYTES
+    stream, position = stored.stream(kbs.HEADER_BYTES, end), kbs.HEADER_BYTES
     while position < end:
-        head = stream.read(BATCH_HEADER_BYTES)
-        if len(head) < BATCH_HEADER_BYTES:
+        head = stream.read(kbs.BATCH_HEADER_BYTES)
+        if len(head) < kbs.BATCH_HEADER_BYTES:
             raise TruncatedDataError(f"a batch's header has {len(head)} bytes", position=position)
         try:
-            batch = decode_batch_header(head)
+            batch = kbs.decode_batch_header(head)
         except CorruptDataError as error:
             error.position = position
             raise
-        if batch.stored_bytes > end - position - BATCH_HEADER_BYTES:
+        if batch.stored_bytes > end - position - kbs.BATCH_HEADER_BYTES:
             raise TruncatedDataError(
                 f"a batch of {batch.stored_bytes} bytes is cut", offset=batch.base_offset, position=position
             )
         yield position, batch, head + stream.read(batch.stored_bytes)
-        position += BATCH_HEADER_BYTES + batch.stored_bytes
+        position += kbs.BATCH_HEADER_BYTES + batch.stored_bytes
 
 
-def _block(header: KbsHeader, batch: BatchHeader, data: bytes, position: int) -> NDArray[np.uint8]:
-    packed = np.frombuffer(data, np.uint8)[BATCH_HEADER_BYTES:]
+def _block(header: kbs.KbsHeader, batch: kbs.BatchHeader, data: bytes, position: int) -> NDArray[np.uint8]:
+    packed = np.frombuffer(data, np.uint8)[kbs.BATCH_HEADER_BYTES :]
     try:
         block = decompress(header.codec.kafka, packed, bytes_max=max(batch.block_bytes, 1))
     except CorruptDataError as error:
@@ -124,25 +114,16 @@ def _block(header: KbsHeader, batch: BatchHeader, data: bytes, position: int) ->
     return sealed(block)
 
 
-def _find(block: NDArray[np.uint8], batch: BatchHeader, room: Room, position: int) -> FoundRecords:
-    status, record = kernels.scan(block, batch.base_offset, batch.records, room)
-    if status != kernels.OK:
-        raise CorruptDataError(
-            f"{kernels.MEANING[status]}, at record {record} of a batch", offset=batch.base_offset, position=position
-        )
-    return room.found(block, batch.records, kernels.scan_headers)
-
-
-def _check_footer(stored: Stored, header: KbsHeader, checksum: int) -> None:
-    records, whole = decode_footer(bytes(stored.range(stored.size - FOOTER_BYTES, FOOTER_BYTES)))
+def _check_footer(stored: Stored, header: kbs.KbsHeader, checksum: int) -> None:
+    records, whole = kbs.FOOTER.unpack(stored.range(stored.size - kbs.FOOTER_BYTES, kbs.FOOTER_BYTES))
     if checksum != header.checksum:
         raise CorruptDataError(f"the checksum of the batches is {checksum:016x}, not {header.checksum:016x}")
-    batches_bytes = stored.size - FOOTER_BYTES - HEADER_BYTES
-    found = combine(crc64(encode_header(header)), checksum, batches_bytes)
+    batches_bytes = stored.size - kbs.FOOTER_BYTES - kbs.HEADER_BYTES
+    found = combine(crc64(kbs.encode_header(header)), checksum, batches_bytes)
     if records != header.records or found != whole:
         raise CorruptDataError(
             f"the footer says {records} records and checksum {whole:016x}, not {header.records} and {found:016x}",
-            position=stored.size - FOOTER_BYTES,
+            position=stored.size - kbs.FOOTER_BYTES,
         )
 
 
@@ -152,7 +133,7 @@ def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
     if backup is None:
         yield from survey.faults
         return
-    objects = sorted(list_segments(storage, backup, SEGMENT))
+    objects = sorted(list_segments(storage, backup, kbs.SEGMENT))
     sizes = {path: size for _, _, path, size in objects}
     check_object = partial(_check_object, storage)
     yield from check_segments(storage, survey, sizes, check_object, _check_records if deep else None)
@@ -161,7 +142,7 @@ def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
     emptied = survey.details.get("emptied", {})
     for where, number, path, size in objects:
         if number < emptied.get(where.topic, {}).get(str(where.partition), 0):
-            if size != EMPTY_BYTES:
+            if size != kbs.EMPTY_BYTES:
                 yield Fault(path=path, message="was pruned, and still takes space: prune again", fatal=False)
         elif path not in named:
             yield Fault(path=path, message="no manifest counts this segment", fatal=False)

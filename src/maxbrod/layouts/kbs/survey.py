@@ -1,44 +1,49 @@
-"""The contents of a backup, by its manifest, and by the headers of its segments where the manifest says too little.
+"""The format in osodevops kafka-backup's documentation: the survey of a backup, and how it is published and pruned.
 
 The documented manifest, of version 1, only counts a partition's segments, and has neither groups nor topic settings.
 Those are in one object of ours, `maxbrod`, which other readers skip: unknown fields are to be ignored. Without it, a
 header has the first offset and the number of records. The next segment's header, or the manifest, shows where a segment
 ends; if neither does, its records are read.
+
+Publishing writes first the manifest, then the checkpoint: one ahead of the manifest would make a later run skip records
+that no reader can find. Pruning empties old segments: the manifest counts a partition's segments from 0, so that none
+of them can be missing. A segment that was emptied has a header and a footer, and no batch. Readers of the documented
+format find every number that the manifest counts, and no record in those.
 """
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.batch.columns import number_column
-from maxbrod.errors import CorruptDataError, MaxbrodError, UnsupportedFormatError, naming
-from maxbrod.layouts.documents import INT32_MAX, INT64_MAX, Fields, by_topic, known_topic, read_document
-from maxbrod.layouts.foreign import Fault, ForeignGroup, ForeignSegment, ForeignTopic, Survey
-from maxbrod.layouts.kbs.format import (
-    CHECKPOINT,
-    EMPTY_BYTES,
-    HEADER_BYTES,
-    NAME,
-    SEGMENT,
-    KbsHeader,
-    decode_header,
-    segment_name,
+from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UnsupportedFormatError, naming
+from maxbrod.layouts import manifest as backups
+from maxbrod.layouts.foreign import (
+    INT32_MAX,
+    INT64_MAX,
+    ClusterFacts,
+    Fault,
+    ForeignGroup,
+    ForeignSegment,
+    ForeignTopic,
+    Layout,
+    Loss,
+    Survey,
+    WriteOptions,
+    by_partition,
+    by_topic,
 )
-from maxbrod.layouts.manifest import MANIFEST, BackupKind, BackupRef, in_order, left_out, list_segments, positions_ahead
+from maxbrod.layouts.kbs import format as kbs
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from maxbrod.storage.interface import Storage
-
-OURS: Final = "maxbrod"
-EMPTIED: Final = "emptied"
-"""In our part: how many of a partition's first segments were emptied, by topic and partition."""
 
 _VERSION: Final = re.compile(rb'"version"\s*:\s*"')
 _BACKUP_ID: Final = re.compile(rb'"backup_id"\s*:')
@@ -58,8 +63,8 @@ class PartitionEntry:
     segments: int
 
 
-def parse_partitions(topic: Fields) -> list[PartitionEntry]:
-    name = known_topic(topic.text("name"), topic.object_name)
+def parse_partitions(topic: backups.ManifestFields) -> list[PartitionEntry]:
+    name = backups.known_topic(topic.text("name"), topic.object_name)
     return [
         PartitionEntry(
             where=TopicPartition(topic=name, partition=fields.integer("partition", most=INT32_MAX)),
@@ -72,24 +77,24 @@ def parse_partitions(topic: Fields) -> list[PartitionEntry]:
     ]
 
 
-def parse_checkpoint(checkpoint: Fields | None) -> dict[TopicPartition, int]:
+def parse_checkpoint(checkpoint: backups.ManifestFields) -> dict[TopicPartition, int]:
     """Return the next offset of each partition, by which a backup resumes. The manifest is the truth."""
-    positions = {}
-    topics = Fields(values={}, object_name="") if checkpoint is None else checkpoint.inner("topics")
-    for topic in topics.values:
-        partitions = topics.inner(topic)
-        for name in partitions.values:
-            number = partitions.partition(name)
-            where = TopicPartition(topic=known_topic(topic, topics.object_name), partition=number)
-            positions[where] = partitions.inner(name).integer("offset", least=-1, most=INT64_MAX - 1) + 1
-    return positions
+    return {
+        where: partitions.inner(name).integer("offset", least=-1, most=INT64_MAX - 1) + 1
+        for where, partitions, name in checkpoint.partitions("topics")
+    }
+
+
+def _read_checkpoint(storage: Storage, path: str) -> dict[TopicPartition, int]:
+    checkpoint = backups.read_document(storage, path)
+    return {} if checkpoint is None else parse_checkpoint(checkpoint)
 
 
 def _is_ours(head: bytes) -> bool | None:
     return _VERSION.search(head) is not None if _BACKUP_ID.search(head) else None
 
 
-def _backup_id(manifest: Fields) -> str:
+def _backup_id(manifest: backups.ManifestFields) -> str:
     version = manifest.text("version")
     match = _MAJOR.fullmatch(version)
     if match is None or int(match[1]) != 1:
@@ -99,12 +104,8 @@ def _backup_id(manifest: Fields) -> str:
     return manifest.text("backup_id")
 
 
-def _by_manifest(storage: Storage, backup: BackupRef, manifest: Fields) -> Survey:
-    return _Surveyor(storage, backup, manifest).survey()
-
-
 class _Surveyor:
-    def __init__(self, storage: Storage, backup: BackupRef, manifest: Fields) -> None:
+    def __init__(self, storage: Storage, backup: backups.BackupRef, manifest: backups.ManifestFields) -> None:
         self._storage, self._backup, self._manifest = storage, backup, manifest
         self._sizes: dict[str, int] | None = None
         """The objects of the backup, listed once and only if they are needed."""
@@ -124,14 +125,12 @@ class _Surveyor:
             for entry in entries:
                 self._add(entry)
         groups, topics, taken_at_ms = self._extras()
-        path = self._backup.path(CHECKPOINT)
-        self._faults += positions_ahead(
-            path, self._positions, lambda: parse_checkpoint(read_document(self._storage, path))
-        )
+        path = self._backup.path(kbs.CHECKPOINT)
+        self._faults += backups.positions_ahead(self._storage, path, self._positions, _read_checkpoint)
         cluster_id = self._manifest.inner("source_cluster").values.get("cluster_id")
         return Survey(
-            layout=NAME,
-            segments=tuple(sorted(self._segments, key=in_order)),
+            layout=kbs.NAME,
+            segments=tuple(sorted(self._segments, key=backups.in_order)),
             topics=topics,
             groups=groups,
             positions=self._positions,
@@ -148,14 +147,21 @@ class _Surveyor:
             return
         self._positions[where] = entry.last_offset + 1
         self._counts[where] = entry.segments
+        segments: list[ForeignSegment] | None = None
         try:
-            if emptied := _parse_emptied(self._manifest, entry):
+            own = self._manifest.inner(kbs.OURS)
+            partitions = own.inner(kbs.EMPTIED).inner(where.topic)
+            if emptied := partitions.integer(str(where.partition), default=0, most=entry.segments):
                 self._emptied[where] = emptied
-            segments = _parse_own_segments(self._manifest, self._backup, entry, emptied)
+            listed = own.inner("segments").inner(where.topic).objects(str(where.partition))
+            # Those that were emptied are counted by the manifest, and not listed.
+            if emptied + len(listed) == entry.segments:
+                segments = [_own_segment(fields, self._backup, where, at) for at, fields in enumerate(listed, emptied)]
         except CorruptDataError as error:
             self._faults.append(self._fault(f"our part of it: {error.message}", fatal=False))
-            segments = None
-        if segments is None or not _tile(segments, entry):
+        # Our own list counts if it rises, and ends where the partition ends by the manifest.
+        rises = all(before.end_offset <= after.base_offset for before, after in pairwise(segments or ()))
+        if segments is None or not rises or (segments and segments[-1].end_offset != entry.last_offset + 1):
             segments = self._listed(entry)
         self._segments += segments
 
@@ -172,12 +178,14 @@ class _Surveyor:
     def _listed(self, entry: PartitionEntry) -> list[ForeignSegment]:
         """Return the segments that the manifest counts by their headers, from the first on that was not emptied."""
         if self._sizes is None:
-            self._sizes = {path: size for _, _, path, size in list_segments(self._storage, self._backup, SEGMENT)}
+            self._sizes = {
+                path: size for _, _, path, size in backups.list_segments(self._storage, self._backup, kbs.SEGMENT)
+            }
         found: list[ForeignSegment] = []
         end = entry.last_offset + 1
         first = self._emptied.get(entry.where, 0)
         for index in reversed(range(first, min(entry.segments, len(self._sizes)))):
-            path = self._backup.path(segment_name(entry.where, index))
+            path = self._backup.path(kbs.segment_name(entry.where, index))
             try:
                 if path not in self._sizes:
                     self._faults.append(Fault(path=path, message="the segment is missing"))
@@ -199,26 +207,24 @@ class _Surveyor:
         return found[::-1]
 
     def _fault(self, message: str, *, fatal: bool) -> Fault:
-        return Fault(path=self._backup.path(MANIFEST), message=message, fatal=fatal)
+        return Fault(path=self._backup.path(backups.MANIFEST), message=message, fatal=fatal)
 
 
-def _tile(segments: list[ForeignSegment], entry: PartitionEntry) -> bool:
-    """True if our own list rises, and ends where the partition ends by the manifest."""
-    rises = all(before.end_offset <= after.base_offset for before, after in pairwise(segments))
-    return rises and (not segments or segments[-1].end_offset == entry.last_offset + 1)
-
-
-def read_header(storage: Storage, path: str, size: int) -> KbsHeader:
+def read_header(storage: Storage, path: str, size: int) -> kbs.KbsHeader:
     with naming(storage.name_of(path)):
-        return decode_header(bytes(storage.get_range(path, 0, min(size, HEADER_BYTES))).ljust(HEADER_BYTES, b"\0"))
+        return kbs.decode_header(
+            bytes(storage.get_range(path, 0, min(size, kbs.HEADER_BYTES))).ljust(kbs.HEADER_BYTES, b"\0")
+        )
 
 
-def _is_emptied(header: KbsHeader, size: int) -> bool:
+def _is_emptied(header: kbs.KbsHeader, size: int) -> bool:
     """True if `prune` has left nothing but the segment's number."""
-    return size == EMPTY_BYTES and not header.records
+    return size == kbs.EMPTY_BYTES and not header.records
 
 
-def _described(where: TopicPartition, path: str, index: int, header: KbsHeader, end: int, size: int) -> ForeignSegment:
+def _described(
+    where: TopicPartition, path: str, index: int, header: kbs.KbsHeader, end: int, size: int
+) -> ForeignSegment:
     return ForeignSegment(
         where=where,
         path=path,
@@ -230,11 +236,13 @@ def _described(where: TopicPartition, path: str, index: int, header: KbsHeader, 
     )
 
 
-def _by_headers(storage: Storage, backup: BackupRef, faults: list[Fault]) -> list[ForeignSegment]:
+def _by_headers(storage: Storage, backup: backups.BackupRef, faults: list[Fault]) -> list[ForeignSegment]:
     """Return every segment that exists. No manifest counts them; the next one shows where a segment ends."""
     ends: dict[TopicPartition, int] = {}
     found: list[ForeignSegment] = []
-    for where, index, path, size in sorted(list_segments(storage, backup, SEGMENT), key=lambda one: (one[0], -one[1])):
+    for where, index, path, size in sorted(
+        backups.list_segments(storage, backup, kbs.SEGMENT), key=lambda one: (one[0], -one[1])
+    ):
         try:
             header = read_header(storage, path, size)
             if _is_emptied(header, size):
@@ -244,7 +252,7 @@ def _by_headers(storage: Storage, backup: BackupRef, faults: list[Fault]) -> lis
             faults.append(Fault(path=path, message=error.message))
             continue
         if header.first_offset >= end:
-            faults.append(left_out(path, header.first_offset))
+            faults.append(backups.left_out(path, header.first_offset))
             continue
         found.append(_described(where, path, index, header, end, size))
         ends[where] = header.first_offset
@@ -260,31 +268,13 @@ def _end_by_reading(storage: Storage, segment: ForeignSegment) -> int:
     return end
 
 
-def _parse_own_segments(
-    manifest: Fields, backup: BackupRef, entry: PartitionEntry, emptied: int
-) -> list[ForeignSegment] | None:
-    """Return the segments of a partition as `maxbrod` lists them; None if it lists another number of them.
-
-    Those that were emptied are counted by the manifest, and not listed.
-    """
-    partitions = manifest.inner(OURS).inner("segments").inner(entry.where.topic)
-    listed = partitions.objects(str(entry.where.partition))
-    if emptied + len(listed) != entry.segments:
-        return None
-    return [_own_segment(fields, backup, entry.where, index) for index, fields in enumerate(listed, emptied)]
-
-
-def _parse_emptied(manifest: Fields, entry: PartitionEntry) -> int:
-    """Return how many of the first segments of a partition were emptied by `prune`."""
-    partitions = manifest.inner(OURS).inner(EMPTIED).inner(entry.where.topic)
-    return partitions.integer(str(entry.where.partition), default=0, most=entry.segments)
-
-
-def _own_segment(fields: Fields, backup: BackupRef, where: TopicPartition, index: int) -> ForeignSegment:
+def _own_segment(
+    fields: backups.ManifestFields, backup: backups.BackupRef, where: TopicPartition, index: int
+) -> ForeignSegment:
     first = fields.integer("first_offset")
     return ForeignSegment(
         where=where,
-        path=backup.path(segment_name(where, index)),
+        path=backup.path(kbs.segment_name(where, index)),
         base_offset=first,
         end_offset=fields.integer("last_offset", least=first, most=INT64_MAX - 1) + 1,
         records=fields.integer("records"),
@@ -299,33 +289,26 @@ def _own_segment(fields: Fields, backup: BackupRef, where: TopicPartition, index
     )
 
 
-def _parse_topics(manifest: Fields, names: Iterable[str]) -> dict[str, ForeignTopic]:
+def _parse_topics(manifest: backups.ManifestFields, names: Iterable[str]) -> dict[str, ForeignTopic]:
     """Return the topics that have records, and those that only `maxbrod` lists."""
-    own = manifest.inner(OURS).inner("topics")
+    own = manifest.inner(kbs.OURS).inner("topics")
     topics = {name: ForeignTopic(name=name) for name in names}
     for name in own.values:
-        fields = own.inner(name)
-        topics[known_topic(name, manifest.object_name)] = ForeignTopic(
-            name=name,
-            partition_count=fields.optional_integer("partition_count", least=1, most=INT32_MAX),
-            replication_factor=fields.optional_integer("replication_factor", least=1, most=INT32_MAX),
-            configs={
-                key: value for key, value in fields.inner("configurations").values.items() if isinstance(value, str)
-            },
-        )
+        known = backups.known_topic(name, manifest.object_name)
+        topics[name] = own.inner(name).topic(known, "partition_count", "replication_factor")
     return topics
 
 
-def _parse_groups(manifest: Fields) -> tuple[ForeignGroup, ...]:
+def _parse_groups(manifest: backups.ManifestFields) -> tuple[ForeignGroup, ...]:
     """Return the groups in our part of the manifest: `{"group_id": …, "offsets": {"topic-0": next offset}}`."""
     groups = []
-    for group in manifest.inner(OURS).objects("groups"):
+    for group in manifest.inner(kbs.OURS).objects("groups"):
         offsets = group.inner("offsets")
         held = {}
         for name in offsets.values:
             topic, _, partition = name.rpartition("-")
             number = offsets.partition(partition)
-            where = TopicPartition(topic=known_topic(topic, offsets.object_name), partition=number)
+            where = TopicPartition(topic=backups.known_topic(topic, offsets.object_name), partition=number)
             held[where] = offsets.integer(name)
         groups.append(ForeignGroup(group_id=group.text("group_id"), offsets=held))
     return tuple(groups)
@@ -338,11 +321,119 @@ def _milliseconds(text: str, object_name: str) -> int:
         raise CorruptDataError(f"{text[:60]!r} is no time", object_name=object_name) from error
 
 
-KIND: Final = BackupKind(
-    layout=NAME,
-    segment=SEGMENT,
+KIND: Final = backups.BackupKind(
+    layout=kbs.NAME,
+    segment=kbs.SEGMENT,
     is_ours=_is_ours,
     backup_id=_backup_id,
-    by_manifest=_by_manifest,
+    by_manifest=lambda storage, backup, manifest: _Surveyor(storage, backup, manifest).survey(),
     by_headers=_by_headers,
+)
+
+
+def publish(
+    storage: Storage, survey: Survey, written: Sequence[ForeignSegment], options: WriteOptions, facts: ClusterFacts
+) -> None:
+    backup = backups.backup_for(survey, options)
+    codec, level = backups.codec_of(options, kbs.KbsCodec)
+    now_ms = int(time.time() * 1000)
+    backups.refuse_rebuilt(storage, backup, survey)
+    manifest = backups.read_document(storage, backup.path(backups.MANIFEST))
+    held, emptied = ((), {}) if manifest is None else _held(storage, backup, survey, written)
+    segments = sorted((*held, *written), key=backups.in_order)
+    document = kbs.encode_manifest(
+        {} if manifest is None else dict(manifest.values),
+        backup,
+        segments,
+        facts,
+        compression={"algorithm": codec.name.lower(), "level": 0 if level is None else level},
+        emptied=emptied,
+        created_at_ms=facts.taken_at_ms or now_ms,
+        completed_at_ms=now_ms,
+    )
+    # The commit point: readers see the new segments from here on.
+    backups.write_document(storage, backup.path(backups.MANIFEST), document)
+    path = backup.path(kbs.CHECKPOINT)
+    backups.write_document(storage, path, kbs.encode_checkpoint(_old(storage, path), backup, segments, now_ms))
+
+
+def _old(storage: Storage, path: str) -> dict[str, Any]:
+    """Return the current checkpoint. One that cannot be read is replaced: the manifest has everything that it says."""
+    try:
+        found = backups.read_document(storage, path)
+        if found is not None:
+            parse_checkpoint(found)
+    except CorruptDataError:
+        return {}
+    return {} if found is None else dict(found.values)
+
+
+def _held(
+    storage: Storage, backup: backups.BackupRef, survey: Survey, written: Sequence[ForeignSegment]
+) -> tuple[Sequence[ForeignSegment], kbs.Emptied]:
+    """Return the segments of the manifest besides these. An earlier attempt may already have published some of them.
+
+    And how many segments of each partition were emptied, by topic and partition.
+    """
+    now = KIND.survey(storage, None if backup.folder == "" else backup.folder)
+    if "folder" not in now.details:
+        raise RefusedError(
+            "the manifest here is not of this layout",
+            object_name=storage.name_of(backup.path(backups.MANIFEST)),
+            hint="choose another by --layout-option backup_id=ID",
+        )
+    if now.details.get("rebuilt") or any(fault.fatal for fault in now.faults):
+        raise RefusedError(
+            f"this backup is damaged, and a new manifest would hide it: {now.faults[0].message}",
+            object_name=storage.name_of(now.faults[0].path),
+            hint="convert what is left of it into another archive, and continue there",
+        )
+    paths = {segment.path for segment in written}
+    held = [segment for segment in now.segments if segment.path not in paths]
+    expected = {segment.where: survey.positions.get(segment.where, 0) for segment in written}
+    for segment in held:
+        if segment.end_offset > expected.get(segment.where, segment.end_offset):
+            raise backups.other_writer(
+                segment.where, segment.end_offset, expected[segment.where], storage.name_of(segment.path)
+            )
+    return held, now.details.get("emptied", {})
+
+
+def prune(storage: Storage, survey: Survey, going: Collection[str]) -> None:
+    found = backups.manifest_to_prune(storage, survey)
+    if found is None:
+        return
+    backup, manifest = found
+    kept = by_partition(segment for segment in survey.segments if segment.path not in going)
+    if going:
+        backups.write_document(
+            storage, backup.path(backups.MANIFEST), kbs.pruned_manifest(manifest, by_partition(survey.segments), kept)
+        )
+    # Those that a killed call has left included.
+    for where, number, name, size in backups.list_segments(storage, backup, kbs.SEGMENT):
+        if where in kept and number < kept[where][0].details["index"] and size != kbs.EMPTY_BYTES:
+            storage.replace(name, _empty(kept[where][0].base_offset))
+
+
+def _empty(first_offset: int) -> bytes:
+    from maxbrod.layouts.kbs.kernels import crc64  # noqa: PLC0415 - loads numba, which a survey must not
+
+    header = kbs.encode_header(
+        kbs.KbsHeader(codec=kbs.KbsCodec.NONE, first_offset=first_offset, records=0, checksum=crc64(b""))
+    )
+    return header + kbs.FOOTER.pack(0, crc64(header))
+
+
+LAYOUT: Final = Layout(
+    name=kbs.NAME,
+    detect=KIND.detect,
+    look=KIND.survey,
+    publish=publish,
+    prune=prune,
+    choices=("backup_id",),
+    losses=(
+        Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
+        Loss(what="transaction markers, and which records were written in a transaction", real=False),
+        Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
+    ),
 )

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from maxbrod.batch.columns import GrowingBytes
 from maxbrod.batch.compression import compress
 from maxbrod.errors import RefusedError
-from maxbrod.layouts.buffers import RecordBuffers, constant, decimal
+from maxbrod.layouts.buffers import BackupWriter, RecordBuffers, SegmentExtent, constant, decimal
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
+from maxbrod.layouts.kbs import format as kbs
 from maxbrod.layouts.kbs import kernels
-from maxbrod.layouts.kbs.crc64 import combine, crc64
-from maxbrod.layouts.kbs.format import (
-    BATCH_BYTES_MAX,
-    BLOCK_BYTES_LIMIT,
-    BatchHeader,
-    KbsCodec,
-    KbsHeader,
-    encode_batch_header,
-    encode_footer,
-    encode_header,
-    segment_name,
-)
+from maxbrod.layouts.kbs.kernels import combine, crc64
 from maxbrod.layouts.manifest import codec_of
-from maxbrod.layouts.manifest_writer import BackupWriter, SegmentExtent
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import pyarrow as pa
-
-    from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
 
@@ -46,10 +34,10 @@ class _Writer(BackupWriter):
 
     def __init__(self, storage: Storage, where: TopicPartition, options: WriteOptions, survey: Survey) -> None:
         super().__init__(storage, where, options, survey)
-        self._codec, self._level = codec_of(options, KbsCodec)
+        self._codec, self._level = codec_of(options, kbs.KbsCodec)
         counts = survey.details.get("counts", {}).get(where.topic, {})
         self._index = int(counts.get(str(where.partition), 0))
-        self._batch_bytes = min(BATCH_BYTES_MAX, self._bytes_max)
+        self._batch_bytes = min(kbs.BATCH_BYTES_MAX, self._bytes_max)
         self._block = GrowingBytes(self._batch_bytes + (64 << 10))
         self._batch = SegmentExtent()
         self._batches: list[bytes] = []
@@ -83,7 +71,7 @@ class _Writer(BackupWriter):
             self._block.size = at
             if status == kernels.OK:
                 break
-            if at + needed > BLOCK_BYTES_LIMIT:
+            if at + needed > kbs.BLOCK_BYTES_LIMIT:
                 raise RefusedError(
                     f"a record of {self._where} has {needed} bytes and does not fit the layout",
                     offset=int(buffers.offset[row]),
@@ -95,14 +83,14 @@ class _Writer(BackupWriter):
 
     def _close_batch(self) -> None:
         packed = compress(self._codec.kafka, self._block.taken(), self._level)
-        header = BatchHeader(
+        header = kbs.BatchHeader(
             base_offset=self._batch.first_offset,
             records=self._batch.rows,
             stored_bytes=len(packed),
             block_bytes=self._block.size,
             crc=zlib.crc32(packed),
         )
-        self._batches += [encode_batch_header(header), packed]
+        self._batches += [kbs.BATCH.pack(*header), packed]
         self._block_bytes += self._block.size
         self._block.size, self._batch = 0, SegmentExtent()
 
@@ -112,29 +100,18 @@ class _Writer(BackupWriter):
         extent = self._extent
         batches = b"".join(self._batches)
         checksum = crc64(batches)
-        header = encode_header(
-            KbsHeader(codec=self._codec, first_offset=extent.first_offset, records=extent.rows, checksum=checksum)
+        header = kbs.encode_header(
+            kbs.KbsHeader(codec=self._codec, first_offset=extent.first_offset, records=extent.rows, checksum=checksum)
         )
-        footer = encode_footer(extent.rows, combine(crc64(header), checksum, len(batches)))
+        footer = kbs.FOOTER.pack(extent.rows, combine(crc64(header), checksum, len(batches)))
         stored = b"".join((header, batches, footer))
-        path = self._backup.path(segment_name(self._where, self._index))
+        path = self._backup.path(kbs.segment_name(self._where, self._index))
         self._storage.replace(path, stored)
-        self._written.append(
-            ForeignSegment(
-                where=self._where,
-                path=path,
-                base_offset=extent.first_offset,
-                end_offset=extent.last_offset + 1,
-                records=extent.rows,
-                bytes=len(stored),
-                min_timestamp=extent.min_timestamp,
-                max_timestamp=extent.max_timestamp,
-                details={
-                    "index": self._index,
-                    "uncompressed_bytes": self._block_bytes,
-                    "last_timestamp": extent.last_timestamp,
-                },
-            )
-        )
+        details = {
+            "index": self._index,
+            "uncompressed_bytes": self._block_bytes,
+            "last_timestamp": extent.last_timestamp,
+        }
+        self._written.append(extent.segment(self._where, path, len(stored), details))
         self._index += 1
         self._batches, self._block_bytes, self._extent = [], 0, SegmentExtent()

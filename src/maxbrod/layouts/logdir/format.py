@@ -1,8 +1,9 @@
-"""A broker's log directory: the names of partitions and their logs, and the small text files beside them.
+"""The layout `logdir`, a broker's log directory: names of partitions and logs, and the small text files beside them.
 
-The text files are read, and written as a broker writes them. A damaged file counts as absent, with a fault. A file is
-written aside, synced and renamed, so that a broker finds either the old one or the new one. It gets the owner of the
-directory, because the user who restores is often not the user who runs the broker.
+The log directories of one broker, or of several, are read as an archive; a cold restore alone writes them. The text
+files are read, and written as a broker writes them. A damaged file counts as absent, with a fault. A file is written
+aside, synced and renamed, so that a broker finds either the old one or the new one. It gets the owner of the directory,
+because the user who restores is often not the user who runs the broker.
 """
 
 from __future__ import annotations
@@ -10,21 +11,24 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.foreign import Fault
+from maxbrod.errors import CorruptDataError, RefusedError, UsageError
+from maxbrod.layouts.foreign import Fault, ForeignSegment, Layout, RecordAccess, Survey
 from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.storage.beneath import sync_folder
+from maxbrod.storage.interface import ObjectInfo, Storage
 from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-    from uuid import UUID
+    import numpy as np
+    from numpy.typing import NDArray
 
-    from maxbrod.storage.interface import ObjectInfo, Storage
+    from maxbrod.batch.headers import BatchHeaders
 
 
 EPOCHS: Final = "leader-epoch-checkpoint"
@@ -41,8 +45,7 @@ LOG_STARTS: Final = "log-start-offset-checkpoint"
 CLEANED: Final = "cleaner-offset-checkpoint"
 META: Final = "meta.properties"
 _TOPIC_ID: Final = re.compile(r"^topic_id:\s*(\S+)\s*$", re.MULTILINE)
-_DIRECTORY_ID: Final = re.compile(r"^directory\.id=(\S+)\s*$", re.MULTILINE)
-_CLUSTER_ID: Final = re.compile(r"^cluster\.id=(\S+)\s*$", re.MULTILINE)
+_SETTING: Final = re.compile(r"^([a-z.]+)=(\S+)\s*$", re.MULTILINE)
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 _OFFSET_FILES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANED)
 _NEW_SUFFIX: Final = ".maxbrod"
@@ -177,18 +180,9 @@ def read_topic_id(storage: Storage, path: str, faults: list[Fault]) -> str | Non
     return found[1]
 
 
-def read_cluster_id(storage: Storage, path: str) -> str | None:
-    found = _CLUSTER_ID.search(_text(storage, path))
-    return None if found is None else found[1]
-
-
-def read_directory_id(storage: Storage, path: str) -> UUID | None:
-    """The id of a log directory. Only later releases have one."""
-    found = _DIRECTORY_ID.search(_text(storage, path))
-    try:
-        return None if found is None else topic_id_of(found[1])
-    except CorruptDataError:
-        return None
+def parse_settings(meta: bytes) -> dict[str, str]:
+    """The properties of a log directory: the ids of its cluster, its node, and in later releases its own."""
+    return dict(_SETTING.findall(meta.decode("utf-8", "replace")))
 
 
 def _text(storage: Storage, path: str) -> str:
@@ -290,3 +284,61 @@ def own_like(target: int | Path, like: Path) -> None:
 
 def _encode(rows: list[str]) -> bytes:
     return "".join(f"{line}\n" for line in ("0", str(len(rows)), *rows)).encode()
+
+
+TAIL: Final = "uncommitted_tail"
+CHECK_CRC: Final = "check_crc"
+_NAMES_MAX: Final = 10_000
+
+
+def _detect(storage: Storage) -> bool:
+    # By names alone: the survey's module takes long to load.
+    return any(is_log(info.path) for info in islice(storage.list(), _NAMES_MAX))
+
+
+def _survey(storage: Storage, uncommitted_tail: str = "false", check_crc: str = "true") -> Survey:
+    """The option `uncommitted_tail` includes records above the high watermark.
+
+    `check_crc=false` leaves the checksums, and the middle of large files, to the reader of the segments: it raises
+    CorruptDataError if there is damage, or if the middle is not what the ends let assume.
+    """
+    from maxbrod.layouts.logdir.survey import survey  # noqa: PLC0415 - takes long to load
+
+    for name, flag in ((TAIL, uncommitted_tail), (CHECK_CRC, check_crc)):
+        if flag not in {"true", "false"}:
+            raise UsageError(f"{name} is true or false, not {flag!r}")
+    return survey(storage, uncommitted_tail=uncommitted_tail == "true", check_crc=check_crc == "true")
+
+
+def _refuse(storage: Storage, *_: object) -> NoReturn:
+    raise RefusedError(
+        "a broker's log directory is read, never written",
+        object_name=storage.url,
+        hint="choose another place, and another layout",
+    )
+
+
+def _records() -> RecordAccess:
+    from maxbrod.layouts.logdir import reader  # noqa: PLC0415 - takes long to load
+
+    return RecordAccess(read=reader.read, write=_refuse, check=reader.check)
+
+
+def _read_batches(
+    storage: Storage, segment: ForeignSegment, *, check_crc: bool = True
+) -> Iterator[tuple[NDArray[np.uint8], BatchHeaders]]:
+    from maxbrod.layouts.logdir import reader  # noqa: PLC0415 - takes long to load
+
+    return reader.read_batches(storage, segment, check_crc=check_crc)
+
+
+LAYOUT: Final = Layout(
+    name="logdir",
+    detect=_detect,
+    look=_survey,
+    choices=(TAIL, CHECK_CRC),
+    publish=_refuse,
+    records=_records,
+    read_batches=_read_batches,
+    losses=(),
+)

@@ -8,9 +8,10 @@ those files are read again that must be cut.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment
 from maxbrod.layouts.logdir.format import (
@@ -20,24 +21,17 @@ from maxbrod.layouts.logdir.format import (
     LOG_STARTS,
     METADATA,
     DirectoryTree,
-    LogFile,
     PartitionFolder,
     read_epochs,
     read_offsets,
     read_topic_id,
 )
-from maxbrod.layouts.logdir.reader import MIDDLE_UNREAD
-from maxbrod.layouts.logdir.scan import ABORTED, COMMITTED, OFFSET_MAX, ScannedLog, begin_within, scan, scan_ends
-from maxbrod.layouts.logdir.transactions import Fate, OpenTransaction, fold, marker_after, touching
+from maxbrod.layouts.logdir.reader import MIDDLE_UNREAD, OFFSET_MAX, Fate, ScannedLog, begin_within, scan, scan_ends
 from maxbrod.model import AbortedTransaction, TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 Decide: TypeAlias = "Callable[[OpenTransaction], Fate]"
-_MARKED: Final = {COMMITTED: Fate.COMMITTED, ABORTED: Fate.ABORTED}
+Notes: TypeAlias = "Mapping[str, Mapping[str, Mapping[TopicPartition, int]]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,27 +101,70 @@ def _epoch_at(copy: Copy, offset: int) -> int:
     return copy.epochs[before - 1][0] if before else -1
 
 
-class Notes:
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker in the log."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+
+
+def fold(logs: Sequence[ScannedLog]) -> tuple[list[AbortedTransaction], list[OpenTransaction]]:
+    """Aborted transactions, and open ones in order of offsets.
+
+    A transaction that began before the log counts from the log's first offset on.
+    """
+    first = next((log.base_offset for log in logs), 0)
+    open_since: dict[int, OpenTransaction] = {}
+    ended: dict[int, int] = {}
+    aborted: list[AbortedTransaction] = []
+    for producer_id, epoch, offset, fate in (event for log in logs for event in log.events):
+        if fate is None:
+            open_since.setdefault(producer_id, OpenTransaction(producer_id, epoch, offset))
+            continue
+        begun = open_since.pop(producer_id, None)
+        began = ended.get(producer_id, first) if begun is None else begun.first_offset
+        ended[producer_id] = offset + 1
+        if fate is Fate.ABORTED:
+            aborted.append(AbortedTransaction(producer_id=producer_id, first_offset=began, last_offset=offset))
+    return aborted, sorted(open_since.values(), key=lambda transaction: transaction.first_offset)
+
+
+def marker_after(logs: Sequence[ScannedLog], producer_id: int, offset: int) -> Fate | None:
+    """The end of a transaction by its producer's first marker from an offset on; None if there is none."""
+    events = (event for log in logs if log.end_offset > offset for event in log.events)
+    return next((fate for who, _, at, fate in events if who == producer_id and at >= offset and fate), None)
+
+
+def touching(
+    aborted: Sequence[AbortedTransaction], base_offset: int, end_offset: int
+) -> tuple[AbortedTransaction, ...]:
+    """Return the transactions that reach into a range, as far as they do."""
+    return tuple(
+        replace(one, last_offset=min(one.last_offset, end_offset - 1))
+        for one in aborted
+        if one.first_offset < end_offset and one.last_offset >= base_offset
+    )
+
+
+def read_notes(storage: Storage, tree: DirectoryTree, faults: list[Fault]) -> Notes:
     """The checkpoints of brokers: an offset for each partition, by file and log directory."""
-
-    def __init__(self, storage: Storage, tree: DirectoryTree, faults: list[Fault]) -> None:
-        self._noted = {
-            name: {
-                root: read_offsets(storage, f"{root}{name}", faults) if name in names else {}
-                for root, names in tree.roots.items()
-            }
-            for name in (HIGH_WATERMARKS, LOG_STARTS, CLEANED)
+    return {
+        name: {
+            root: read_offsets(storage, f"{root}{name}", faults) if name in names else {}
+            for root, names in tree.roots.items()
         }
-
-    def of(self, name: str, folder: PartitionFolder) -> int | None:
-        return self._noted[name][folder.root].get(folder.where)
+        for name in (HIGH_WATERMARKS, LOG_STARTS, CLEANED)
+    }
 
 
 def load_copy(
     storage: Storage, folder: PartitionFolder, notes: Notes, *, check_crc: bool = True
 ) -> tuple[Copy, list[Fault]]:
     faults: list[Fault] = []
-    cleaned = notes.of(CLEANED, folder) or 0
+    watermark, log_start, cleaned = (
+        notes[name][folder.root].get(folder.where) for name in (HIGH_WATERMARKS, LOG_STARTS, CLEANED)
+    )
     noted = read_epochs(storage, f"{folder.path}/{EPOCHS}", faults) if EPOCHS in folder.names else []
     if check_crc or cleaned:
         logs = [scan(storage, file, check_crc=check_crc) for file in folder.loaded()]
@@ -141,26 +178,25 @@ def load_copy(
         logs=tuple(logs),
         topic_id=known,
         epochs=lineage(noted, logs, end),
-        high_watermark=notes.of(HIGH_WATERMARKS, folder),
-        log_start=notes.of(LOG_STARTS, folder) or 0,
-        cleaned=cleaned,
+        high_watermark=watermark,
+        log_start=log_start or 0,
+        cleaned=cleaned or 0,
     )
     return copy, faults
 
 
 def _scan_some(storage: Storage, folder: PartitionFolder, noted: Sequence[tuple[int, int]]) -> list[ScannedLog]:
     """The logs without their checksums, and without the middle of large files if nothing is to be seen there."""
-    ends = {file.path: scan_ends(storage, file, noted) for file in folder.loaded() if _index_of(file) in folder.names}
-    logs = [ends.get(file.path) or scan(storage, file, check_crc=False) for file in folder.loaded()]
+    logs = []
+    for file in folder.loaded():
+        index = f"{file.path.rpartition('/')[2].removesuffix('.log')}.index"
+        ends = scan_ends(storage, file, noted) if index in folder.names else None
+        logs.append(ends or scan(storage, file, check_crc=False))
     # A transaction may continue in the next file. A gap between two files is explained by holes within the first.
     apart = any(before.end_offset != after.base_offset for before, after in pairwise(logs))
     if apart or any(log.events for log in logs):
         return [log if log.middle_read else scan(storage, log.file, check_crc=False) for log in logs]
     return logs
-
-
-def _index_of(file: LogFile) -> str:
-    return f"{file.path.rpartition('/')[2].removesuffix('.log')}.index"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -171,18 +207,8 @@ class Joined:
     end: int = 0
 
 
-def no_decision(transaction: OpenTransaction) -> Fate:
-    del transaction
-    return Fate.UNKNOWN
-
-
 def join(
-    storage: Storage,
-    where: TopicPartition,
-    copies: Sequence[Copy],
-    *,
-    uncommitted_tail: bool,
-    decide: Decide = no_decision,
+    storage: Storage, copies: Sequence[Copy], *, uncommitted_tail: bool, decide: Decide = lambda _: Fate.UNKNOWN
 ) -> Joined:
     """The copy that reaches furthest, holes filled from copies that agree, up to the high watermark or to the end."""
     joined = Joined()
@@ -192,17 +218,23 @@ def join(
     watermark = max(watermarks, default=None)
     end = chosen.end
     if watermark is not None and watermark < end and not uncommitted_tail:
-        _report_left_out(joined, chosen, watermark, end)
+        # Brokers record the watermark only every five seconds, so acknowledged records may be above it.
+        message = (
+            f"offsets {watermark} to {end - 1} are above the recorded high watermark and are left out; after a crash "
+            "acknowledged records may be among them: --uncommitted-tail includes them (with convert: --from-option "
+            "uncommitted_tail=true)"
+        )
+        joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=watermark))
         end = watermark
     joined.end = end
-    logs = _filled(storage, joined, _with_beginning(chosen, _cut(storage, chosen, end)), others, end)
+    logs = _filled(storage, joined, _cut(storage, chosen, end), others, end)
     _report_torn(joined, chosen, logs, watermark)
     if watermark is not None and chosen.end < watermark:
         message = f"the log ends at {chosen.end}, where its broker had committed up to {watermark}"
         joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=chosen.end))
-    _report_gaps(joined, where, chosen, logs)
+    _report_gaps(joined, chosen, logs)
     logs = [log for log in logs if not log.empty]
-    _describe(joined, where, logs, _aborted(joined, chosen, logs, decide))
+    _describe(joined, chosen.folder.where, logs, _aborted(joined, chosen, logs, decide))
     return joined
 
 
@@ -225,19 +257,10 @@ def _agreeing(chosen: Copy, copies: Sequence[Copy], joined: Joined) -> list[Copy
     return agreeing
 
 
-def _report_left_out(joined: Joined, chosen: Copy, watermark: int, end: int) -> None:
-    # Brokers record the watermark only every five seconds, so acknowledged records may be above it.
-    message = (
-        f"offsets {watermark} to {end - 1} are above the recorded high watermark and are left out; after a crash "
-        "acknowledged records may be among them: --uncommitted-tail includes them (with convert: --from-option "
-        "uncommitted_tail=true)"
-    )
-    joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=watermark))
-
-
 def _cut(storage: Storage, copy: Copy, end: int) -> list[ScannedLog]:
     """The logs of a copy from its log start up to an offset. Files that are only partly included are read again."""
     logs = []
+    first = copy.logs[0] if copy.logs else None
     for log in copy.logs:
         if log.empty or log.end_offset <= copy.log_start or log.base_offset >= end:
             continue
@@ -248,14 +271,10 @@ def _cut(storage: Storage, copy: Copy, end: int) -> list[ScannedLog]:
             logs += [] if cut.empty else [cut]
         else:
             logs.append(log)
+    if logs and first is not None and first.empty and first.damage and first.file.base_offset >= copy.log_start:
+        # Damage has left nothing of the first file: with it, its contents count as missing.
+        logs.insert(0, first)
     return logs
-
-
-def _with_beginning(copy: Copy, logs: list[ScannedLog]) -> list[ScannedLog]:
-    """The logs with the first file, even if damage has left nothing of it, so that its contents count as missing."""
-    first = next(iter(copy.logs), None)
-    lost = first is not None and first.empty and first.damage is not None and first.file.base_offset >= copy.log_start
-    return [first, *logs] if first is not None and lost and logs else logs
 
 
 def _filled(
@@ -263,9 +282,7 @@ def _filled(
 ) -> list[ScannedLog]:
     """The logs, with parts of other copies where damage or a missing file has left a hole."""
     found: list[ScannedLog] = []
-    for before, after in pairwise((*logs, None)):
-        if before is None:
-            continue
+    for before, after in zip(logs, (*logs[1:], None), strict=False):
         found.append(before)
         hole_end = end if after is None else after.base_offset
         if before.end_offset < hole_end and (before.damage is not None or not _within_file(before, after)):
@@ -313,7 +330,7 @@ def _report_torn(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], water
     joined.faults.append(Fault(path=last.file.path, message=message, offset=reached, fatal=lost))
 
 
-def _report_gaps(joined: Joined, where: TopicPartition, chosen: Copy, logs: Sequence[ScannedLog]) -> None:
+def _report_gaps(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog]) -> None:
     for before, after in pairwise(logs):
         first, end = before.end_offset, after.base_offset
         if first >= end:
@@ -322,7 +339,7 @@ def _report_gaps(joined: Joined, where: TopicPartition, chosen: Copy, logs: Sequ
             _within_file(before, after) or end <= chosen.cleaned or before.tally.records < first - before.base_offset
         )
         reason = "compacted" if compacted else "unexplained" if before.damage is None else "corrupt"
-        joined.gaps.append(ForeignGap(where=where, base_offset=first, end_offset=end, reason=reason))
+        joined.gaps.append(ForeignGap(where=chosen.folder.where, base_offset=first, end_offset=end, reason=reason))
         if not compacted:
             why = "no file has them" if before.damage is None else before.damage.message
             message = f"offsets {first} to {end - 1} are in none of the directories: {why}"
@@ -334,23 +351,23 @@ def _aborted(joined: Joined, chosen: Copy, logs: Sequence[ScannedLog], decide: D
     aborted, undecided = fold(logs)
     end = logs[-1].end_offset if logs else 0
     for transaction in undecided:
-        first, who = transaction.first_offset, f"a transaction of producer {transaction.producer_id}"
+        producer_id, _, first = transaction
+        who = f"a transaction of producer {producer_id}"
         # If the log is cut, the marker may be after the cut.
-        marker = marker_after(chosen.logs, transaction.producer_id, end)
-        verdict = decide(transaction) if marker is None else _MARKED[marker]
+        marker = marker_after(chosen.logs, producer_id, end)
+        verdict = marker or decide(transaction)
         said = "was prepared" if marker is None else "is marked above"
         if verdict is Fate.COMMITTED:
             message = f"{who} {said} to commit, and has no marker in the log; its records from offset {first} on count"
         else:
-            producer_id = transaction.producer_id
             aborted.append(AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=OFFSET_MAX))
             lost = "" if verdict is Fate.UNKNOWN else ", as it was not committed"
             message = (
                 f"{who} has no marker in the log; its records from offset {first} on count as aborted, up to offset "
                 f"{end - 1}{lost}"
             )
-        unknown = verdict is Fate.UNKNOWN
-        joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=first, fatal=unknown))
+        fatal = verdict is Fate.UNKNOWN
+        joined.faults.append(Fault(path=chosen.folder.path, message=message, offset=first, fatal=fatal))
     return aborted
 
 

@@ -4,41 +4,48 @@ Without checksums, the two ends of a large log are enough (`scan_ends`).
 
 Topics follow from the folders and from the cluster's metadata. Faults report where the two disagree: folders of topics
 that were deleted or never known, partitions without a folder.
+
+`__transaction_state` holds what coordinators had decided before they wrote the markers. A key is `version int16 ·
+transactional id`. A value begins with its version; version 1 is flexible. The last record of a producer names the
+partitions of the transaction in progress, and its state.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from maxbrod.bounds import count_partitions
-from maxbrod.errors import RefusedError
-from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, ForeignTopic, Survey
+from maxbrod.errors import CorruptDataError, RefusedError, UnsupportedFormatError
+from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
+from maxbrod.layouts.internal_topics import COLUMNS, OFFSETS_TOPIC, RecordFields, last_records
 from maxbrod.layouts.logdir.format import (
     CLUSTER_METADATA,
     META,
-    DirectoryTree,
     PartitionFolder,
     arrange,
-    read_cluster_id,
-    read_directory_id,
+    parse_settings,
 )
 from maxbrod.layouts.logdir.metadata_log import MetadataImage, read_metadata
-from maxbrod.layouts.logdir.partition import Copy, Notes, join, load_copy
-from maxbrod.layouts.logdir.transactions import TOPIC as STATES
-from maxbrod.layouts.logdir.transactions import Fate, OpenTransaction, ProducerState, read_decisions
-from maxbrod.layouts.offsets_topic import TOPIC as OFFSETS_TOPIC
-from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from uuid import UUID
-
-    from maxbrod.storage.interface import Storage
+from maxbrod.layouts.logdir.partition import Copy, OpenTransaction, join, load_copy, read_notes
+from maxbrod.layouts.logdir.reader import Fate, read
+from maxbrod.model import TopicPartition, topic_id_of
+from maxbrod.storage.interface import Storage
 
 NAME: Final = "logdir"
+STATES: Final = "__transaction_state"
+_ONGOING, _PREPARE_COMMIT, _PREPARE_ABORT = 1, 2, 3  # states of a transaction
+_VALUE_VERSION_MAX: Final = 1
+_CLIENT_VERSION_TAG: Final = 2
+_EPOCH_FOR_EACH: Final = 2
+"""From this version of transactions on, each transaction has its own producer epoch."""
 _FILES_AT_A_TIME: Final = 4
 _SMALL: Final = frozenset({CLUSTER_METADATA, OFFSETS_TOPIC, STATES})
 """Topics that are read during the survey, whose checksums are therefore verified now."""
@@ -51,10 +58,9 @@ def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) 
         Fault(path=path, message=f"its broker had put it aside ({what}); it is skipped", fatal=False)
         for path, what in sorted(tree.aside.items())
     ]
-    notes = Notes(storage, tree, faults)
-    segments: list[ForeignSegment] = []
-    gaps: list[ForeignGap] = []
-    positions: dict[TopicPartition, int] = {}
+    notes = read_notes(storage, tree, faults)
+    metas = [storage.get(f"{root}{META}") for root, names in tree.roots.items() if META in names]
+    settings = [parse_settings(bytes(meta)) for meta in metas]
     with ThreadPoolExecutor(_FILES_AT_A_TIME) as pool:
         folders = [*tree.metadata, *(folder for found in tree.folders.values() for folder in found)]
 
@@ -65,68 +71,58 @@ def survey(storage: Storage, *, uncommitted_tail: bool, check_crc: bool = True) 
     faults += [fault for _, found in read.values() for fault in found]
     copies = {where: [read[folder.path][0] for folder in found] for where, found in tree.folders.items()}
     image = read_metadata(storage, [read[folder.path][0] for folder in tree.metadata], faults)
-    topics = find_topics(copies, image, _directory_ids(storage, tree), faults)
+    topics = find_topics(copies, image, _directory_ids(settings), faults)
     meant = {
         where: [copy for copy in found if copy.topic_id in {None, topics[where.topic].topic_id}]
         for where, found in copies.items()
     }
-    coordinators = _Coordinators(storage, meant, topics, faults)
+    decide = _decider(storage, meant, topics, faults)
+    joined = {}
     for where, mine in meant.items():
-        if not mine:
-            continue
-        decide = partial(coordinators.decide, where)
-        joined = join(storage, where, mine, uncommitted_tail=uncommitted_tail, decide=decide)
-        segments += joined.segments
-        gaps += joined.gaps
-        faults += joined.faults
-        positions[where] = joined.end
+        if mine:
+            joined[where] = join(storage, mine, uncommitted_tail=uncommitted_tail, decide=partial(decide, where))
+            faults += joined[where].faults
     return Survey(
         layout=NAME,
-        segments=tuple(segments),
+        segments=tuple(segment for found in joined.values() for segment in found.segments),
         topics=topics,
-        gaps=tuple(gaps),
-        positions=positions,
-        cluster_id=_cluster_id(storage, tree),
+        gaps=tuple(gap for found in joined.values() for gap in found.gaps),
+        positions={where: found.end for where, found in joined.items()},
+        cluster_id=_cluster_id(storage, settings),
         cluster=None if image is None else image.cluster(),
         taken_at_ms=max((folder.modified_ms for folder in folders), default=None),
         faults=tuple(faults),
     )
 
 
-class _Coordinators:
-    """Decisions of coordinators about open transactions. Read on demand: most logs have no open transaction."""
+def _decider(
+    storage: Storage,
+    copies: Mapping[TopicPartition, Sequence[Copy]],
+    topics: Mapping[str, ForeignTopic],
+    faults: list[Fault],
+) -> Callable[[TopicPartition, OpenTransaction], Fate]:
+    """The decisions of coordinators about open transactions. Read on demand: most logs have no open transaction."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        copies: Mapping[TopicPartition, Sequence[Copy]],
-        topics: Mapping[str, ForeignTopic],
-        faults: list[Fault],
-    ) -> None:
-        self._storage, self._copies, self._topics, self._faults = storage, copies, topics, faults
+    @cache
+    def decisions() -> dict[int, ProducerState]:
+        # To the end of the log: records above the watermark count, if an election would choose the copy.
+        states = [found for where, found in copies.items() if where.topic == STATES and found]
+        partitions = [join(storage, found, uncommitted_tail=True).segments for found in states]
+        return read_decisions(storage, partitions, faults)
 
-    def decide(self, where: TopicPartition, transaction: OpenTransaction) -> Fate:
-        found = self._decisions.get(transaction.producer_id)
+    def decide(where: TopicPartition, transaction: OpenTransaction) -> Fate:
+        found = decisions().get(transaction.producer_id)
         if found is None:
             return Fate.UNKNOWN
-        replicas = self._topics[where.topic].replicas[where.partition : where.partition + 1]
-        all_copies = any(replicas) and len(self._copies[where]) >= len(replicas[0])
+        replicas = topics[where.topic].replicas[where.partition : where.partition + 1]
+        all_copies = any(replicas) and len(copies[where]) >= len(replicas[0])
         return found.verdict(where, transaction.producer_epoch, all_copies=all_copies)
 
-    @cached_property
-    def _decisions(self) -> dict[int, ProducerState]:
-        """Read to the end of the log: records above the watermark count, if an election would choose the copy."""
-        partitions = [
-            join(self._storage, where, copies, uncommitted_tail=True).segments
-            for where, copies in self._copies.items()
-            if where.topic == STATES and copies
-        ]
-        return read_decisions(self._storage, partitions, self._faults)
+    return decide
 
 
-def _cluster_id(storage: Storage, tree: DirectoryTree) -> str | None:
-    found = {root: read_cluster_id(storage, f"{root}{META}") for root, names in tree.roots.items() if META in names}
-    ids = {cluster_id for cluster_id in found.values() if cluster_id is not None}
+def _cluster_id(storage: Storage, settings: Iterable[Mapping[str, str]]) -> str | None:
+    ids = {found["cluster.id"] for found in settings if "cluster.id" in found}
     if len(ids) > 1:
         raise RefusedError(
             f"these directories belong to several clusters: {', '.join(sorted(ids))}",
@@ -136,11 +132,11 @@ def _cluster_id(storage: Storage, tree: DirectoryTree) -> str | None:
     return next(iter(ids), None)
 
 
-def _directory_ids(storage: Storage, tree: DirectoryTree) -> Iterator[UUID]:
-    for root, names in tree.roots.items():
-        found = read_directory_id(storage, f"{root}{META}") if META in names else None
-        if found is not None:
-            yield found
+def _directory_ids(settings: Iterable[Mapping[str, str]]) -> Iterator[UUID]:
+    """The ids of log directories. Only later releases have them."""
+    for found in settings:
+        with suppress(CorruptDataError, KeyError):
+            yield topic_id_of(found["directory.id"])
 
 
 def find_topics(
@@ -241,3 +237,78 @@ def _named(name: str, partitions: Sequence[int]) -> str:
 def _listed(numbers: Sequence[int]) -> str:
     more = f" and {len(numbers) - _LISTED} more" if len(numbers) > _LISTED else ""
     return ", ".join(map(str, numbers[:_LISTED])) + more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerState:
+    """The state of the transaction that a producer had in progress."""
+
+    producer_id: int
+    producer_epoch: int
+    status: int
+    partitions: frozenset[TopicPartition]
+    client_version: int
+
+    def verdict(self, where: TopicPartition, producer_epoch: int, *, all_copies: bool) -> Fate:
+        """The verdict on an open transaction whose batches have this epoch.
+
+        The decision must be about this very transaction: the copy may lack its end, and the decision may be about the
+        next one. Its own epoch proves it; otherwise, that no other copy of the partition exists.
+        """
+        preparing = self.status in {_PREPARE_COMMIT, _PREPARE_ABORT}
+        own_epochs = self.client_version >= _EPOCH_FOR_EACH
+        expected_epoch = producer_epoch + 1 if own_epochs and preparing else producer_epoch
+        if where not in self.partitions or self.producer_epoch != expected_epoch or not (own_epochs or all_copies):
+            return Fate.UNKNOWN
+        if self.status == _PREPARE_COMMIT:
+            return Fate.COMMITTED
+        return Fate.ABORTED if preparing or self.status == _ONGOING else Fate.UNKNOWN
+
+
+def read_decisions(
+    storage: Storage, partitions: Sequence[Sequence[ForeignSegment]], faults: list[Fault]
+) -> dict[int, ProducerState]:
+    """Decisions by producer id. `partitions` are the segments of each partition of the topic, in order."""
+    found: dict[int, ProducerState] = {}
+    for segments in filter(None, partitions):
+        batches = (batch for segment in segments for batch in read(storage, segment, COLUMNS))
+        records = last_records(batches, committed=True)
+        columns = (records.column(name).to_pylist() for name in ("offset", "key", "value"))
+        for offset, key, value in zip(*columns, strict=True):
+            try:
+                decision = decode_decision(key, value)
+            except (CorruptDataError, UnsupportedFormatError) as error:
+                message = f"{error.message}; this record of a transaction is skipped"
+                faults.append(Fault(path=segments[0].path, message=message, offset=offset, fatal=False))
+                continue
+            if decision is not None:
+                found[decision.producer_id] = decision
+    return found
+
+
+def decode_decision(key: bytes, value: bytes | None) -> ProducerState | None:
+    """None for an expired producer, or a record of another kind."""
+    if value is None or RecordFields(key).number("h") != 0:
+        return None
+    fields = RecordFields(value)
+    version = fields.number("h")
+    if not 0 <= version <= _VALUE_VERSION_MAX:
+        raise UnsupportedFormatError(f"the state of a transaction has the version {version}")
+    fields.flexible = version >= 1
+    producer_id, producer_epoch = fields.number("q"), fields.number("h")
+    fields.number("i")
+    status = fields.number("b")
+    partitions = set()
+    for _ in range(fields.count_or_none() or 0):
+        topic = fields.text()
+        partitions |= {TopicPartition(topic=topic, partition=partition) for partition in fields.numbers("i")}
+        fields.tags()
+    fields.number("q"), fields.number("q")
+    client_version = fields.tags().get(_CLIENT_VERSION_TAG, b"\0\0")
+    return ProducerState(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        status=status,
+        partitions=frozenset(partitions),
+        client_version=int(struct.unpack(">h", client_version)[0]),
+    )

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
-from maxbrod.batch.transactions import abort_markers
+from maxbrod.batch.transactions import transaction_events
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.logdir.format import EPOCHS, encode_epochs, own_like, write_file
 from maxbrod.model import AbortedTransaction
@@ -24,9 +26,6 @@ from maxbrod.storage.beneath import sync_folder
 from maxbrod.storage.local import Writeback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 
@@ -69,7 +68,8 @@ class LogWriter:
         self._segment: _Segment | None = None
         self._segments = self._bytes = self._records = 0
         self._epochs: list[tuple[int, int]] = []
-        self._transactions = LogTransactions()
+        self._open: dict[int, int] = {}
+        """By producer, the first offset of its transaction without a marker so far."""
 
     def append(self, data: NDArray[np.uint8], headers: BatchHeaders) -> None:
         """Appends whole batches, one after another in `data`. CorruptDataError: they do not follow all before."""
@@ -77,17 +77,18 @@ class LogWriter:
             return
         self._refuse_disorder(headers)
         self._note_epochs(headers)
-        aborted = list(self._transactions.follow(data, headers))
+        aborted = list(self._follow_transactions(data, headers))
+        last = headers.last_offset
         row = 0
         while row < len(headers):
             segment = self._open_segment(headers, row)
             stop = row + segment.room(headers.take(slice(row, None)), self._segment_bytes)
             if stop > row:
                 segment.append(data, headers.take(slice(row, stop)))
-                for at, transaction, stable in aborted:
-                    if row <= at < stop:
+                for transaction, stable in aborted:
+                    if self._end <= transaction.last_offset <= last[stop - 1]:
                         segment.indexes.add_aborted(transaction, stable)
-                self._end = int(headers.last_offset[stop - 1]) + 1
+                self._end = int(last[stop - 1]) + 1
             if stop < len(headers):
                 self._close_segment()
             row = stop
@@ -122,13 +123,28 @@ class LogWriter:
             last_epoch=self._epochs[-1][0] if self._epochs else -1,
         )
 
+    def _follow_transactions(
+        self, data: NDArray[np.uint8], headers: BatchHeaders
+    ) -> Iterator[tuple[AbortedTransaction, int]]:
+        """The transactions that markers of these batches abort, and the last stable offset after each.
+
+        A marker without records before it is skipped: nothing of that transaction is in the log.
+        """
+        for producer_id, offset, aborts in transaction_events(data, headers):
+            if aborts is None:
+                self._open.setdefault(producer_id, offset)
+                continue
+            first = self._open.pop(producer_id, None)
+            if first is not None and aborts:
+                stable = min(self._open.values(), default=offset + 1)
+                yield AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=offset), stable
+
     def _note_undecided(self, aborted: Iterable[AbortedTransaction]) -> None:
         """Indexes aborted transactions whose markers are after the end: a log ends before the first open one."""
-        undecided = self._transactions.undecided
         known = {transaction.producer_id for transaction in aborted if transaction.last_offset >= self._end - 1}
-        for producer_id in sorted(undecided.keys() & known, key=undecided.__getitem__):
+        for producer_id in sorted(self._open.keys() & known, key=self._open.__getitem__):
             if self._segment is not None:
-                first, last = undecided[producer_id], self._end - 1
+                first, last = self._open[producer_id], self._end - 1
                 transaction = AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=last)
                 self._segment.indexes.add_aborted(transaction, self._end)
 
@@ -158,20 +174,16 @@ class LogWriter:
 
     def _open_segment(self, headers: BatchHeaders, row: int) -> _Segment:
         if self._segment is None:
-            base = self._segment_base(headers, row)
+            first, last = int(headers["base_offset"][row]), int(headers.last_offset[row])
+            # It begins at the end of the log, as with a broker; after a hole that 32 bits cannot span, with the batch.
+            base = min(self._end, first)
+            if last - base > INT32_MAX:
+                # A compressed message of magic 0 or 1 has only its last offset.
+                base = first if int(headers["magic"][row]) == NEWEST_MAGIC else last - INT32_MAX
             self._base = base if self._base is None else self._base
             self._segment = _Segment(self._folders, base)
             self._segments += 1
         return self._segment
-
-    def _segment_base(self, headers: BatchHeaders, row: int) -> int:
-        """The end of the log, as with a broker; after a hole that 32 bits cannot span, that of the first batch."""
-        first, last = int(headers["base_offset"][row]), int(headers.last_offset[row])
-        base = min(self._end, first)
-        if last - base <= INT32_MAX:
-            return base
-        # A compressed message of magic 0 or 1 has only its last offset.
-        return first if int(headers["magic"][row]) == NEWEST_MAGIC else last - INT32_MAX
 
     def _close_segment(self) -> None:
         if self._segment is not None:
@@ -233,38 +245,6 @@ def _name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}.{suffix}"
 
 
-class LogTransactions:
-    """Follows the transactions of a log whose batches are added in order: open ones, and aborts."""
-
-    def __init__(self) -> None:
-        self._open: dict[int, int] = {}
-
-    @property
-    def undecided(self) -> dict[int, int]:
-        """By producer, the first offset of its transaction without a marker so far."""
-        return dict(self._open)
-
-    def follow(self, data: NDArray[np.uint8], headers: BatchHeaders) -> Iterator[tuple[int, AbortedTransaction, int]]:
-        """For each abort its row, the transaction, and the last stable offset after it.
-
-        A marker without records before it is skipped: nothing of that transaction is in the log.
-        """
-        transactional = headers.transactional & (headers["count"] > 0)
-        if not transactional.any():
-            return
-        aborts = set(abort_markers(data, headers))
-        control = headers.control
-        for row in np.flatnonzero(transactional).tolist():
-            producer_id, offset = int(headers["producer_id"][row]), int(headers["base_offset"][row])
-            if not control[row]:
-                self._open.setdefault(producer_id, offset)
-                continue
-            first = self._open.pop(producer_id, None)
-            if first is not None and (producer_id, offset) in aborts:
-                stable = min(self._open.values(), default=offset + 1)
-                yield row, AbortedTransaction(producer_id=producer_id, first_offset=first, last_offset=offset), stable
-
-
 class SegmentIndexes:
     """The indexes of one segment whose batches are added in order, as a broker would build them."""
 
@@ -288,20 +268,17 @@ class SegmentIndexes:
         entries = np.empty(len(fresh), _OFFSETS)
         entries["offset"], entries["position"] = last_offset[fresh] - self._base_offset, position[fresh]
         self._offsets.append(entries)
-        self._add_times(fresh, last_offset, timestamp)
-
-    def _add_times(self, fresh: NDArray[np.intp], last_offset: NDArray[np.int64], timestamp: NDArray[np.int64]) -> None:
-        """Adds, with each entry, the highest timestamp so far if it has risen, and the batch that has it."""
+        # With each entry, the highest timestamp so far if it has risen, and the batch that has it.
         before = np.append(np.int64(self._highest), np.maximum.accumulate(timestamp)[:-1])
         rising = timestamp > np.maximum(before, self._highest)
         # The row of the batch that last raised it; 0 means one before these.
         row = np.maximum.accumulate(np.where(rising, np.arange(1, len(timestamp) + 1), 0))
         highest = np.append(np.int64(self._highest), timestamp)[row]
         places = np.append(np.int64(self._highest_at), last_offset)[row]
-        entries = np.empty(len(fresh), _TIMES)
-        entries["timestamp"], entries["offset"] = highest[fresh], places[fresh] - self._base_offset
+        times = np.empty(len(fresh), _TIMES)
+        times["timestamp"], times["offset"] = highest[fresh], places[fresh] - self._base_offset
         kept = highest[fresh] > np.append(np.int64(self._noted), highest[fresh][:-1])
-        self._times.append(entries[kept])
+        self._times.append(times[kept])
         if kept.any():
             self._noted = int(highest[fresh][kept][-1])
         self._highest, self._highest_at = int(highest[-1]), int(places[-1])

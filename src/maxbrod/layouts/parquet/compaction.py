@@ -12,6 +12,7 @@ comes, or is old enough. What an earlier merge has stepped over is merged at onc
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -26,19 +27,16 @@ from maxbrod.errors import (
     UnsupportedFormatError,
     naming,
 )
-from maxbrod.layouts.compaction_limits import CompactionLimits
-from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
-from maxbrod.layouts.parquet.conversion import as_written
-from maxbrod.layouts.parquet.format import FILE_SCHEMA, Footer, SegmentName, parse_name
+from maxbrod.layouts.foreign import CompactionLimits, ForeignSegment, WriteOptions
+from maxbrod.layouts.parquet.format import FILE_SCHEMA, Footer, SegmentName, as_written, parse_name
 from maxbrod.layouts.parquet.reader import parquet_errors, stored_records
 from maxbrod.layouts.parquet.survey import SegmentRange, open_found, without_overlaps
 from maxbrod.layouts.parquet.writer import compression_of, parquet_writer, segment_of
 from maxbrod.layouts.tree import surveyed_facts
+from maxbrod.storage.interface import ObjectInfo, Storage, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
-
-    from maxbrod.storage.interface import ObjectInfo, Storage, Writer
+    from collections.abc import Buffer
 
 FEW: Final = "too few or too small together"
 MISSING: Final = "behind missing offsets"
@@ -48,29 +46,9 @@ _GROUP_BYTES: Final = 64 << 20
 """The size of a row group before compression, which is held in memory."""
 
 
-def compact(
-    storage: Storage,
-    survey: Survey,
-    limits: CompactionLimits | None = None,
-    *,
-    now_ms: int,
-    options: WriteOptions | None = None,
-) -> list[ForeignSegment]:
-    """Merge the segments of every partition in `survey`; returns the new segments.
-
-    May be repeated at any time, also after a crash. Two simultaneous compactions do the work twice, without harm.
-    """
-    limits = limits or CompactionLimits()
-    return [
-        segment
-        for folder in partition_folders(survey.segments)
-        for segment in compact_folder(storage, folder, limits, now_ms=now_ms, options=options)
-    ]
-
-
 def partition_folders(segments: Iterable[ForeignSegment]) -> list[str]:
     """The folders of the partitions that these segments belong to."""
-    return sorted({_partition_folder(segment) for segment in segments})
+    return sorted({segment.path.rsplit("/", 2)[0] for segment in segments})
 
 
 def compact_folder(
@@ -82,7 +60,11 @@ def compact_folder(
     options: WriteOptions | None = None,
     on_damage: Callable[[Sequence[SegmentRange], MaxbrodError], None] | None = None,
 ) -> list[ForeignSegment]:
-    """The same for one partition. With `on_damage`, a run that cannot be read is reported and stays as it is."""
+    """Merge the segments of one partition; returns the new segments.
+
+    May be repeated at any time, also after a crash. Two simultaneous compactions do the work twice, without harm.
+    With `on_damage`, a run that cannot be read is reported and stays as it is.
+    """
     compression = compression_of(options or WriteOptions())
     objects = _objects(storage, folder)
     merged = []
@@ -136,7 +118,8 @@ def plan_runs(
             continue
         if part.base >= reached and not limits.step_over:
             if obstacle is None and part.base != at and not explains(part.name, at):
-                obstacle = WAITING if _any_within(objects, at, part.base) else MISSING
+                between = (name.start < part.base and name.end >= at for name in objects)
+                obstacle = WAITING if any(between) else MISSING
             at = part.end
             if obstacle is not None:
                 left[obstacle] += 1
@@ -160,10 +143,6 @@ def plan_runs(
             left[FEW] += len(found)
             stopped = not limits.step_over
     return Plan(chosen, +left)
-
-
-def _any_within(objects: Iterable[SegmentName], base: int, end: int) -> bool:
-    return any(name.start < end and name.end >= base for name in objects)
 
 
 def _explainer(storage: Storage, objects: dict[SegmentName, ObjectInfo]) -> Callable[[SegmentName, int], bool]:
@@ -244,14 +223,10 @@ def _merge(
                 writer.add_key_value_metadata(footer.keys())
         return segment_of(footer, sink.size, (None, None))
     except ObjectExistsError:
-        return _merged_before(storage, name)
-
-
-def _merged_before(storage: Storage, name: SegmentName) -> ForeignSegment:
-    """An earlier run created it, but was interrupted before it deleted the merged segments."""
-    info = storage.head(name.path)
-    found = open_found(storage, name, info)
-    return segment_of(replace(found.footer, name=name), info.size, (found.min_timestamp, found.max_timestamp))
+        # An earlier run created it, but was interrupted before it deleted the merged segments.
+        info = storage.head(name.path)
+        found = open_found(storage, name, info)
+        return segment_of(replace(found.footer, name=name), info.size, (found.min_timestamp, found.max_timestamp))
 
 
 def _tables(
@@ -261,7 +236,7 @@ def _tables(
     held: list[pa.RecordBatch] = []
     for batch in _batches(storage, run, objects):
         held.append(batch)
-        if sum(each.nbytes for each in held) >= _GROUP_BYTES:
+        if sum(batch.nbytes for batch in held) >= _GROUP_BYTES:
             yield pa.Table.from_batches(held)
             held = []
     if held:
@@ -273,7 +248,15 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for part in run:
         last = -1
-        for found, offset in stored_records(storage, _as_segment(part, objects[part.name]), FILE_SCHEMA.names):
+        segment = ForeignSegment(
+            where=part.name.where,
+            path=part.name.path,
+            base_offset=part.base,
+            end_offset=part.end,
+            records=None,
+            bytes=objects[part.name].size,
+        )
+        for found, offset in stored_records(storage, segment, FILE_SCHEMA.names):
             with parquet_errors(storage.name_of(part.name.path), offset):
                 batch = as_written(found)
             last = batch.column("offset")[-1].as_py()
@@ -284,21 +267,6 @@ def _batches(
                 object_name=storage.name_of(part.name.path),
                 offset=part.name.end,
             )
-
-
-def _as_segment(part: SegmentRange, info: ObjectInfo) -> ForeignSegment:
-    return ForeignSegment(
-        where=part.name.where,
-        path=part.name.path,
-        base_offset=part.base,
-        end_offset=part.end,
-        records=None,
-        bytes=info.size,
-    )
-
-
-def _partition_folder(segment: ForeignSegment) -> str:
-    return segment.path.rsplit("/", 2)[0]
 
 
 def _objects(storage: Storage, folder: str) -> dict[SegmentName, ObjectInfo]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _SECOND: Final = 1_000_000_000
 _UINT32_MAX: Final = (1 << 32) - 1
@@ -99,7 +96,7 @@ class SegmentEvent:
 
 def decode_checkpoint(value: bytes) -> Checkpoint:
     """Decode the value of a record of the checkpoint topic. CorruptDataError: it is not a checkpoint."""
-    fields = Fields(value)
+    fields = EventFields(value)
     return Checkpoint(
         region=fields.text(1),
         topic=fields.text(2),
@@ -111,7 +108,7 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
 
 def decode_segment_event(value: bytes) -> SegmentEvent:
     """Decode the value of a record of the segment events topic."""
-    fields = Fields(value)
+    fields = EventFields(value)
     kind = fields.unsigned(1)
     if kind not in set(EventType):
         raise UnsupportedFormatError(f"a segment event has the unknown type {kind}")
@@ -137,7 +134,7 @@ def _encode_time(time_ns: int) -> bytes:
     return number_field(1, seconds) + number_field(2, nanoseconds)
 
 
-def _decode_time(fields: Fields) -> int:
+def _decode_time(fields: EventFields) -> int:
     nanoseconds = fields.unsigned(2)
     if nanoseconds >= _SECOND:
         raise CorruptDataError(f"a time has {nanoseconds} nanoseconds beside its seconds")
@@ -173,7 +170,7 @@ def message_field(number: int, value: bytes) -> bytes:
     return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
 
 
-class Fields:
+class EventFields:
     """The fields of a message by number. The last occurrence of a field counts."""
 
     def __init__(self, data: bytes) -> None:
@@ -201,8 +198,8 @@ class Fields:
         except UnicodeDecodeError as error:
             raise CorruptDataError(f"field {number} of the message is not UTF-8") from error
 
-    def message(self, number: int) -> Fields:
-        return Fields(self._blobs.get(number, b""))
+    def message(self, number: int) -> EventFields:
+        return EventFields(self._blobs.get(number, b""))
 
 
 def _walk(data: bytes) -> Iterator[tuple[int, int | bytes]]:

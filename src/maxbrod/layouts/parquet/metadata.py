@@ -7,14 +7,11 @@ errors. Nothing is trusted: a field of another type is refused here, and sizes a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _TRUE, _FALSE = 1, 2
 _BYTE, _DOUBLE = 3, 7
@@ -186,7 +183,7 @@ def _bounds(statistics: Any) -> tuple[int, int] | None:  # noqa: ANN401 - any fi
 
 def _structs(fields: Struct, number: int) -> list[Struct]:
     found = _get(fields, number, list)
-    if not all(isinstance(each, dict) for each in found):
+    if not all(isinstance(element, dict) for element in found):
         raise CorruptDataError(f"field {number} of a footer is not a list of structs")
     return found
 

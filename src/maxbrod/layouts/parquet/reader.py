@@ -9,6 +9,7 @@ Arrow decodes them in batches. A larger group streams through small buffers, a p
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -26,8 +27,16 @@ from maxbrod.errors import (
     UsageError,
     naming,
 )
-from maxbrod.layouts.parquet.conversion import from_file, offsets_of
-from maxbrod.layouts.parquet.format import SOURCES, TOOL_COLUMNS, SegmentName, check_footer, parse_footer, parse_name
+from maxbrod.layouts.parquet.format import (
+    SOURCES,
+    TOOL_COLUMNS,
+    SegmentName,
+    check_footer,
+    from_file,
+    offsets_of,
+    parse_footer,
+    parse_name,
+)
 from maxbrod.layouts.parquet.metadata import (
     PAGE_BYTES_MAX,
     ColumnChunk,
@@ -36,16 +45,13 @@ from maxbrod.layouts.parquet.metadata import (
     check_pages,
     parse_metadata,
 )
-from maxbrod.storage.interface import ByteRange
+from maxbrod.storage.interface import ByteRange, Storage
 from maxbrod.storage.object_file import ObjectFile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     from numpy.typing import NDArray
 
     from maxbrod.layouts.foreign import ForeignSegment
-    from maxbrod.storage.interface import Storage
 
 BUFFER_BYTES: Final = 4 << 20
 """The size of one request to the storage, for each column that is being read."""
@@ -78,7 +84,9 @@ def stored_records(
 
     Other columns are not fetched, except the offsets.
     """
-    name = _name(segment.path)
+    name = parse_name(segment.path)
+    if name is None:
+        raise UsageError("no segment of this layout has such a name", object_name=segment.path)
     opened = open_parquet(storage, segment.path, segment.bytes)
     with parquet_errors(opened.object_name, name.start):
         footer = parse_footer(opened.keys)
@@ -109,13 +117,6 @@ def _check_order(offsets: NDArray[np.int64], last: int, name: SegmentName) -> No
         raise CorruptDataError(
             f"offset {at} follows {before} in a segment of {name.start} to {name.end}", offset=before + 1
         )
-
-
-def _name(path: str) -> SegmentName:
-    name = parse_name(path)
-    if name is None:
-        raise UsageError("no segment of this layout has such a name", object_name=path)
-    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +160,9 @@ def parquet_errors(object_name: str, offset: int | None = None) -> Iterator[None
             error.offset = offset
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise CorruptDataError(
-            f"this Parquet file cannot be read: {_first_line(error)}", object_name=object_name, offset=offset
+            f"this Parquet file cannot be read: {first_line}", object_name=object_name, offset=offset
         ) from error
 
 
@@ -179,10 +181,6 @@ def _footer(file: ObjectFile, size: int) -> memoryview:
     return memoryview(file.read(length))
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def stored_batches(opened: OpenSegment, columns: Collection[str], offset: int) -> Iterator[pa.RecordBatch]:
     """The rows of those columns that the file has, unconverted, in batches of about 16 MiB. None is empty.
 
@@ -192,7 +190,9 @@ def stored_batches(opened: OpenSegment, columns: Collection[str], offset: int) -
     for index, group in enumerate(opened.metadata.groups):
         missing = group.rows
         with parquet_errors(opened.object_name, offset):
-            batches = _batches(opened, index, names)
+            rows = _rows_at_once(group)
+            _fetch(opened, [chunk for chunk in group.chunks if chunk.column in names])
+            batches = opened.parquet.iter_batches(batch_size=rows, row_groups=[index], columns=names, use_threads=False)
         while True:
             with parquet_errors(opened.object_name, offset):
                 batch = next(batches, None)
@@ -218,19 +218,12 @@ def check_columns(opened: OpenSegment) -> None:
         )
 
 
-def _batches(opened: OpenSegment, index: int, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    group = opened.metadata.groups[index]
-    rows = _rows_at_once(group)
-    _fetch(opened, [chunk for chunk in group.chunks if chunk.column in names])
-    return iter(opened.parquet.iter_batches(batch_size=rows, row_groups=[index], columns=names, use_threads=False))
-
-
 def _fetch(opened: OpenSegment, chunks: Sequence[ColumnChunk]) -> None:
     for chunk in chunks:
         if chunk.start < 0 or chunk.packed_bytes < 0:
             raise CorruptDataError(f"{chunk.column} claims {chunk.packed_bytes} bytes from {chunk.start}")
     ranges = [ByteRange(start=chunk.start, size=chunk.packed_bytes) for chunk in chunks]
-    if sum(each.size for each in ranges) > _FETCHED_BYTES_MAX:
+    if sum(range_.size for range_ in ranges) > _FETCHED_BYTES_MAX:
         opened.source.fetch([])
         return
     for chunk, part in zip(chunks, opened.source.fetch(ranges), strict=True):

@@ -1,4 +1,4 @@
-"""Surveys an archive by names and footers: one listing, and the tail of each object, several at a time.
+"""CrowdStrike kafka-replicator. A survey by names and footers: one listing, and the tails of objects, many at a time.
 
 Whoever surveys again and again passes a memory: then only objects that are new, or were replaced, are opened.
 """
@@ -6,37 +6,35 @@ Whoever surveys again and again passes a memory: then only objects that are new,
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.coverage import EMPTY, with_holes
-from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, Survey
-from maxbrod.layouts.parquet.format import (
-    NANOSECONDS,
-    NO_TIMESTAMP,
-    PREFIX,
-    Footer,
-    SegmentName,
-    check_footer,
-    parse_footer,
-    parse_name,
-)
+from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, Layout, Loss, RecordAccess, Survey
+from maxbrod.layouts.parquet import format as parquet
+from maxbrod.layouts.parquet import writer
+from maxbrod.layouts.parquet.metadata import FileMetadata
 from maxbrod.layouts.parquet.reader import check_columns, open_parquet, parquet_errors, read, stored_batches
-from maxbrod.layouts.tree import check_records, is_published, survey_tree, surveyed_facts
+from maxbrod.layouts.tree import (
+    EMPTY,
+    check_records,
+    is_published,
+    prune_tree,
+    publisher,
+    survey_tree,
+    surveyed_facts,
+    with_holes,
+)
 from maxbrod.model import GapReason, TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from maxbrod.layouts.parquet.metadata import FileMetadata
-    from maxbrod.storage.interface import ObjectInfo, Storage
+from maxbrod.storage.interface import ObjectInfo, Storage
 
 THREADS: Final = 16
 """Footers that are fetched concurrently, to hide the latency of requests."""
@@ -48,18 +46,18 @@ _TEMPORARY: Final = "temp/"
 class SurveyedSegment:
     """An object with a segment's name and a valid footer."""
 
-    name: SegmentName
+    name: parquet.SegmentName
     size: int
     modified_ms: int
-    footer: Footer
+    footer: parquet.Footer
     rows: int
     min_timestamp: int | None
     max_timestamp: int | None
 
 
 def detect(storage: Storage) -> bool:
-    names = (info.path for folder in (PREFIX, "") for info in islice(storage.list(folder), _NAMES_EXAMINED_MAX))
-    return any(parse_name(name) is not None for name in names) or is_published(storage, "parquet")
+    names = (info.path for folder in (parquet.PREFIX, "") for info in islice(storage.list(folder), _NAMES_EXAMINED_MAX))
+    return any(parquet.parse_name(name) is not None for name in names) or is_published(storage, "parquet")
 
 
 def survey(storage: Storage, *, region: str | None = None, seen: dict[str, SurveyedSegment] | None = None) -> Survey:
@@ -70,17 +68,19 @@ def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Surve
     facts = surveyed_facts(storage, faults)
     objects, unknown = _named(storage, region)
     faults += unknown
-    found: list[SurveyedSegment] = []
-    for outcome in _opened(storage, objects, {} if seen is None else seen):
-        if isinstance(outcome, Fault):
-            faults.append(outcome)
-        else:
-            found.append(outcome)
-    faults.extend(_miscounted(found))
+    outcomes = _opened(storage, objects, {} if seen is None else seen)
+    faults += [outcome for outcome in outcomes if isinstance(outcome, Fault)]
+    found = [outcome for outcome in outcomes if isinstance(outcome, SurveyedSegment)]
+    partitions: dict[TopicPartition, list[parquet.SegmentName]] = {}
+    for opened in found:
+        partitions.setdefault(opened.name.where, []).append(opened.name)
+        if opened.footer.records != opened.rows:
+            message = f"the footer claims {opened.footer.records} records, the file has {opened.rows}"
+            faults.append(Fault(path=opened.name.path, message=message, offset=opened.name.start))
     by_path = {opened.name.path: opened for opened in found}
     segments = [
         _segment(by_path[part.name.path], part)
-        for where, names in sorted(_partitions(found).items())
+        for where, names in sorted(partitions.items())
         for part in _one_region(storage, where, names)
     ]
     coverage = {where: known for where, known in facts.coverage.items() if _is_of(known.folder, region)}
@@ -95,12 +95,12 @@ def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Surve
     )
 
 
-def open_found(storage: Storage, name: SegmentName, info: ObjectInfo) -> SurveyedSegment:
+def open_found(storage: Storage, name: parquet.SegmentName, info: ObjectInfo) -> SurveyedSegment:
     """Open a segment and check its footer against its name."""
     opened = open_parquet(storage, name.path, info.size)
     with parquet_errors(opened.object_name, name.start):
-        footer = parse_footer(opened.keys)
-        check_footer(footer, name)
+        footer = parquet.parse_footer(opened.keys)
+        parquet.check_footer(footer, name)
         check_columns(opened)
         least, most = _bounds(opened.metadata)
     return SurveyedSegment(
@@ -114,12 +114,12 @@ def open_found(storage: Storage, name: SegmentName, info: ObjectInfo) -> Surveye
     )
 
 
-def _named(storage: Storage, region: str | None) -> tuple[list[tuple[SegmentName, ObjectInfo]], list[Fault]]:
+def _named(storage: Storage, region: str | None) -> tuple[list[tuple[parquet.SegmentName, ObjectInfo]], list[Fault]]:
     """Objects with a segment's name, and faults for other objects in the same folders."""
-    named: list[tuple[SegmentName, ObjectInfo]] = []
+    named: list[tuple[parquet.SegmentName, ObjectInfo]] = []
     others: list[str] = []
     for info in storage.list():
-        name = None if info.path.startswith(_TEMPORARY) else parse_name(info.path)
+        name = None if info.path.startswith(_TEMPORARY) else parquet.parse_name(info.path)
         if name is None:
             others.append(info.path)
         elif region is None or name.region in {None, region}:
@@ -130,9 +130,9 @@ def _named(storage: Storage, region: str | None) -> tuple[list[tuple[SegmentName
 
 
 def _opened(
-    storage: Storage, objects: Sequence[tuple[SegmentName, ObjectInfo]], seen: dict[str, SurveyedSegment]
-) -> Iterable[SurveyedSegment | Fault]:
-    def attempt(named: tuple[SegmentName, ObjectInfo]) -> SurveyedSegment | Fault | None:
+    storage: Storage, objects: Sequence[tuple[parquet.SegmentName, ObjectInfo]], seen: dict[str, SurveyedSegment]
+) -> list[SurveyedSegment | Fault]:
+    def attempt(named: tuple[parquet.SegmentName, ObjectInfo]) -> SurveyedSegment | Fault | None:
         name, info = named
         known = seen.get(name.path)
         if known is not None and (known.size, known.modified_ms) == (info.size, info.modified_ms):
@@ -166,26 +166,7 @@ def _holes(found: Iterable[SurveyedSegment]) -> list[ForeignGap]:
     return holes
 
 
-def _miscounted(found: Iterable[SurveyedSegment]) -> list[Fault]:
-    return [
-        Fault(
-            path=opened.name.path,
-            message=f"the footer claims {opened.footer.records} records, the file has {opened.rows}",
-            offset=opened.name.start,
-        )
-        for opened in found
-        if opened.footer.records != opened.rows
-    ]
-
-
-def _partitions(found: Iterable[SurveyedSegment]) -> dict[TopicPartition, list[SegmentName]]:
-    grouped: dict[TopicPartition, list[SegmentName]] = {}
-    for opened in found:
-        grouped.setdefault(opened.name.where, []).append(opened.name)
-    return grouped
-
-
-def _one_region(storage: Storage, where: TopicPartition, names: list[SegmentName]) -> list[SegmentRange]:
+def _one_region(storage: Storage, where: TopicPartition, names: list[parquet.SegmentName]) -> list[SegmentRange]:
     folders = sorted({name.folder for name in names})
     if len(folders) > 1:
         raise UsageError(
@@ -222,9 +203,9 @@ def _bounds(metadata: FileMetadata) -> tuple[int | None, int | None]:
     ours = "timestamp_beyond_ms" in metadata.columns
     if nanoseconds is None or (ours and _statistics(metadata, "timestamp_beyond_ms") != (0, 0)):
         return None, None
-    least, most = (bound // NANOSECONDS for bound in nanoseconds)
+    least, most = (bound // parquet.NANOSECONDS for bound in nanoseconds)
     # A record without a timestamp has -1 in Kafka.
-    return (least, max(most, -1)) if nanoseconds[0] <= NO_TIMESTAMP else (least, most)
+    return (least, max(most, -1)) if nanoseconds[0] <= parquet.NO_TIMESTAMP else (least, most)
 
 
 def _statistics(metadata: FileMetadata, column: str) -> tuple[int, int] | None:
@@ -238,45 +219,34 @@ def _statistics(metadata: FileMetadata, column: str) -> tuple[int, int] | None:
 class SegmentRange(NamedTuple):
     """The offsets [base, end) to read from a segment."""
 
-    name: SegmentName
+    name: parquet.SegmentName
     base: int
     end: int
 
 
-def without_overlaps(names: Iterable[SegmentName]) -> list[SegmentRange]:
+def without_overlaps(names: Iterable[parquet.SegmentName]) -> list[SegmentRange]:
     """Return the ranges to read of one partition's segments, in order. Segments that others cover are left out.
 
     Compaction leaves the merged segments until they are deleted, and two writers may have overlapped. A higher level
     wins: it holds what the levels below held, and those may be deleted at any time. Within a level the earlier start
     wins, and of two with the same start the longer, as when the tool reads or compacts.
     """
-    taken = _Taken()
+    ranges: list[SegmentRange] = []
     for name in sorted(names, key=lambda name: (-name.level, name.start, -name.end)):
-        taken.add(name)
-    return taken.ranges
-
-
-class _Taken:
-    def __init__(self) -> None:
-        self.ranges: list[SegmentRange] = []
-        self._bases: list[int] = []
-
-    def add(self, name: SegmentName) -> None:
-        """Assign the free part of its range to the segment."""
         base, end = name.start, name.end + 1
-        at = bisect_right(self._bases, base)
-        if at and self.ranges[at - 1].end > base:
-            base = self.ranges[at - 1].end
+        at = bisect_right(ranges, base, key=attrgetter("base"))
+        if at and ranges[at - 1].end > base:
+            base = ranges[at - 1].end
         while base < end:
-            free = min(end, self._bases[at]) if at < len(self._bases) else end
+            free = min(end, ranges[at].base) if at < len(ranges) else end
             if base < free:
-                self.ranges.insert(at, SegmentRange(name, base, free))
-                self._bases.insert(at, base)
+                ranges.insert(at, SegmentRange(name, base, free))
                 at += 1
-            if at >= len(self.ranges):
+            if at >= len(ranges):
                 break
-            base = max(base, self.ranges[at].end)
+            base = max(base, ranges[at].end)
             at += 1
+    return ranges
 
 
 def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
@@ -292,7 +262,7 @@ def check(storage: Storage, survey: Survey, *, deep: bool) -> Iterator[Fault]:
 
 def _quick(storage: Storage, segment: ForeignSegment) -> Fault | None:
     """Check that the object exists as surveyed and that its footer is valid."""
-    name = parse_name(segment.path)
+    name = parquet.parse_name(segment.path)
     try:
         info = storage.head(segment.path)
         if info.size != segment.bytes:
@@ -311,18 +281,15 @@ def _deep(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
     end = None if segment.records is None else segment.end_offset
     faults = list(check_records(segment, read(storage, segment), end=end))
     yield from faults
-    if not faults:
-        yield from _fine_times(storage, segment)
-
-
-def _fine_times(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
-    """Timestamps finer than Kafka's milliseconds did not come from Kafka; reading rounds them down."""
+    if faults:
+        return
+    # Timestamps finer than Kafka's milliseconds did not come from Kafka; reading rounds them down.
     opened = open_parquet(storage, segment.path, segment.bytes)
     fine = 0
     with parquet_errors(opened.object_name, segment.base_offset):
         for batch in stored_batches(opened, ["timestamp"], segment.base_offset):
             times = number_column(batch.column("timestamp"))
-            fine += int(np.count_nonzero((times % NANOSECONDS != 0) & (times != NO_TIMESTAMP)))
+            fine += int(np.count_nonzero((times % parquet.NANOSECONDS != 0) & (times != parquet.NO_TIMESTAMP)))
     if fine:
         message = f"{fine} records have timestamps finer than a millisecond, which are rounded down"
         yield Fault(path=segment.path, message=message, offset=segment.base_offset, fatal=False)
@@ -330,3 +297,19 @@ def _fine_times(storage: Storage, segment: ForeignSegment) -> Iterator[Fault]:
 
 def _fault(segment: ForeignSegment, message: str, offset: int | None = None) -> Fault:
     return Fault(path=segment.path, message=message, offset=segment.base_offset if offset is None else offset)
+
+
+LAYOUT: Final = Layout(
+    name="parquet",
+    detect=detect,
+    look=survey,
+    publish=publisher(writer.check_options, levels=1),
+    prune=prune_tree,
+    records=lambda: RecordAccess(read=read, write=writer.write, check=check),
+    choices=("region",),
+    remembers=True,
+    losses=(
+        Loss(what="producer ids, sequences, leader epochs and which records were written in transactions", real=False),
+        Loss(what="transaction markers, which no consumer sees", real=False),
+    ),
+)

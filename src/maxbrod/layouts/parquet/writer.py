@@ -7,6 +7,7 @@ records have arrived in between, the two segments overlap, which every reader of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -19,26 +20,13 @@ import pyarrow.parquet as pq
 
 from maxbrod.batch.columns import binary_column, headers_columns, number_column
 from maxbrod.errors import UsageError
-from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
-from maxbrod.layouts.parquet.conversion import to_file
-from maxbrod.layouts.parquet.format import (
-    FILE_SCHEMA,
-    PREFIX,
-    REGION,
-    STREAMING,
-    TOOL_COLUMNS,
-    Footer,
-    SegmentName,
-    check_topic,
-    region_folder,
-)
+from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions, check_topic
+from maxbrod.layouts.parquet import format as parquet
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from numpy.typing import NDArray
 
-    from maxbrod.model import TopicPartition
     from maxbrod.storage.interface import Storage
 
 
@@ -46,7 +34,7 @@ CODECS: Final[dict[str, range]] = {"snappy": range(0), "gzip": range(1, 10), "zs
 """The codecs that the tool can read, with their levels. It crashes on Parquet's others."""
 _GZIP_LEVEL: Final = 6  # Arrow's default is 9, which is ten times slower and saves nothing
 _OPTIONS: Final = frozenset({"prefix", "region", "segment_seconds_max"})
-_OURS: Final = [name for name in FILE_SCHEMA.names if name not in TOOL_COLUMNS]
+_OURS: Final = [name for name in parquet.FILE_SCHEMA.names if name not in parquet.TOOL_COLUMNS]
 
 
 def write(
@@ -55,13 +43,13 @@ def write(
     """Write one object after the other, each visible when it is complete."""
     check_options(options)
     compression = compression_of(options)
-    folder, region = _place(where, options.extra.get("region"), survey, options.extra.get("prefix", PREFIX))
+    folder, region = _place(where, options.extra.get("region"), survey, options.extra.get("prefix", parquet.PREFIX))
     written: list[ForeignSegment] = []
     for batches in roll(records, _thresholds(options), after=survey.positions.get(where, 0) - 1):
         first, last = batches[0].column("offset")[0].as_py(), batches[-1].column("offset")[-1].as_py()
         follows, deleted = _before(options, written[-1].end_offset if written else None)
-        footer = Footer(
-            name=SegmentName(folder=folder, where=where, level=STREAMING, start=first, end=last),
+        footer = parquet.Footer(
+            name=parquet.SegmentName(folder=folder, where=where, level=parquet.STREAMING, start=first, end=last),
             region=region,
             records=sum(batch.num_rows for batch in batches),
             follows=follows,
@@ -83,7 +71,7 @@ def check_options(options: WriteOptions) -> None:
     """UsageError: an option is invalid."""
     compression_of(options)
     _thresholds(options)
-    region_folder(options.extra.get("region", REGION), options.extra.get("prefix", PREFIX))
+    parquet.region_folder(options.extra.get("region", parquet.REGION), options.extra.get("prefix", parquet.PREFIX))
     unknown = sorted(set(options.extra) - _OPTIONS)
     if unknown:
         raise UsageError(f"the parquet layout has no option {', '.join(unknown)}", hint=f"it has {sorted(_OPTIONS)}")
@@ -105,7 +93,7 @@ def parquet_writer(sink: Any, compression: dict[str, Any]) -> Iterator[pq.Parque
     """A writer of FILE_SCHEMA. The footer's keys are added last, when the number of records is known."""
     with pq.ParquetWriter(
         sink,
-        FILE_SCHEMA,
+        parquet.FILE_SCHEMA,
         version="1.0",
         data_page_version="1.0",
         use_dictionary=_OURS,  # the tool's own columns are plain
@@ -117,7 +105,7 @@ def parquet_writer(sink: Any, compression: dict[str, Any]) -> Iterator[pq.Parque
         yield writer
 
 
-def segment_of(footer: Footer, size: int, bounds: tuple[int | None, int | None]) -> ForeignSegment:
+def segment_of(footer: parquet.Footer, size: int, bounds: tuple[int | None, int | None]) -> ForeignSegment:
     """Return a segment that has just been written, as a survey would."""
     name = footer.name
     return ForeignSegment(
@@ -134,36 +122,31 @@ def segment_of(footer: Footer, size: int, bounds: tuple[int | None, int | None])
 
 
 def _write_segment(
-    storage: Storage, footer: Footer, batches: Sequence[pa.RecordBatch], compression: dict[str, Any]
+    storage: Storage, footer: parquet.Footer, batches: Sequence[pa.RecordBatch], compression: dict[str, Any]
 ) -> ForeignSegment:
-    table = pa.Table.from_batches([to_file(batch) for batch in batches])
+    table = pa.Table.from_batches([parquet.to_file(batch) for batch in batches])
     sink = pa.BufferOutputStream()
     with parquet_writer(sink, compression) as writer:
         writer.write_table(table, row_group_size=table.num_rows)
         writer.add_key_value_metadata(footer.keys())
     data = sink.getvalue()
     storage.replace(footer.name.path, memoryview(data))
-    return segment_of(footer, data.size, _timestamps(batches))
-
-
-def _timestamps(batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
-    columns = [number_column(batch.column("timestamp_ms")) for batch in batches]
-    return min(int(column.min()) for column in columns), max(int(column.max()) for column in columns)
+    times = [number_column(batch.column("timestamp_ms")) for batch in batches]
+    bounds = min(int(column.min()) for column in times), max(int(column.max()) for column in times)
+    return segment_of(footer, data.size, bounds)
 
 
 def _thresholds(options: WriteOptions) -> Thresholds:
+    seconds = options.extra.get("segment_seconds_max")
+    try:
+        seconds_max = SECONDS_MAX if seconds is None else float(seconds)
+    except ValueError as error:
+        raise UsageError(f"segment_seconds_max is not a number: {seconds!r}") from error
     return Thresholds(
         bytes_max=BYTES_MAX if options.segment_bytes_max is None else options.segment_bytes_max,
         records_max=RECORDS_MAX if options.segment_records_max is None else options.segment_records_max,
-        seconds_max=_seconds(options.extra.get("segment_seconds_max")),
+        seconds_max=seconds_max,
     )
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        return SECONDS_MAX if text is None else float(text)
-    except ValueError as error:
-        raise UsageError(f"segment_seconds_max is not a number: {text!r}") from error
 
 
 def _place(where: TopicPartition, requested: str | None, survey: Survey, prefix: str) -> tuple[str, str]:
@@ -174,7 +157,14 @@ def _place(where: TopicPartition, requested: str | None, survey: Survey, prefix:
     check_topic(where.topic)
     folders: Mapping[str, str] = survey.details.get("regions", {})
     region = _region(where, requested, survey, tuple(folders))
-    return _folder(region, folders, prefix), region
+    if region in folders:
+        return folders[region], region
+    if "" in folders.values():
+        raise UsageError(
+            f"the storage is the folder of another region than {region}", hint="open the folder above the regions"
+        )
+    prefixes = {folder.rpartition("/")[0] for folder in folders.values()} or {prefix}
+    return parquet.region_folder(region, prefixes.pop()), region
 
 
 def _region(where: TopicPartition, requested: str | None, survey: Survey, regions: tuple[str, ...]) -> str:
@@ -193,18 +183,7 @@ def _region(where: TopicPartition, requested: str | None, survey: Survey, region
             f"the archive has the regions {', '.join(regions)}",
             hint="choose the one to write to with --layout-option region=NAME",
         )
-    return requested or next(iter(regions), REGION)
-
-
-def _folder(region: str, folders: Mapping[str, str], wanted: str) -> str:
-    if region in folders:
-        return folders[region]
-    if "" in folders.values():
-        raise UsageError(
-            f"the storage is the folder of another region than {region}", hint="open the folder above the regions"
-        )
-    prefixes = {folder.rpartition("/")[0] for folder in folders.values()} or {wanted}
-    return region_folder(region, prefixes.pop())
+    return requested or next(iter(regions), parquet.REGION)
 
 
 BYTES_MAX: Final = 64 << 20
@@ -243,7 +222,9 @@ def roll(
     held_bytes = held_records = 0
     began = clock()
     for batch in records:
-        rest = _data(batch)
+        # Consumers never see control records, so the tool never writes them.
+        control = batch.column("control")
+        rest = batch.filter(pc.invert(control)) if batch.num_rows and number_column(control).any() else batch
         if rest.num_rows:
             after = _check_order(rest, after)
         while rest.num_rows:
@@ -272,12 +253,6 @@ def record_bytes(records: pa.RecordBatch) -> NDArray[np.int64]:
         if column.valid.size:
             sizes += np.diff(column.ends[ends])
     return sizes
-
-
-def _data(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without control records: consumers never see them, so the tool never writes them."""
-    control = batch.column("control")
-    return batch.filter(pc.invert(control)) if batch.num_rows and number_column(control).any() else batch
 
 
 def _check_order(batch: pa.RecordBatch, after: int) -> int:

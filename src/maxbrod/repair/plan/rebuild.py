@@ -10,25 +10,33 @@ slices of its time, and what the present has not is a replaced row.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from maxbrod.catalog.replaced import meets, merge
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Run, Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 from maxbrod.notices import Notice
-from maxbrod.repair.plan.chain import GapEvidence, RunView, choose, link, newest_history, overlapping
+from maxbrod.repair.plan.slices import (
+    FoundSlice,
+    GapEvidence,
+    LostRange,
+    PrunedRange,
+    choose,
+    link,
+    newest_history,
+    overlapping,
+    place_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from maxbrod.archive.snapshot_document import Snapshot
     from maxbrod.catalog.ledger import SliceKey
-    from maxbrod.repair.plan.found import FoundSlice, LostRange, PrunedRange
 
+T = TypeVar("T")
 INT64_MAX: Final = 2**63 - 1
-_PLACE: Final = ("topic", "topic_id", "partition", "base_offset", "end_offset")
 _READING_HINT: Final = "compare the topic with its source ('maxbrod compare'), or read it afresh into a new archive"
 
 
@@ -39,15 +47,16 @@ class KnownRun:
     run: Run
     snapshot: Snapshot
     modified_ms: int
-    """When the store got the snapshot: everything that the run wrote was there before."""
+    """The time at which the store got the snapshot: everything that the run wrote was there before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remains:
+class RepairEvidence:
     """All that a new catalog is made from."""
 
-    slices: Sequence[FoundSlice]
-    lost: Sequence[LostRange]
+    slices: Sequence[FoundSlice] = ()
+    lost: Sequence[LostRange] = ()
+    """Damaged slices, and those that rows of the old catalog name in objects that do not exist."""
     runs: Sequence[KnownRun]
     gaps: Mapping[PartitionId, Sequence[tuple[int, int, GapReason]]] = field(default_factory=dict)
     """Gaps in rows of the old catalog, oldest first."""
@@ -59,7 +68,7 @@ class Remains:
     pruned_slices: Collection[tuple[str, int]] = frozenset()
     """Path and position of slices that were pruned."""
     sure: bool = False
-    """Whether the ledger names all slices that are no part of the archive any more."""
+    """True if the ledger names all slices that are no part of the archive any more."""
     settled: Sequence[Segment | Gap] = ()
     """Rows of which the ledger says that they are the archive's."""
     replaced: Sequence[tuple[Segment | Gap, int]] = ()
@@ -80,53 +89,42 @@ class Rebuilt:
     """Slices whose transactions must be known first: the rows are not final."""
 
 
-def rebuild(remains: Remains, *, run_id: str, now_ms: int) -> Rebuilt:
+def rebuild(evidence: RepairEvidence, *, run_id: str, now_ms: int) -> Rebuilt:
     """The rows of every partition that any evidence names."""
-    pruned: dict[PartitionId, list[PrunedRange]] = defaultdict(list)
-    for one in remains.pruned:
-        pruned[one.id].append(one)
-    slices: dict[PartitionId, list[FoundSlice]] = defaultdict(list)
-    sure = {_key(row) for row in remains.settled if isinstance(row, Segment)}
-    for each in remains.slices:
-        gone = (each.slice.path, each.slice.position) in remains.pruned_slices
+    pruned = _grouped(evidence.pruned, lambda found: found.id)
+    sure = {_key(row) for row in evidence.settled if isinstance(row, Segment)}
+
+    def is_archived(found: FoundSlice) -> bool:
+        gone = (found.slice.path, found.slice.position) in evidence.pruned_slices
         # What the ledger names was brought back since, if it was ever pruned.
-        if each.key in sure or (not gone and not any(one.takes(each) for one in pruned.get(each.id, ()))):
-            slices[each.id].append(each)
-    lost: dict[PartitionId, list[LostRange]] = defaultdict(list)
-    for missed in remains.lost:
-        lost[missed.id].append(missed)
-    names = _names(remains)
-    known = {partition for run in remains.runs for partition in run.snapshot.ends}
+        return found.key in sure or (not gone and not any(one.takes(found) for one in pruned.get(found.id, ())))
+
+    slices = _grouped(filter(is_archived, evidence.slices), lambda found: found.id)
+    lost = _grouped(evidence.lost, lambda found: found.id)
+    settled = _grouped(evidence.settled, _partition_of)
+    replaced = _grouped(evidence.replaced, lambda pair: _partition_of(pair[0]))
+    known = {partition for run in evidence.runs for partition in run.snapshot.ends}
+    names = {found.topic_id: found.topic for found in (*evidence.pruned, *evidence.lost, *evidence.slices)}
+    for run in evidence.runs:
+        names.update(run.snapshot.topics)
     result = Rebuilt()
-    settled: dict[PartitionId, list[Segment | Gap]] = defaultdict(list)
-    for row in remains.settled:
-        settled[_partition_of(row)].append(row)
-    replaced: dict[PartitionId, list[tuple[Segment | Gap, int]]] = defaultdict(list)
-    for row, revision in remains.replaced:
-        replaced[_partition_of(row)].append((row, revision))
-    for partition in sorted({*slices, *lost, *known, *remains.gaps, *pruned, *settled, *replaced}):
-        _Partition(
-            partition,
-            names.get(partition.topic_id, partition.topic_id),
-            remains,
-            slices.get(partition, ()),
-            lost.get(partition, ()),
-            pruned.get(partition, ()),
-            settled.get(partition, ()),
-            replaced.get(partition, ()),
-            result,
-            run_id,
-            now_ms,
-        ).rebuild()
+    for partition in sorted({*slices, *lost, *known, *evidence.gaps, *pruned, *settled, *replaced}):
+        mine = replace(
+            evidence,
+            slices=slices[partition],
+            lost=lost[partition],
+            pruned=pruned[partition],
+            settled=settled[partition],
+            replaced=replaced[partition],
+        )
+        _Partition(partition, names.get(partition.topic_id, partition.topic_id), mine, result, run_id, now_ms).rebuild()
     return result
 
 
-def _names(remains: Remains) -> dict[str, str]:
-    found = {each.id.topic_id: each.topic for each in remains.pruned}
-    found.update({each.topic_id: each.topic for each in remains.lost})
-    found.update({each.topic_id: each.topic for each in remains.slices})
-    for run in remains.runs:
-        found.update(run.snapshot.topics)
+def _grouped(items: Iterable[T], partition: Callable[[T], PartitionId]) -> defaultdict[PartitionId, list[T]]:
+    found: defaultdict[PartitionId, list[T]] = defaultdict(list)
+    for item in items:
+        found[partition(item)].append(item)
     return found
 
 
@@ -134,24 +132,21 @@ def _names(remains: Remains) -> dict[str, str]:
 class _Partition:
     id: PartitionId
     topic: str
-    remains: Remains
-    slices: Sequence[FoundSlice]
-    lost: Sequence[LostRange]
-    pruned: Sequence[PrunedRange]
-    settled: Sequence[Segment | Gap]
-    replaced: Sequence[tuple[Segment | Gap, int]]
+    evidence: RepairEvidence
+    """The evidence about this partition, and about all runs."""
     result: Rebuilt
     run_id: str
     now_ms: int
 
     def rebuild(self) -> None:
-        runs = [run for run in self.remains.runs if self.id in run.snapshot.ends]
+        runs = [run for run in self.evidence.runs if self.id in run.snapshot.ends]
         live = self._rows(self._present(), runs, present=True)
         self.result.rows += live
         self._notify(live)
         named = {(row.path, row.position) for row in live if isinstance(row, Segment)}
         named |= self._replaced(runs, live)
-        self.result.unnamed += [each for each in self.slices if (each.slice.path, each.slice.position) not in named]
+        found = self.evidence.slices
+        self.result.unnamed += [part for part in found if (part.slice.path, part.slice.position) not in named]
 
     def _rows(
         self, candidates: Sequence[FoundSlice], runs: Sequence[KnownRun], *, present: bool
@@ -159,54 +154,57 @@ class _Partition:
         """Rows that tile what these runs accounted for; `present`: and what objects hold beyond."""
         end = runs[-1].snapshot.ends[self.id] if runs else None
         if present and end is not None:
-            end = max([end, *(row.end_offset for row in self.settled)])
-        linked = link(_reachable(candidates, end, beyond=present))
+            end = max([end, *(row.end_offset for row in self.evidence.settled)])
+        chain, undecided, needed = link(_reachable(candidates, end, beyond=present))
         if present:
-            self.result.unscanned += linked.needed
-            self._notify_undecided(linked.undecided, linked.slices)
-        chain, evidence = linked.slices, self._evidence(runs, linked.slices, present=present)
+            self.result.unscanned += needed
+            for producer, first in undecided:
+                what = f"the transaction of producer {producer} has no marker in the archive"
+                hint = "compare with the source, or back the partition up again"
+                self._add("undecided", f"{what}: its records count as committed", first, chain[-1].end, hint)
+        evidence = self._gap_evidence(runs, chain, present=present)
         rows: list[Segment | Gap] = []
         cursor = self._first(chain, runs, evidence)
-        for number, each in enumerate(chain):
+        for number, part in enumerate(chain):
             rows += self._gaps(
-                cursor, each.base, evidence, self._written_so(chain[number - 1] if number else None, each)
+                cursor, part.base, evidence, self._written_so(chain[number - 1] if number else None, part)
             )
-            rows.append(self._segment(each, runs))
-            cursor = each.end
+            rows.append(self._segment(part, runs))
+            cursor = part.end
         if end is not None and cursor is not None:
             rows += self._gaps(cursor, end, evidence, None)
         return rows
 
     def _first(self, chain: Sequence[FoundSlice], runs: Sequence[KnownRun], evidence: GapEvidence) -> int | None:
-        """Where the archive of the partition begins; None if there is nothing of it."""
+        """The first offset of the partition in the archive; None if there is nothing of it."""
         firsts = [run.snapshot.firsts[self.id] for run in runs if self.id in run.snapshot.firsts]
         ends = [run.snapshot.ends[self.id] for run in runs]
-        stated = [base for base, _, _ in (*evidence.stated, *evidence.lost)] + [base for base, _ in evidence.pruned]
-        bases = [each.base for each in chain[:1]]
+        stated = [base for base, _, _ in evidence.stated] + [base for base, _ in (*evidence.lost, *evidence.pruned)]
+        bases = [part.base for part in chain[:1]]
         return min([*firsts[:1], *stated, *bases] or ends[:1], default=None)
 
-    def _evidence(self, runs: Sequence[KnownRun], chain: Sequence[FoundSlice], *, present: bool) -> GapEvidence:
-        evidence = GapEvidence(stated=list(self.remains.gaps.get(self.id, ())))
+    def _gap_evidence(self, runs: Sequence[KnownRun], chain: Sequence[FoundSlice], *, present: bool) -> GapEvidence:
+        evidence = GapEvidence(stated=list(self.evidence.gaps.get(self.id, ())))
         for run in runs:
             snapshot = run.snapshot
-            evidence.runs.append(RunView(end=snapshot.ends[self.id], log_start=snapshot.log_starts.get(self.id)))
+            evidence.ends.append((snapshot.ends[self.id], snapshot.log_starts.get(self.id)))
             stated = snapshot.gaps.get(self.id, ())
             evidence.stated += [(base, end, _reason(reason)) for base, end, reason in stated]
-        gaps = [(row.base_offset, row.end_offset, row.reason) for row in self.settled if isinstance(row, Gap)]
+        gaps = [(row.base_offset, row.end_offset, row.reason) for row in self.evidence.settled if isinstance(row, Gap)]
         evidence.stated += gaps if present else ()
-        evidence.pruned = [(each.base, each.end) for each in self.pruned]
-        bases = [each.base for each in chain]
+        evidence.pruned = [(pruned.base, pruned.end) for pruned in self.evidence.pruned]
+        bases = [part.base for part in chain]
         end = runs[-1].snapshot.ends[self.id] if runs else None
-        for gone in self.lost:
+        for gone in self.evidence.lost:
             stop = gone.end
             if stop is None:
                 stop = min((base for base in bases if base > gone.base), default=max(end or 0, gone.base + 1))
-            evidence.lost.append((gone.base, stop, gone.message))
+            evidence.lost.append((gone.base, stop))
         return evidence
 
     def _written_so(self, before: FoundSlice | None, after: FoundSlice) -> GapReason | None:
         """The reason of a hole between two slices that the same writer put behind each other."""
-        if before is None or self.id.topic_id not in self.remains.compacted:
+        if before is None or self.id.topic_id not in self.evidence.compacted:
             return None
         one, other = before.slice, after.slice
         adjacent = one.path == other.path and one.position + one.bytes == other.position
@@ -216,111 +214,114 @@ class _Partition:
         if first is None or first >= end:
             return
         for base, stop, reason in evidence.explain(first, end, written_so=written_so):
-            yield Gap(
-                topic=self.topic,
-                topic_id=self.id.topic_id,
-                partition=self.id.partition,
-                base_offset=base,
-                end_offset=stop,
-                reason=reason,
-                run_id=self.run_id,
-                written_at=self.now_ms,
-            )
+            yield self._gap(base, stop, reason)
 
-    def _segment(self, each: FoundSlice, runs: Sequence[KnownRun]) -> Segment:
-        found = each.slice
+    def _gap(self, base: int, end: int, reason: GapReason) -> Gap:
+        return Gap(
+            topic=self.topic,
+            topic_id=self.id.topic_id,
+            partition=self.id.partition,
+            base_offset=base,
+            end_offset=end,
+            reason=reason,
+            run_id=self.run_id,
+            written_at=self.now_ms,
+        )
+
+    def _segment(self, part: FoundSlice, runs: Sequence[KnownRun]) -> Segment:
+        found = part.slice
         by = next((one.run.run_id for one in runs if one.snapshot.ends[self.id] >= found.end_offset), self.run_id)
         missing = found.end_offset - found.base_offset - found.records
-        default = GapReason.COMPACTED if self.id.topic_id in self.remains.compacted else GapReason.UNEXPLAINED
-        reason = None if not missing else default if each.reason is None else _reason(each.reason)
+        default = GapReason.COMPACTED if self.id.topic_id in self.evidence.compacted else GapReason.UNEXPLAINED
+        reason = None if not missing else default if part.reason is None else _reason(part.reason)
         return Segment(
             topic=self.topic,
             topic_id=self.id.topic_id,
             partition=self.id.partition,
             **{name: getattr(found, name) for name in SLICE_FIELDS if name != "details"},
-            level=each.level,
+            level=part.level,
             reason=reason,
-            run_id=each.run_id or by,
-            written_at=each.modified_ms if each.written_at is None else each.written_at,
+            run_id=part.run_id or by,
+            written_at=part.modified_ms if part.written_at is None else part.written_at,
         )
 
     # What the archive is now
 
     def _present(self) -> list[FoundSlice]:
         """The slices of the archive as it was last."""
-        sure = {_key(row) for row in self.settled if isinstance(row, Segment)}
+        sure = {_key(row) for row in self.evidence.settled if isinstance(row, Segment)}
         # What can be read again may have been, by a commit of which nothing else is left.
         gaps = merge(
             (row.base_offset, row.end_offset)
-            for row in self.settled
+            for row in self.evidence.settled
             if isinstance(row, Gap) and row.reason not in MENDABLE
         )
         candidates = [
-            each
-            for each in self.slices
-            if each.key not in sure and each.key not in self.remains.retired and not meets(gaps, each.base, each.end)
+            part
+            for part in self.evidence.slices
+            if part.key not in sure and part.key not in self.evidence.retired and not meets(gaps, part.base, part.end)
         ]
-        chain = choose(candidates, [each for each in self.slices if each.key in sure])
-        if not self.remains.sure:
+        chain = choose(candidates, [part for part in self.evidence.slices if part.key in sure])
+        if not self.evidence.sure:
             self._notify_doubt(chain, candidates, sure)
-        lost = merge((each.base, INT64_MAX if each.end is None else each.end) for each in self.lost)
+        lost = merge((range_.base, INT64_MAX if range_.end is None else range_.end) for range_ in self.evidence.lost)
         spare = choose(
             [
-                each
-                for each in self.slices
-                if each.key in self.remains.retired
-                and each.key not in sure
-                and meets(lost, each.base, each.end)
-                and not meets(gaps, each.base, each.end)
-                and not overlapping(each, chain)
+                part
+                for part in self.evidence.slices
+                if part.key in self.evidence.retired
+                and part.key not in sure
+                and meets(lost, part.base, part.end)
+                and not meets(gaps, part.base, part.end)
+                and not overlapping(part, chain)
             ]
         )
-        for each in spare:
+        for part in spare:
             what = "what replaced them is lost or damaged: an earlier reading stands in, with records removed since"
-            self._add("reading", what, each.base, each.end, _READING_HINT, EXIT_INCOMPLETE)
-        return sorted([*chain, *spare], key=lambda each: each.base)
+            self._add("reading", what, part.base, part.end, _READING_HINT)
+        return sorted([*chain, *spare], key=lambda part: part.base)
 
     def _notify_doubt(
         self, chain: Sequence[FoundSlice], candidates: Sequence[FoundSlice], sure: Collection[SliceKey]
     ) -> None:
         """Say where objects hold offsets in several readings, and neither epochs nor the ledger tell the newest."""
-        chosen, compacted = {each.key for each in chain}, self.id.topic_id in self.remains.compacted
-        guessed = [each for each in chain if each.key not in sure]
+        chosen, compacted = {part.key for part in chain}, self.id.topic_id in self.evidence.compacted
+        guessed = [part for part in chain if part.key not in sure]
         differing = [
-            each
-            for each in newest_history(candidates)
-            if each.key not in chosen
-            and (others := overlapping(each, guessed))
-            and not _is_same(each, others, compacted=compacted)
+            part
+            for part in newest_history(candidates)
+            if part.key not in chosen
+            and (others := overlapping(part, guessed))
+            and not _is_same(part, others, compacted=compacted)
         ]
         if differing:
             what = (
                 "objects hold them in several readings, and nothing says which is the newest: the one that covers most "
                 "is taken, and records that were removed since may be back"
             )
-            first, end = min(each.base for each in differing), max(each.end for each in differing)
-            self._add("reading", what, first, end, _READING_HINT, EXIT_INCOMPLETE)
+            first, end = min(part.base for part in differing), max(piece.end for piece in differing)
+            self._add("reading", what, first, end, _READING_HINT)
 
     # What was there before
 
     def _replaced(self, runs: Sequence[KnownRun], live: Sequence[Segment | Gap]) -> set[tuple[str, int]]:
         """Record rows that revisions replaced; returns the slices that they name."""
         last: dict[int, int] = {}
-        for number, each in enumerate(runs):
-            last[each.snapshot.revisions.get(self.id, 0)] = number
-        newest = max([*last, self.remains.revisions.get(self.id, 0)], default=0)
+        for number, run in enumerate(runs):
+            last[run.snapshot.revisions.get(self.id, 0)] = number
+        newest = max([*last, self.evidence.revisions.get(self.id, 0)], default=0)
         named: set[tuple[str, int]] = set()
         if not newest:
             return named
-        there = {each.key for each in self.slices}
-        known = [(_as_found(row, there), revision) for row, revision in self.replaced]
+        there = {part.key for part in self.evidence.slices}
+        known = [(_as_found(row, there), revision) for row, revision in self.evidence.replaced]
         self.result.replaced += known
         named |= {(row.path, row.position) for row, _ in known if isinstance(row, Segment)}
         after = {_identity(row) for row in (*live, *(row for row, _ in known))}
         recorded = max((revision for _, revision in known), default=0)
         # From its first document on, the ledger has all revisions.
         first = min((revision for _, revision in known), default=newest + 1)
-        for revision in sorted((each for each in last if each + 1 < first), reverse=True):
+        for revision in sorted((end for end in last if end + 1 < first), reverse=True):
             then = runs[: last[revision] + 1]
             rows = self._rows(choose(self._written_by(then)), then, present=False)
             # The next revision that a snapshot knows: of several in one run, the first.
@@ -331,16 +332,7 @@ class _Partition:
             after = {_identity(row) for row in rows}
         if recorded < newest:
             # Later revisions must get higher numbers than snapshots record: an empty row far behind every log counts.
-            marker = Gap(
-                topic=self.topic,
-                topic_id=self.id.topic_id,
-                partition=self.id.partition,
-                base_offset=INT64_MAX - 1,
-                end_offset=INT64_MAX,
-                reason=GapReason.UNEXPLAINED,
-                run_id=self.run_id,
-                written_at=self.now_ms,
-            )
+            marker = self._gap(INT64_MAX - 1, INT64_MAX, GapReason.UNEXPLAINED)
             self.result.replaced.append((marker, newest))
         return named
 
@@ -351,17 +343,17 @@ class _Partition:
         its slices stand for them.
         """
         ids, at = {run.run.run_id for run in runs}, runs[-1].modified_ms
-        all_ids = {run.run.run_id for run in self.remains.runs}
+        all_ids = {run.run.run_id for run in self.evidence.runs}
         then: list[FoundSlice] = []
         later: list[FoundSlice] = []
-        for each in self.slices:
-            there = each.run_id in ids if each.run_id in all_ids else each.modified_ms <= at
-            (then if there else later).append(each)
+        for part in self.evidence.slices:
+            there = part.run_id in ids if part.run_id in all_ids else part.modified_ms <= at
+            (then if there else later).append(part)
         then = choose(then)
         gaps = [(base, end) for run in runs for base, end, _ in run.snapshot.gaps.get(self.id, ())]
-        gaps += [(each.base, each.end) for each in self.pruned]
-        taken = [*((each.base, each.end) for each in then), *gaps]
-        return [*then, *(each for each in later if not any(base < each.end and each.base < end for base, end in taken))]
+        gaps += [(pruned.base, pruned.end) for pruned in self.evidence.pruned]
+        taken = [*((part.base, part.end) for part in then), *gaps]
+        return [*then, *(part for part in later if not any(base < part.end and part.base < end for base, end in taken))]
 
     # What is said
 
@@ -373,17 +365,9 @@ class _Partition:
             if row.reason is GapReason.UNEXPLAINED:
                 what = "no object holds them, and nothing says why" if isinstance(row, Gap) else "some have no record"
                 hint = "the next backup reads them again, if the log still has them"
-                self._add("unexplained", what, row.base_offset, row.end_offset, hint, EXIT_INCOMPLETE)
+                self._add("unexplained", what, row.base_offset, row.end_offset, hint)
 
-    def _notify_undecided(self, undecided: Sequence[tuple[int, int]], chain: Sequence[FoundSlice]) -> None:
-        for producer, first in undecided:
-            message = (
-                f"the transaction of producer {producer} has no marker in the archive: its records count as committed"
-            )
-            hint = "compare with the source, or back the partition up again"
-            self._add("undecided", message, first, chain[-1].end, hint, EXIT_INCOMPLETE)
-
-    def _add(self, kind: str, message: str, first: int, end: int, hint: str, exit_code: int) -> None:
+    def _add(self, kind: str, message: str, first: int, end: int, hint: str) -> None:
         self.result.notices.append(
             Notice(
                 kind=kind,
@@ -393,7 +377,7 @@ class _Partition:
                 first_offset=first,
                 end_offset=end,
                 hint=hint,
-                exit_code=exit_code,
+                exit_code=EXIT_INCOMPLETE,
             )
         )
 
@@ -403,15 +387,15 @@ def lost_notices(lost: Iterable[LostRange]) -> list[Notice]:
     return [
         Notice(
             kind="corrupt",
-            message=f"{each.path} is {'lost' if each.missing else 'damaged'}: {each.message}",
-            topic=each.topic,
-            partition=each.partition,
-            first_offset=each.base,
-            end_offset=each.base + 1 if each.end is None else each.end,
+            message=f"{range_.path} is {'lost' if range_.missing else 'damaged'}: {range_.message}",
+            topic=range_.topic,
+            partition=range_.partition,
+            first_offset=range_.base,
+            end_offset=range_.base + 1 if range_.end is None else range_.end,
             hint="the next backup reads these offsets again, if the log still has them",
             exit_code=EXIT_CORRUPT,
         )
-        for each in lost
+        for range_ in lost
     ]
 
 
@@ -421,11 +405,11 @@ def _reachable(chain: Sequence[FoundSlice], end: int | None, *, beyond: bool) ->
         return list(chain)
     kept: list[FoundSlice] = []
     cursor = end
-    for each in chain:
-        if each.base >= end and (not beyond or each.base != cursor):
+    for part in chain:
+        if part.base >= end and (not beyond or part.base != cursor):
             break
-        kept.append(each)
-        cursor = max(cursor, each.end)
+        kept.append(part)
+        cursor = max(cursor, part.end)
     return kept
 
 
@@ -434,7 +418,7 @@ def _is_same(one: FoundSlice, others: Sequence[FoundSlice], *, compacted: bool) 
 
     Of a compacted topic the latter does not tell: another reading may have lost what is beside it.
     """
-    whole = not compacted and all(each.slice.records == each.end - each.base for each in (one, *others))
+    whole = not compacted and all(part.slice.records == part.end - part.base for part in (one, *others))
     return whole or any(
         (other.base, other.end, other.slice.records) == (one.base, one.end, one.slice.records) for other in others
     )
@@ -444,8 +428,10 @@ def _as_found(row: Segment | Gap, there: Collection[SliceKey]) -> Segment | Gap:
     """A replaced row, as a gap if its slice is not there any more."""
     if isinstance(row, Gap) or _key(row) in there:
         return row
-    place: dict[str, Any] = {name: getattr(row, name) for name in _PLACE}
-    return Gap(**place, reason=GapReason.CORRUPT, run_id=row.run_id, written_at=row.written_at)
+    offsets: dict[str, Any] = {
+        name: getattr(row, name) for name in ("base_offset", "end_offset", "run_id", "written_at")
+    }
+    return Gap(**place_of(row), **offsets, reason=GapReason.CORRUPT)
 
 
 def _partition_of(row: Segment | Gap) -> PartitionId:

@@ -6,29 +6,24 @@ transactional id, together with the records that it vouches for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.offsets import LATEST, list_offsets
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.model import now_ms
-from maxbrod.replicate.ingress.append_source import Appended, AppendItem, AppendSettings
-from maxbrod.replicate.ingress.append_task import run_append_task
+from maxbrod.replicate.ingress.append_task import Appended, AppendItem, AppendSettings, run_append_task
 from maxbrod.replicate.ingress.groups import carry_appended_groups
-from maxbrod.replicate.ingress.mode import IngressWorkers, Mode, judge_failure
+from maxbrod.replicate.ingress.mode import Mode, judge_failure
 from maxbrod.replicate.ingress.plan import MirrorPortion, why_not_append
 from maxbrod.replicate.ingress.positions import put_mark, take_position
 from maxbrod.replicate.ingress.topics import tell_unled
 from maxbrod.replicate.link import LinkMark, Offsets, Order, Ordered, PositionKey, State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from maxbrod.config import Config
-    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders
+from maxbrod.replicate.newest import Newest
+from maxbrod.replicate.view import MirroredPartition, Orders
 
 RENEW_MS: Final = 3_600_000
 """A mark costs a transaction. One is renewed at each look, to show that ingress is alive; the others before brokers
@@ -41,18 +36,8 @@ class AppendMode(Mode):
 
     offsets = Offsets.APPEND
 
-    def __init__(self, config: Config, client: KafkaClient, view: LinkView, workers: IngressWorkers) -> None:
-        super().__init__(config, client, view, workers)
-        self._marks: dict[PositionKey, LinkMark] = {}
-
     def read_marks(self, partitions: Sequence[MirroredPartition]) -> None:
-        self._marks = self._view.positions(partitions)
-
-    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, LinkMark]:
-        return {each.key: self._marks[each.key] for each in partitions if each.key in self._marks}
-
-    def drop_mark(self, partition: MirroredPartition) -> None:
-        del self._marks[partition.key]
+        self.marks = self._view.positions(partitions)
 
     def append(
         self,
@@ -64,8 +49,9 @@ class AppendMode(Mode):
         items = self._plan(newest, partitions, orders)
         settings = partial(self._settings, newest)
         # A task that Spark repeats fences its earlier attempt.
-        appended = self._workers.do(f"append-{self._link.name}", items, settings, run_append_task, alone=False)
-        size = sum(map(partial(_finished_bytes, {item.key: item for _, item in items}), appended))
+        appended = self.do(items, settings, run_append_task, alone=False)
+        begun = {item.partition.key: item for _, item in items}
+        size = sum(_finished_bytes(begun[outcome.key], outcome) for outcome in appended)
         return self._settle(appended, partitions), size
 
     def _plan(
@@ -93,7 +79,7 @@ class AppendMode(Mode):
             for partition, portion in self.portions(newest, behind, active)
         ]
 
-    def _settings(self, newest: Newest, tasks: int) -> AppendSettings:
+    def _settings(self, newest: Newest, rate: float | None) -> AppendSettings:
         return AppendSettings(
             link=self._link.name,
             archive_url=newest.archive.url,
@@ -101,7 +87,7 @@ class AppendMode(Mode):
             storage=self._config.storage,
             destination_id=self._view.here(),
             version=newest.version,
-            rate_bytes_per_s=self.rate(tasks),
+            rate_bytes_per_s=rate,
             patience_s=self._config.patience,
         )
 
@@ -113,7 +99,7 @@ class AppendMode(Mode):
             each = known[outcome.key]
             records += outcome.records
             if outcome.mark is not None:
-                self._marks[outcome.key] = outcome.mark
+                self.marks[outcome.key] = outcome.mark
             if outcome.failure is not None:
                 each.state, each.why = judge_failure(outcome.failure)
             elif each.state is State.CATCHING_UP and outcome.mark is not None:
@@ -127,7 +113,7 @@ class AppendMode(Mode):
         for other in others:
             if positions[other.key] < other.extent.end:
                 other.state = State.CATCHING_UP
-        begun = [(partition, self._marks[partition.key]) for partition in partitions if partition.key in self._marks]
+        begun = [(partition, self.marks[partition.key]) for partition in partitions if partition.key in self.marks]
         options, patience_s = self._config.replicate, self._config.patience
         return carry_appended_groups(
             self._client, self._link, newest.cluster.groups, options.groups, begun, patience_s=patience_s
@@ -138,7 +124,7 @@ class AppendMode(Mode):
         now = now_ms()
         changed, old = [], []
         for partition in partitions:
-            mark = self._marks.get(partition.key)
+            mark = self.marks.get(partition.key)
             if mark is None or mark.append is None:
                 continue
             if (mark.state, mark.why, mark.origins) != (
@@ -150,42 +136,34 @@ class AppendMode(Mode):
             elif now - mark.at_ms > _RENEW_ONE_MS:
                 old.append(partition)
         if not changed and old:
-            changed = [min(old, key=lambda each: self._marks[each.key].at_ms)]
+            changed = [min(old, key=lambda each: self.marks[each.key].at_ms)]
         for each in changed:
             self._put(each)
 
     def ends(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, int]:
         return {
-            partition.key: self._marks[partition.key].next_offset
-            if partition.key in self._marks
+            partition.key: self.marks[partition.key].next_offset
+            if partition.key in self.marks
             else partition.extent.start
             for partition in partitions
         }
 
     def _mark_of(self, each: MirroredPartition) -> LinkMark | None:
         """Its mark, unless the destination topic was deleted since."""
-        mark = self._marks.get(each.key)
+        mark = self.marks.get(each.key)
         if mark is None or mark.append is None or mark.append.topic_id != self.topics.ids[each.where.topic]:
             return None
         return mark
 
     def _item(self, each: MirroredPartition, portion: MirrorPortion, orders: Orders) -> AppendItem:
         mark = self._mark_of(each)
-        order = orders.get(replace(each.where, partition=0), Ordered(Order.RUN)).order
         return AppendItem(
-            where=each.where,
+            partition=each,
+            portion=portion,
             topic_id=self.topics.ids[each.where.topic],
-            source_topic=each.mirror.source.name,
-            source_id=each.id.topic_id,
-            joined=each.mirror.joined,
-            origins=each.origins,
-            start=each.extent.start,
             position=None if mark is None else mark.next_offset,
-            begins=order is Order.BEGIN,
-            end=portion.end,
-            archive_end=each.extent.end,
+            begins=orders.get(replace(each.where, partition=0), Ordered(Order.RUN)).order is Order.BEGIN,
             batch_bytes_max=self.topics.batch_bytes[each.where.topic],
-            slices=portion.slices,
         )
 
     def _put(self, each: MirroredPartition) -> None:
@@ -207,12 +185,10 @@ class AppendMode(Mode):
             put_mark(self._client, position, following, patience_s=patience_s)
         except MaxbrodError:
             return
-        self._marks[each.key] = following
+        self.marks[each.key] = following
 
 
-def _finished_bytes(items: Mapping[PositionKey, AppendItem], outcome: Appended) -> int:
+def _finished_bytes(item: AppendItem, outcome: Appended) -> int:
     """The archived bytes of the slices that were appended to their end."""
-    item = items[outcome.key]
-    begun = item.start if item.position is None else item.position
-    reached = begun if outcome.mark is None else outcome.mark.next_offset
-    return sum(each.bytes for each in item.slices if begun < each.end_offset <= reached)
+    begun = item.partition.extent.start if item.position is None else item.position
+    return item.portion.bytes_between(begun, begun if outcome.mark is None else outcome.mark.next_offset)

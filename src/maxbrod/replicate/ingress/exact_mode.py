@@ -5,30 +5,27 @@ The log end of a mirror is the next source offset. Marks only explain what ingre
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from maxbrod.archive.archive import Archive
 from maxbrod.errors import MisplacedBatchError
-from maxbrod.kafka.admin.access import may_write_markers
-from maxbrod.kafka.admin.groups import commit_offsets
+from maxbrod.kafka.groups import commit_offsets
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+from maxbrod.kafka.state.access import may_write_markers
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.ingress.groups import carry_groups
-from maxbrod.replicate.ingress.mode import IngressWorkers, Mode, judge_failure
+from maxbrod.replicate.ingress.mode import Mode, judge_failure
 from maxbrod.replicate.ingress.plan import MirrorPortion, why_longer, why_other_source
 from maxbrod.replicate.ingress.topics import tell_unled
 from maxbrod.replicate.link import LinkMark, Offsets, PositionKey, State
-from maxbrod.restore.job import restore_items
+from maxbrod.replicate.newest import Newest
+from maxbrod.replicate.view import LinkView, MirroredPartition, Orders
+from maxbrod.restore.items import Restored, RestoreItem, RestoreSettings, restore_items
 from maxbrod.restore.plan.targets import MESSAGE_BYTES_DEFAULT
-from maxbrod.restore.task import Restored, RestoreItem, RestoreSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from maxbrod.archive.archive import Archive
-    from maxbrod.config import Config
-    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders
+from maxbrod.work.executor import Workers
+from maxbrod.work.progress import OnProgress
 
 _MARK_AGAIN_MS: Final = 60_000
 """Marks are renewed, so that others see that ingress is alive, and brokers do not expire them."""
@@ -39,27 +36,25 @@ class ExactMode(Mode):
 
     offsets = Offsets.EXACT
 
-    def __init__(self, config: Config, client: KafkaClient, view: LinkView, workers: IngressWorkers) -> None:
-        super().__init__(config, client, view, workers)
-        self._markers = may_write_markers(client, deadline=view.deadline())
-        self._are_read = False
+    def __init__(self, view: LinkView, workers: Workers, on_progress: OnProgress) -> None:
+        super().__init__(view, workers, on_progress)
+        self._markers = may_write_markers(view.client, deadline=view.deadline())
+        self._unread: dict[TopicPartition, LinkMark] | None = None
+        """Marks of partitions that were not there yet; None: all marks must be read."""
         self._faults: dict[tuple[TopicPartition, str], str] = {}
         """Partitions, with the ids of their topics, in which the log is not where it belongs, and why. Nothing more is
         appended to them. A topic that was deleted and created again is another one."""
 
-    def read_marks(self, partitions: Sequence[MirroredPartition]) -> None:  # noqa: ARG002 - it needs no selection
-        if not self._are_read:  # nobody else writes them while this instance has its share
-            self.mirror_marks, self._are_read = self._view.marks(), True
+    def read_marks(self, partitions: Sequence[MirroredPartition]) -> None:
+        if self._unread is None:  # nobody else writes them while this instance has its share
+            self._unread, self.marks = self._view.marks(), {}
+        for each in partitions:
+            if each.where in self._unread:
+                self.marks[each.key] = self._unread.pop(each.where)
 
     def forget(self) -> None:
-        self._are_read = False
+        self._unread = None
         self._faults.clear()
-
-    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, LinkMark]:
-        return {each.key: self.mirror_marks[each.where] for each in partitions if each.where in self.mirror_marks}
-
-    def drop_mark(self, partition: MirroredPartition) -> None:
-        del self.mirror_marks[partition.where]
 
     def ends(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, int]:
         logs = self.topics.extents
@@ -83,20 +78,18 @@ class ExactMode(Mode):
         behind = tell_unled(behind, topics)
         topics.ends([each.where for each in behind])  # another instance may have written meanwhile
         self._view.grow(behind, self.ends(behind))
-        behind = [each for each in behind if each.state is State.IN_STEP and self._is_behind(each)]
+        for each in behind:
+            if (why := why_longer(topics.extents[each.where].end, each.extent.end)) is not None:
+                each.state, each.why = State.FAULTED, why
+        behind = [each for each in behind if each.state is State.IN_STEP]
+        behind = [each for each in behind if topics.extents[each.where].end < each.extent.end]
         portions = self.portions(newest, self.ends(behind), behind)
         items = [(portion.bytes, self._item(each, portion)) for each, portion in portions]
         begun = {each.where: (topics.extents[each.where].end, portion) for each, portion in portions}
         settings = partial(self._settings, newest.archive, producer)
-        restored = self._workers.do(f"mirror-{self._link.name}", items, settings, restore_items, alone=True)
+        restored = self.do(items, settings, restore_items, alone=True)
         size = sum(begun[each.where][1].bytes_between(begun[each.where][0], each.end) for each in restored)
         return self._settle(restored, behind), size
-
-    def _is_behind(self, each: MirroredPartition) -> bool:
-        end = self.topics.extents[each.where].end
-        if (why := why_longer(end, each.extent.end)) is not None:
-            each.state, each.why = State.FAULTED, why
-        return end < each.extent.end
 
     def _item(self, each: MirroredPartition, portion: MirrorPortion) -> RestoreItem:
         extent = self.topics.extents[each.where]
@@ -115,7 +108,7 @@ class ExactMode(Mode):
             adopted=each.adopted_end == extent.end,
         )
 
-    def _settings(self, archive: Archive, producer: ProducerIdentity | None, tasks: int) -> RestoreSettings:
+    def _settings(self, archive: Archive, producer: ProducerIdentity | None, rate: float | None) -> RestoreSettings:
         return RestoreSettings(
             restore_id=f"replicate-{self._link.name}",
             archive_url=archive.url,
@@ -124,7 +117,7 @@ class ExactMode(Mode):
             producer_id=self._link.producer_id,
             markers=self._markers,
             marker_producer=producer,
-            rate_bytes_per_s=self.rate(tasks),
+            rate_bytes_per_s=rate,
             patience_s=self._config.patience,
         )
 
@@ -191,14 +184,14 @@ class ExactMode(Mode):
         fresh = [
             partition
             for partition in partitions
-            if partition.state is State.IN_STEP and partition.where not in self.mirror_marks
+            if partition.state is State.IN_STEP and partition.key not in self.marks
         ]
-        self._put_marks({each.where: self._mark_of(each) for each in fresh})
+        self._put_marks({each.key: self._mark_of(each) for each in fresh})
 
     def _mark(self, partitions: Iterable[MirroredPartition]) -> None:
         marks = {}
         for partition in partitions:
-            known = self.mirror_marks.get(partition.where)
+            known = self.marks.get(partition.key)
             if known is None and (partition.where not in self.topics.extents or partition.state is State.PROMOTED):
                 continue
             if partition.where in self.topics.refused:
@@ -207,11 +200,11 @@ class ExactMode(Mode):
                 continue  # it says how far the link has appended
             mark = self._mark_of(partition)
             if known is None or not mark.same_as(known) or mark.at_ms - known.at_ms > _MARK_AGAIN_MS:
-                marks[partition.where] = mark
+                marks[partition.key] = mark
         self._put_marks(marks)
 
     def _mark_of(self, each: MirroredPartition) -> LinkMark:
-        known = self.mirror_marks.get(each.where)
+        known = self.marks.get(each.key)
         # A topic that was promoted grows by what others write to it.
         extent = None if each.state is State.PROMOTED else self.topics.extents.get(each.where)
         end = extent.end if extent is not None else known.next_offset if known is not None else 0
@@ -228,10 +221,9 @@ class ExactMode(Mode):
             origins=each.origins,
         )
 
-    def _put_marks(self, marks: Mapping[TopicPartition, LinkMark]) -> None:
-        if not marks:
-            return
-        offsets = [mark.committed(where) for where, mark in marks.items()]
-        outcomes = commit_offsets(self._client, self._link.group_id, offsets, deadline=self._view.deadline())
-        done = {where for where, outcome in outcomes.items() if outcome.done}
-        self.mirror_marks |= {where: mark for where, mark in marks.items() if where in done}
+    def _put_marks(self, marks: Mapping[PositionKey, LinkMark]) -> None:
+        if marks:
+            offsets = [mark.committed(where) for (_, where), mark in marks.items()]
+            outcomes = commit_offsets(self._client, self._link.group_id, offsets, deadline=self._view.deadline())
+            done = {where for where, outcome in outcomes.items() if outcome.done}
+            self.marks |= {key: mark for key, mark in marks.items() if key[1] in done}

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UnavailableError
-from maxbrod.groups.moves import WITHOUT_MEMBERS
-from maxbrod.groups.plan import ExactLog, GroupMove, Move, RestoredTopic, translate_groups
-from maxbrod.kafka.admin.groups import commit_offsets, set_share_offsets
+from maxbrod.groups.plan import WITHOUT_MEMBERS, ExactLog, GroupMove, Move, RestoredTopic, translate_groups
+from maxbrod.kafka.groups import SHARE, commit_offsets, list_groups, read_offsets, set_share_offsets
+from maxbrod.kafka.produce.transactions import open_transactions
 from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
-from maxbrod.kafka.state.groups import SHARE, list_groups, read_offsets
-from maxbrod.kafka.state.open_transactions import open_transactions
 from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, topic_id_of
 from maxbrod.replicate.ingress.positions import read_brought, stable_extent
-from maxbrod.replicate.link import GROUP_PREFIX, Link, LinkMark
+from maxbrod.replicate.link import GROUP_PREFIX, Link, LinkMark, plain_offset
 from maxbrod.restore.plan.request import choose_groups
 
 if TYPE_CHECKING:
@@ -151,10 +149,10 @@ def _processed(
 ) -> dict[TopicPartition, list[_Processed]]:
     """For each destination partition, what groups have processed of each source topic that the link appends to it."""
     found: dict[TopicPartition, list[_Processed]] = {}
-    offsets = [(group.group_id, offset) for group in groups for offset in group.offsets or ()]
     by_source: dict[TopicPartition, list[tuple[str, CommittedOffset]]] = {}
-    for group_id, each in offsets:
-        by_source.setdefault(each.where, []).append((group_id, each))
+    for group in groups:
+        for offset in group.offsets or ():
+            by_source.setdefault(offset.where, []).append((group.group_id, offset))
     for partition, mark in begun:
         if mark.append is None:
             continue
@@ -263,28 +261,18 @@ def _commit(
 ) -> int:
     carried = 0
     for group_id in sorted(there):
-        mine = [move for move in moves if move.group_id == group_id and ahead(move, there[group_id].get(move.where))]
-        offsets = [
-            CommittedOffset(
-                topic=each.where.topic,
-                topic_id=None,
-                partition=each.where.partition,
-                offset=each.offset or 0,
-                leader_epoch=-1,
-                metadata=each.metadata,
-            )
-            for each in mine
+        mine = [
+            move
+            for move in moves
+            if move.group_id == group_id and (move.offset or 0) > there[group_id].get(move.where, -1)
         ]
-        if not offsets:
+        if not mine:
             continue
         if mine[0].type == SHARE:
-            starts = {offset.where: offset.offset for offset in offsets}
+            starts = {each.where: each.offset or 0 for each in mine}
             outcomes = set_share_offsets(client, group_id, starts, deadline=Deadline.after(patience_s))
         else:
+            offsets = [plain_offset(each.where, each.offset or 0, each.metadata) for each in mine]
             outcomes = commit_offsets(client, group_id, offsets, deadline=Deadline.after(patience_s))
         carried += sum(outcome.done for outcome in outcomes.values())
     return carried
-
-
-def ahead(move: GroupMove, there: int | None) -> bool:
-    return move.offset is not None and (there is None or there < move.offset)

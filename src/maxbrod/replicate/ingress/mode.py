@@ -6,69 +6,24 @@ A piece of work is done in this process or on Spark; a failure becomes the state
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, Final
 
 from maxbrod.errors import EXIT_CORRUPT, LogTruncatedError, MaxbrodError, SequenceGapError
-from maxbrod.kafka.produce.refusals import OPERATION as PRODUCE
+from maxbrod.kafka.produce.appends import OPERATION as PRODUCE
+from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+from maxbrod.replicate.ingress.plan import MirrorPortion
 from maxbrod.replicate.ingress.topics import MirrorTopics
 from maxbrod.replicate.link import LinkMark, Offsets, PositionKey, State
-from maxbrod.replicate.view import places_of
-from maxbrod.work.executor import Context, Item, LocalExecutor, Outcome, Task, Workers
-from maxbrod.work.progress import OnProgress, Progress
-from maxbrod.work.reach import Needs, Place
-from maxbrod.work.windows import spread
+from maxbrod.replicate.newest import Newest
+from maxbrod.replicate.view import LinkView, MirroredPartition, Orders
+from maxbrod.work.executor import Context, Item, Outcome, Task, Workers
+from maxbrod.work.progress import Meter, OnProgress
+from maxbrod.work.windows import rate_of_one, spread
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from maxbrod.config import Config
-    from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.model import TopicPartition
-    from maxbrod.replicate.ingress.plan import MirrorPortion
-    from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders
-    from maxbrod.work.session import Session
-
+_LITTLE_BYTES: Final = 1 << 20
 _RACE: Final = (SequenceGapError, LogTruncatedError)
 """Another instance has appended the same records, or the destination has lost some: the log end tells how to go on."""
-
-
-class IngressWorkers:
-    """Does the work of intervals: in this process, or on a Spark session that is opened when it is first needed."""
-
-    def __init__(self, config: Config, session: Session | None, on_progress: OnProgress, stop: threading.Event) -> None:
-        kafka, url = places_of(config)
-        place = Place(url=url, storage=config.storage)
-        needs = Needs(clusters=(kafka,), places=(place,), patience_s=config.patience)
-        self._on_progress, self._stop = on_progress, stop
-        self._workers = Workers(config.spark, needs=needs, session=session, on_progress=on_progress, stop=stop)
-
-    def close(self) -> None:
-        self._workers.close()
-
-    def do(
-        self,
-        name: str,
-        items: Sequence[tuple[int, Item]],
-        settings: Callable[[int], Context],
-        task: Task[Context, Item, Outcome],
-        *,
-        alone: bool,
-    ) -> list[Outcome]:
-        """Return the outcomes of all items, which come with their sizes in bytes.
-
-        `settings` depend on the number of tasks; `alone` is as for an executor.
-        """
-        if not items:
-            return []
-        size = sum(size for size, _ in items)
-        self._on_progress(Progress(phase="appending", bytes_total=size))
-        executor = self._workers.for_bytes(size)
-        tasks = spread(items, executor.parallelism)
-        # What this process appends is little: it is ended, and its marks are put.
-        stop = None if isinstance(executor, LocalExecutor) else self._stop
-        return executor.run(task, settings(len(tasks)), tasks, name=name, stop=stop, alone=alone)
 
 
 class Mode(ABC):
@@ -76,14 +31,11 @@ class Mode(ABC):
 
     offsets: ClassVar[Offsets]
 
-    def __init__(self, config: Config, client: KafkaClient, view: LinkView, workers: IngressWorkers) -> None:
-        self._config, self._client, self._view, self._workers = config, client, view, workers
-        self._link, shared = view.link(), self.offsets is Offsets.APPEND
-        self.topics = MirrorTopics(
-            client, self._link, config.replicate.configs, patience_s=config.patience, shared=shared
-        )
-        self.mirror_marks: dict[TopicPartition, LinkMark] = {}
-        """The marks of mirrors; a link that appends has positions instead."""
+    def __init__(self, view: LinkView, workers: Workers, on_progress: OnProgress) -> None:
+        self._view, self._client, self._config, self._link = view, view.client, view.config, view.link()
+        self._workers, self._on_progress = workers, on_progress
+        self.topics = MirrorTopics(view, shared=self.offsets is Offsets.APPEND)
+        self.marks: dict[PositionKey, LinkMark] = {}
 
     @abstractmethod
     def read_marks(self, partitions: Sequence[MirroredPartition]) -> None:
@@ -91,12 +43,6 @@ class Mode(ABC):
 
     def forget(self) -> None:  # noqa: B027 - what is read at each interval need not be forgotten
         """Forget marks and faults: the partitions were divided anew."""
-
-    @abstractmethod
-    def marks_of(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, LinkMark]: ...
-
-    @abstractmethod
-    def drop_mark(self, partition: MirroredPartition) -> None: ...
 
     def mark_begun(self, partitions: Iterable[MirroredPartition]) -> None:  # noqa: B027 - only mirrors need it
         """Mark partitions before their first record."""
@@ -125,6 +71,32 @@ class Mode(ABC):
     def ends(self, partitions: Iterable[MirroredPartition]) -> dict[PositionKey, int]:
         """The first source offset that each partition lacks, as far as it is known."""
 
+    def do(
+        self,
+        items: Sequence[tuple[int, Item]],
+        settings: Callable[[float | None], Context],
+        task: Task[Context, Item, Outcome],
+        *,
+        alone: bool,
+    ) -> list[Outcome]:
+        """Return the outcomes of all items, which come with their sizes in bytes. Spark does what is large.
+
+        `settings` depend on the limit of one task, in bytes a second; `alone` is as for an executor.
+        """
+        if not items:
+            return []
+        size = sum(size for size, _ in items)
+        executor = self._workers.for_bytes(size)
+        # One task waits for all brokers at once. What is little is done before a second one has begun.
+        tasks = spread(items, executor.parallelism if size > _LITTLE_BYTES else 1)
+        context = settings(rate_of_one(self._config.replicate.rate_bytes_per_s, len(tasks)))
+        # What this process appends is little: it is ended, and its marks are put.
+        stop = None if executor.in_process else self._workers.stop
+        name = f"{'mirror' if self.offsets is Offsets.EXACT else 'append'}-{self._link.name}"
+        meter = Meter(self._on_progress, "appending", size)
+        meter.begin(len(tasks), size)
+        return executor.run(task, context, tasks, name=name, meter=meter, stop=stop, alone=alone)
+
     def portions(
         self, newest: Newest, begins: Mapping[PositionKey, int], partitions: Iterable[MirroredPartition]
     ) -> list[tuple[MirroredPartition, MirrorPortion]]:
@@ -137,11 +109,6 @@ class Mode(ABC):
         for partition, portion in lacking:
             partition.lacks(portion)
         return [(partition, portion) for partition, portion in lacking if portion.end > begins[partition.key]]
-
-    def rate(self, tasks: int) -> float | None:
-        """The limit of one of some tasks, in bytes a second."""
-        rate = self._config.replicate.rate_bytes_per_s
-        return None if rate is None else rate / tasks
 
 
 def judge_failure(failure: MaxbrodError) -> tuple[State, str]:

@@ -6,30 +6,28 @@ records keep their offsets.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.renames import Rename
 from maxbrod.archive.selection import select_topics
 from maxbrod.catalog.rows import Run, Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import SORT_ORDER, Kind
 from maxbrod.catalog.tiling import Tiling, find_tiling_faults
 from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import MENDABLE, GapReason, PartitionId
-from maxbrod.restore.plan.columns import read_columns
+from maxbrod.restore.plan.sources import read_columns
 from maxbrod.restore.plan.targets import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT, ConfigChange, plan_new_configs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    import pyarrow as pa
-
     from maxbrod.kafka.state.cluster_state import TopicState
-    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.replicate.link import LinkMark
-    from maxbrod.restore.plan.request import Rename
 
 _BATCH_BYTES: Final = 1 << 20
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"

@@ -11,8 +11,10 @@ read as a consumer reads it, and everything is decided from columns of Arrow.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 import numpy as np
 
@@ -25,18 +27,14 @@ from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.transactions import Transaction, begin, commit_offsets_in, end, longest_timeout_ms
 from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.state.groups import read_settled_offsets
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.model import TopicPartition
 from maxbrod.replicate.link import Link, LinkMark, PositionKey, is_position_of, read_marks
+from maxbrod.replicate.link_lease import read_committed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from uuid import UUID
-
     from numpy.typing import NDArray
-
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.model import TopicPartition
 
 
 TRANSACTION_TIMEOUT_MS: Final = 300_000
@@ -81,8 +79,7 @@ def take_position(client: KafkaClient, link: Link, key: PositionKey, *, joined: 
     taken = False
     groups = (link.group_id, link.group_of(source))
     for group_id in reversed(groups) if joined else groups:
-        committed = read_settled_offsets(client, group_id, [where], deadline=Deadline.after(patience_s))
-        mark = read_marks(committed).get(where)
+        mark = read_marks(read_committed(client, group_id, [where], patience_s=patience_s)).get(where)
         if is_position_of(mark, source):
             return Position(key=key, transaction=transaction, group_id=group_id, mark=mark)
         taken = taken or mark is not None

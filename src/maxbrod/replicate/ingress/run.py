@@ -8,12 +8,15 @@ an ingress that is killed at any point continues from the destination's logs.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
+from maxbrod.config import Config
 from maxbrod.errors import (
     EXIT_DONE,
     CorruptDataError,
@@ -23,28 +26,25 @@ from maxbrod.errors import (
     UnavailableError,
 )
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.kafka.wire.kept import keeping_clients
 from maxbrod.model import now_ms
-from maxbrod.replicate.heartbeat import Heartbeats
+from maxbrod.replicate.heartbeat import BEAT_EVERY_S, Heartbeats
 from maxbrod.replicate.ingress.append_mode import AppendMode
 from maxbrod.replicate.ingress.exact_mode import ExactMode
-from maxbrod.replicate.ingress.mode import IngressWorkers, Mode
+from maxbrod.replicate.ingress.mode import Mode
 from maxbrod.replicate.ingress.plan import Mirror, why_other_source
 from maxbrod.replicate.ingress.topics import NO_LEADER
-from maxbrod.replicate.lease import RENEWALS
-from maxbrod.replicate.link import Link, LinkMark, Offsets, PositionKey, State, parse_offsets
+from maxbrod.replicate.link import Link, Offsets, State, parse_offsets
+from maxbrod.replicate.link_lease import shares_of_link
+from maxbrod.replicate.newest import Newest
 from maxbrod.replicate.report import IngressReport, standing_by, status_of
-from maxbrod.replicate.shares import Shares, shares_of_link
-from maxbrod.replicate.view import LinkView, MirroredPartition, Newest, Orders, forgotten_orders, keep_order, places_of
+from maxbrod.replicate.shares import RENEWALS, Posted, Shares
+from maxbrod.replicate.view import LinkView, MirroredPartition, Orders, forgotten_orders, keep_order
+from maxbrod.work.intervals import IDLE_S, pause_after, wait_for_news, wait_unless
 from maxbrod.work.progress import OnProgress, silent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
-
-    from maxbrod.config import Config
-    from maxbrod.replicate.lease import Posted
-    from maxbrod.work.session import Session
-
+from maxbrod.work.reach import Needs, Place
+from maxbrod.work.session import Session
+from maxbrod.work.work import Work
 
 _LOG: Final = logging.getLogger(__name__)
 _ENDED: Final = frozenset({State.PROMOTED, State.OWN, State.SOURCE_GONE})
@@ -55,8 +55,9 @@ _UNSEEN: Final = frozenset({State.UNKNOWN, State.FAULTED})
 _LOOK_AGAIN_MS: Final = 60_000
 """The interval at which the destination's topics are looked at although the archive has nothing new."""
 
-_POLL_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 60.0
+_APART_S: Final = 0.02
+"""Without an interval, the archive's commits limit how often something is appended."""
 
 
 class Ingress:
@@ -70,13 +71,14 @@ class Ingress:
         on_progress: OnProgress = silent,
         stop: threading.Event | None = None,
     ) -> None:
-        kafka, _ = places_of(config)
         self._config, self._options = config, config.replicate
         self.stop = stop or threading.Event()
         self._undo = ExitStack()
-        self._workers = IngressWorkers(config, session, on_progress, self.stop)
-        self._undo.callback(self._workers.close)
-        self._client = self._undo.enter_context(KafkaClient(kafka, stop=self.stop))
+        work = self._undo.enter_context(Work(config, session=session, on_progress=on_progress, stop=self.stop))
+        place = Place(url=config.archive_url, storage=config.storage)
+        self._workers = work.workers(Needs(clusters=(config.cluster,), places=(place,), patience_s=config.patience))
+        self._on_progress = on_progress
+        self._client = self._undo.enter_context(KafkaClient(config.cluster, stop=self.stop))
         self._view = LinkView(config, self._client)
         self._shares: Shares | None = None
         self._generation = (0, 0)
@@ -85,7 +87,10 @@ class Ingress:
         """None: this instance has not begun to work."""
         self._groups_of: str | None = None
         """The run whose groups were carried last."""
-        self._beats = Heartbeats()
+        self._groups_at = -math.inf
+        """When that was."""
+        # Most intervals of a second find none, and listing them costs more than the rest of a quiet interval.
+        self._beats = Heartbeats(BEAT_EVERY_S if self._options.every < BEAT_EVERY_S else 0.0)
         self._last: list[MirroredPartition] = []
         self._bytes = 0
         """Archived bytes whose records the last interval has finished to append."""
@@ -95,9 +100,7 @@ class Ingress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._undo:
             if self._shares is not None:
                 self._shares.leave()
@@ -106,6 +109,10 @@ class Ingress:
     def leader_seen(self) -> Posted | None:
         """The lease as last read. It changes while the instance that leads lives."""
         return None if self._shares is None else self._shares.seen
+
+    def wait_for_news(self, seconds: float) -> bool:
+        """True as soon as the archive has a commit that the last interval has not seen; False after this time."""
+        return self._view.wait_for_commit(seconds, self.stop)
 
     def run(self) -> IngressReport:
         """One interval. Errors of single partitions are in the report, those of archive and cluster are raised."""
@@ -127,7 +134,7 @@ class Ingress:
         if self._mode is None:
             offsets = parse_offsets(self._options.offsets)
             kind = AppendMode if offsets is Offsets.APPEND else ExactMode
-            self._mode = kind(self._config, self._client, self._view, self._workers)
+            self._mode = kind(self._view, self._workers, self._on_progress)
         elif (shares.generation, shares.term) != self._generation:
             self._mode.forget()
             self._looked = None
@@ -145,7 +152,8 @@ class Ingress:
         # The instance that leads makes all topics ready, before it gives partitions of them to others.
         partitions = everything if shares.leads else [each for each in everything if shares.has(each.where)]
         mode.read_marks(everything)
-        _refuse_others(mode, partitions, self._keep_expired(mode, partitions, orders))
+        self._keep_expired(mode, partitions, orders)
+        _refuse_others(mode, partitions)
         live = [partition for partition in partitions if partition.state not in _UNTOUCHED]
         mirrors: dict[str, Mirror] = {}
         for each in live:
@@ -154,7 +162,7 @@ class Ingress:
                 mirrors[each.mirror.name] = each.mirror
         extents = {each.id: each.extent for each in live}
         adopted = {each.mirror.name for each in live if each.adopted_end is not None}
-        failed = topics.prepare(list(mirrors.values()), extents, mode.mirror_marks, adopted, lead=shares.leads)
+        failed = topics.prepare(list(mirrors.values()), extents, mode.marks, adopted, lead=shares.leads)
         _tell_failures(failed, mode, live)
         mode.mark_begun(partitions)
         if shares.leads:
@@ -185,26 +193,19 @@ class Ingress:
         """Begin anew when there is something to do: others have worked meanwhile, and may have found no fault."""
         self._mode = self._groups_of = self._looked = None
 
-    def _keep_expired(
-        self, mode: Mode, partitions: Sequence[MirroredPartition], orders: Orders
-    ) -> dict[PositionKey, LinkMark]:
+    def _keep_expired(self, mode: Mode, partitions: Sequence[MirroredPartition], orders: Orders) -> None:
         """Keep orders that brokers have forgotten: the marks, which are renewed, still contain them.
 
         A topic that was promoted belongs to its producers for ever. When a topic is deleted, its marks go with it.
-        Returns the marks that are left.
         """
-        marks = mode.marks_of(partitions)
-        kept = forgotten_orders(partitions, orders, marks)
-        if not kept:
-            return marks
-        present = self._client.metadata(sorted({each.where.topic for each in kept}), deadline=self._view.deadline())
+        kept = forgotten_orders(partitions, orders, mode.marks)
+        topics = sorted({each.where.topic for each in kept})
+        present = self._client.metadata(topics, deadline=self._view.deadline()).topics if kept else {}
         for each in kept:
-            if each.where.topic in present.topics:
-                keep_order(each, marks[each.key])
+            if each.where.topic in present:
+                keep_order(each, mode.marks[each.key])
             else:
-                del marks[each.key]
-                mode.drop_mark(each)
-        return marks
+                del mode.marks[each.key]
 
     def _is_quiet(self, newest: Newest, orders: Orders) -> bool:
         """True if nothing has changed since the last interval, and nothing was left to do."""
@@ -254,9 +255,15 @@ class Ingress:
         )
 
     def _carry_groups(self, newest: Newest, mode: Mode, partitions: Iterable[MirroredPartition], shares: Shares) -> int:
-        """Carry groups once for each snapshot, and again as long as a group waits for records that it has processed."""
+        """Carry groups once for each snapshot, and again as long as a group waits for records that it has processed.
+
+        Egress records groups once a second at most, however often it commits.
+        """
         if not self._options.groups or self._groups_of == newest.run_id:
             return 0
+        if self._options.every < IDLE_S and time.monotonic() - self._groups_at < IDLE_S:
+            return 0
+        self._groups_at = time.monotonic()
         live = [
             partition
             for partition in partitions
@@ -272,10 +279,10 @@ class Ingress:
         return carried
 
 
-def _refuse_others(mode: Mode, partitions: Iterable[MirroredPartition], marks: Mapping[PositionKey, LinkMark]) -> None:
+def _refuse_others(mode: Mode, partitions: Iterable[MirroredPartition]) -> None:
     """A link that has appended to a topic cannot mirror it, nor the other way round."""
     for partition in partitions:
-        mark = marks.get(partition.key)
+        mark = mode.marks.get(partition.key)
         if mark is not None and partition.state is State.PROMOTED:
             # It stays as it is, but its lag behind another topic means nothing.
             partition.why = partition.why or why_other_source(mark, partition.id, mark.next_offset)
@@ -301,7 +308,6 @@ class IngressInterval:
     report: IngressReport | None
     error: MaxbrodError | None
     failures: int
-    """Failures in a row, including this one."""
 
     @property
     def exit_code(self) -> int:
@@ -330,7 +336,7 @@ def follow_archive(
     """Run until `stop` is set, and return the last interval. Errors that a retry cannot fix are raised."""
     last: IngressInterval | None = None
     options, seen = config.replicate, None
-    with Ingress(config, session=session, on_progress=on_progress, stop=stop) as ingress:
+    with keeping_clients(), Ingress(config, session=session, on_progress=on_progress, stop=stop) as ingress:
         while True:
             began = time.monotonic()
             report, error = None, None
@@ -344,7 +350,7 @@ def follow_archive(
             if options.once and stands_by and seen in {None, ingress.leader_seen}:
                 # Whoever leads may have been killed: it is lost after a while, and nobody else may be there to notice.
                 seen = ingress.leader_seen
-                if wait_unless(min(options.every, options.takeover / RENEWALS), stop):
+                if wait_unless(min(options.every or IDLE_S, options.takeover / RENEWALS), stop):
                     continue
             failures = 0 if error is None else 1 + (0 if last is None else last.failures)
             number = 1 if last is None else last.number + 1
@@ -352,10 +358,12 @@ def follow_archive(
             on_interval(last)
             if options.once:
                 return last
-            pause_s = options.every - (time.monotonic() - began)
-            if failures > 1:
-                pause_s = max(pause_s, min(options.every * 2 ** min(failures - 1, 10), _BACKOFF_MAX_S))
-            if not wait_unless(pause_s, stop):
+            if options.every or failures:
+                pause_s = options.every - (time.monotonic() - began)
+                going_on = wait_unless(max(pause_s, pause_after(failures, options.every, _BACKOFF_MAX_S)), stop)
+            else:
+                going_on = wait_for_news(ingress.wait_for_news, stop, began=began, apart_s=_APART_S)
+            if not going_on:
                 return last
 
 
@@ -364,14 +372,3 @@ def may_come(failure: MaxbrodError, *, once: bool) -> bool:
     if isinstance(failure, NoArchiveError):
         return not once
     return failure.retryable or isinstance(failure, (CorruptDataError, ObjectNotFoundError))
-
-
-def wait_unless(seconds: float, stop: threading.Event) -> bool:
-    """False if `stop` was set. It polls: waiting on the event would hold its lock when a signal handler sets it."""
-    until = time.monotonic() + seconds
-    while not stop.is_set():
-        rest_s = until - time.monotonic()
-        if rest_s <= 0:
-            return True
-        time.sleep(min(rest_s, _POLL_S))
-    return False

@@ -7,27 +7,31 @@ appended to. Topics that are shared with others are only created and grown.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
-from maxbrod.kafka.admin.topics import NewTopic, alter_configs, create_partitions, create_topics, delete_records
+from maxbrod.kafka.admin import (
+    ChangeOutcome,
+    NewTopic,
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_records,
+)
 from maxbrod.kafka.produce.producer_ids import read_tail
 from maxbrod.kafka.state.capture import capture
-from maxbrod.kafka.wire.client import KafkaClient, retry
+from maxbrod.kafka.wire.client import Topic, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import PartitionId, TopicPartition, topic_id_of, topic_id_text
 from maxbrod.replicate.ingress.plan import Extent, Mirror, plan_mirror_configs, plan_shared_configs, why_other_source
-from maxbrod.replicate.link import Link, LinkMark, State
+from maxbrod.replicate.link import Link, LinkMark, PositionKey, State
 from maxbrod.restore.plan.targets import CLEANUP_POLICY, MESSAGE_BYTES_DEFAULT, LogExtent
 from maxbrod.restore.target import StartToFill, fill_starts, log_extents
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from maxbrod.kafka.admin.outcomes import Outcome
-    from maxbrod.kafka.wire.metadata import Topic
-    from maxbrod.replicate.view import MirroredPartition
+    from maxbrod.replicate.view import LinkView, MirroredPartition
 
 _OPERATION: Final = "replicate"
 _LEADER_PATIENCE_S: Final = 10.0
@@ -39,25 +43,16 @@ NO_LEADER: Final = "the destination's partition has no leader now"
 class MirrorTopics:
     """The destination's topics, as far as they are known to be mirrors of this link."""
 
-    def __init__(
-        self,
-        client: KafkaClient,
-        link: Link,
-        overrides: Mapping[str, str],
-        *,
-        patience_s: float,
-        shared: bool = False,
-    ) -> None:
+    def __init__(self, view: LinkView, *, shared: bool = False) -> None:
         """`shared`: others may write to the topics. Then they keep their configuration and all their records."""
-        self._client, self._link, self._overrides, self._patience_s = client, link, overrides, patience_s
+        self._client, self._link, self._deadline = view.client, view.link(), view.deadline
+        self._overrides, self._patience_s = view.config.replicate.configs, view.config.patience
         self._shared = shared
         self.ids: dict[str, str] = {}
-        """The ids of destination topics, by name."""
         self.extents: dict[TopicPartition, LogExtent] = {}
         """The extents of logs when they were last asked for, or as they are known to end since."""
         self._configured: dict[str, str] = {}
         """The digest of the configuration that each topic has got from this process."""
-        self._ours: set[str] = set()
         self.refused: dict[TopicPartition, MaxbrodError] = {}
         """Partitions that are not the link's, in topics whose other ones are."""
         self.batch_bytes: dict[str, int] = {}
@@ -67,7 +62,7 @@ class MirrorTopics:
         self,
         mirrors: Sequence[Mirror],
         extents: Mapping[PartitionId, Extent],
-        marks: dict[TopicPartition, LinkMark],
+        marks: dict[PositionKey, LinkMark],
         adopted: Collection[str] = (),
         *,
         lead: bool = True,
@@ -80,60 +75,48 @@ class MirrorTopics:
         wanted = {each.name: each for each in mirrors if not each.gone}
         failed: dict[str, MaxbrodError] = {}
         present = self._present(wanted)
+        if lead:
+            self._create([each for name, each in wanted.items() if name not in present], extents, failed)
+            self._grow({name: each for name, each in wanted.items() if name in present}, present, failed)
+        else:
+            why = "the destination topic does not exist yet; another instance creates it"
+            for name in wanted.keys() - present.keys():
+                failed[name] = UnavailableError(why, operation=_OPERATION, object_name=name)
+        ready = {name: each for name, each in wanted.items() if name not in failed}
+        self._learn(list(ready))
+        if self._shared:
+            self._look_at_limits(list(ready))
+            return failed
         if not lead:
-            return self._follow(wanted, present, marks, adopted)
-        self._create([each for name, each in wanted.items() if name not in present], extents, failed)
-        self._grow({name: each for name, each in wanted.items() if name in present}, present, failed)
-        self._learn([name for name in wanted if name not in failed])
-        if self._shared:
-            self._look_at_limits([name for name in wanted if name not in failed])
-            return failed
-        for name, mirror in wanted.items():
-            if name not in failed:
-                try:
-                    self._begin(mirror, extents, marks, adopted=name in adopted)
-                except MaxbrodError as error:
-                    failed[name] = error
-        self._configure([each for name, each in wanted.items() if name not in failed], failed)
-        return failed
-
-    def _follow(
-        self,
-        wanted: Mapping[str, Mirror],
-        present: Mapping[str, Topic],
-        marks: dict[TopicPartition, LinkMark],
-        adopted: Collection[str],
-    ) -> dict[str, MaxbrodError]:
-        failed: dict[str, MaxbrodError] = {name: _missing(name) for name in wanted if name not in present}
-        there = {name: each for name, each in wanted.items() if name in present}
-        self._learn(list(there))
-        if self._shared:
-            self._look_at_limits(list(there))
-            return failed
-        wanted_there = [where for each in there.values() for where in _partitions_of(each)]
-        grown = [where for where in wanted_there if where.partition in present[where.topic].partitions]
-        self.ends(self.led(where for where in grown if where not in self.extents))
-        for name, mirror in there.items():
+            there = [where for each in ready.values() for where in _partitions_of(each)]
+            there = [where for where in there if where.partition in present[where.topic].partitions]
+            self.ends(self.led(where for where in there if where not in self.extents))
+        for name, mirror in ready.items():
             try:
-                self._refuse_other(mirror, marks, adopted=name in adopted)
+                if lead:
+                    self._begin(mirror, extents, marks, adopted=name in adopted)
+                else:
+                    self._refuse_other(mirror, marks, adopted=name in adopted)
             except MaxbrodError as error:
                 failed[name] = error
+        if lead:
+            self._configure([each for name, each in ready.items() if name not in failed], failed)
         return failed
 
-    def _refuse_other(self, mirror: Mirror, marks: dict[TopicPartition, LinkMark], *, adopted: bool) -> None:
+    def _refuse_other(self, mirror: Mirror, marks: dict[PositionKey, LinkMark], *, adopted: bool) -> None:
         """Refuse a mirror of a source topic that was deleted since, whatever its successor has. At every interval.
 
         Without records it becomes the mirror of the new one.
         """
-        topic_id = mirror.source.topic_id
-        others = [each for each in _partitions_of(mirror) if each in marks and marks[each].topic_id != topic_id]
-        others = [other for other in others if other in self.extents]
+        source, topic_id = mirror.source.name, mirror.source.topic_id
+        others = [where for where in _partitions_of(mirror) if (source, where) in marks and where in self.extents]
+        others = [where for where in others if marks[source, where].topic_id != topic_id]
         if not others or adopted:
             return
         self.ends(self.led(others))  # another instance may have appended to them
         for where in others:
             partition = PartitionId(topic_id=topic_id, partition=where.partition)
-            if (why := why_other_source(marks[where], partition, self.extents[where].end)) is not None:
+            if (why := why_other_source(marks[source, where], partition, self.extents[where].end)) is not None:
                 raise RefusedError(
                     why,
                     operation=_OPERATION,
@@ -142,7 +125,7 @@ class MirrorTopics:
                     "--rename",
                 )
         for where in others:
-            del marks[where]
+            del marks[source, where]
 
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The brokers that lead these partitions; NOBODY: none does now."""
@@ -185,11 +168,10 @@ class MirrorTopics:
 
     # Topics
 
-    def _present(self, names: Collection[str]) -> Mapping[str, Topic]:
-        known = [name for name in names if name not in self.ids]
+    def _present(self, names: Mapping[str, Mirror]) -> Mapping[str, Topic]:
         found = self._client.metadata(sorted(names), deadline=self._deadline()).topics
-        for name in names:
-            if name not in known and (name not in found or topic_id_text(found[name].topic_id) != self.ids[name]):
+        for name in names.keys() & self.ids.keys():
+            if name not in found or topic_id_text(found[name].topic_id) != self.ids[name]:
                 self._forget(name)
         return found
 
@@ -198,7 +180,6 @@ class MirrorTopics:
         self.ids.pop(name, None)
         self._configured.pop(name, None)
         self.batch_bytes.pop(name, None)
-        self._ours.discard(name)
         self.extents = {where: each for where, each in self.extents.items() if where.topic != name}
         self.refused = {where: each for where, each in self.refused.items() if where.topic != name}
 
@@ -208,21 +189,18 @@ class MirrorTopics:
         new = []
         brokers = len(self._client.metadata([], deadline=self._deadline()).brokers)
         for mirror in mirrors:
-            factor = min(mirror.source.replication_factor or 1, brokers)
+            count, factor = mirror.source.partition_count, min(mirror.source.replication_factor or 1, brokers)
             if self._shared:
                 configs = plan_shared_configs(mirror.source, self._overrides, replication_factor=factor)
-                count = mirror.source.partition_count
-                new.append(NewTopic(name=mirror.name, partitions=count, replication_factor=factor, configs=configs))
-                continue
-            configs = dict(plan_mirror_configs(mirror.source, self._overrides, replication_factor=factor).linked)
-            if any(each.start for each in _of_topic(mirror, extents)):
-                configs[CLEANUP_POLICY] = "delete"  # a compacted topic refuses fillers; `_configure` compacts it again
-            count = mirror.source.partition_count
+            else:
+                configs = dict(plan_mirror_configs(mirror.source, self._overrides, replication_factor=factor).linked)
+                ids = (PartitionId(topic_id=mirror.source.topic_id, partition=number) for number in range(count))
+                if any(extents[each].start for each in ids if each in extents):
+                    # A compacted topic refuses fillers; `_configure` compacts it again.
+                    configs[CLEANUP_POLICY] = "delete"
             new.append(NewTopic(name=mirror.name, partitions=count, replication_factor=factor, configs=configs))
         if new:
-            outcomes = create_topics(self._client, new, deadline=self._deadline())
-            failed |= _failures(outcomes, "create the topic")
-            self._ours |= {each.name for each in new if each.name not in failed}
+            failed |= _failures(create_topics(self._client, new, deadline=self._deadline()), "create the topic")
 
     def _grow(
         self, mirrors: Mapping[str, Mirror], present: Mapping[str, Topic], failed: dict[str, MaxbrodError]
@@ -270,7 +248,7 @@ class MirrorTopics:
         self,
         mirror: Mirror,
         extents: Mapping[PartitionId, Extent],
-        marks: dict[TopicPartition, LinkMark],
+        marks: dict[PositionKey, LinkMark],
         *,
         adopted: bool,
     ) -> None:
@@ -278,46 +256,32 @@ class MirrorTopics:
 
         An adopted topic has records of others. Whether they are the source's is seen when it is appended to.
         """
-        fresh = self.led(each for each in _partitions_of(mirror) if each not in self.extents)
+        partitions = _partitions_of(mirror)
+        fresh = self.led(each for each in partitions if each not in self.extents)
         self.ends(fresh)
         self._refuse_other(mirror, marks, adopted=adopted)
         try:
-            self._fill_starts(fresh, mirror, extents, marks, adopted=adopted)
+            to_fill = []
+            for where in fresh:
+                extent = extents.get(PartitionId(topic_id=mirror.source.topic_id, partition=where.partition))
+                end, start = self.extents[where].end, 0 if extent is None else extent.start
+                unknown = (mirror.source.name, where) not in marks and not adopted
+                try:
+                    begins = not end or (unknown and self._is_filled(where, end) and end <= start)
+                except RefusedError as error:
+                    if not any((mirror.source.name, each) in marks for each in partitions):
+                        raise  # a topic that never was a mirror is not touched at all
+                    self.refused[where] = error
+                    continue
+                if begins and start:
+                    to_fill.append(StartToFill(where=where, topic_id=self.ids[where.topic], base=0, first=start))
+            if to_fill:
+                fill_starts(self._client, to_fill, filler_id(self._link), patience_s=self._patience_s)
+                self.ends([each.where for each in to_fill])
         except MaxbrodError:
             # They are looked at again, as if for the first time.
             self.extents = {where: each for where, each in self.extents.items() if where not in fresh}
             raise
-        self._ours.add(mirror.name)
-
-    def _fill_starts(
-        self,
-        fresh: Iterable[TopicPartition],
-        mirror: Mirror,
-        extents: Mapping[PartitionId, Extent],
-        marks: Mapping[TopicPartition, LinkMark],
-        *,
-        adopted: bool,
-    ) -> None:
-        to_fill = []
-        for where in fresh:
-            extent = extents.get(PartitionId(topic_id=mirror.source.topic_id, partition=where.partition))
-            mark, end = marks.get(where), self.extents[where].end
-            start = 0 if extent is None else extent.start
-            try:
-                begins = not end or (mark is None and not adopted and self._is_filled(where, end) and end <= start)
-            except RefusedError as error:
-                if not any(each in marks for each in _partitions_of(mirror)):
-                    raise  # a topic that never was a mirror is not touched at all
-                self.refused[where] = error
-                continue
-            if begins and start:
-                to_fill.append(self._fill(where, start))
-        if to_fill:
-            fill_starts(self._client, to_fill, filler_id(self._link), patience_s=self._patience_s)
-            self.ends([each.where for each in to_fill])
-
-    def _fill(self, where: TopicPartition, start: int) -> StartToFill:
-        return StartToFill(where=where, topic_id=self.ids[where.topic], base=0, first=start)
 
     def _is_filled(self, where: TopicPartition, end: int) -> bool:
         """True if the log ends with our fillers. RefusedError: with another producer's records."""
@@ -363,19 +327,16 @@ class MirrorTopics:
             topic = present.topic(name)
             if topic is None or topic.configs is None:
                 continue
-            final = {**configs, **_capped(configs, topic.replication_factor)}
-            change: dict[str, str | None] = {
-                key: value for key, value in final.items() if topic.configs.get(key) != value
-            }
+            final, factor = dict(configs), topic.replication_factor
+            if int(final.get("min.insync.replicas", "1")) > factor > 0:
+                final["min.insync.replicas"] = str(factor)  # more than there are replicas would refuse every batch
+            change: dict[str, str | None] = dict(final.items() - topic.configs.items())
             change |= dict.fromkeys(topic.configs.keys() - final.keys())
             if change:
                 changes[name] = change
         if changes:
             failed |= _failures(alter_configs(self._client, changes, deadline=self._deadline()), "configure the topic")
         self._configured |= {name: digest for name, (_, digest) in wanted.items() if name not in failed}
-
-    def _deadline(self) -> Deadline:
-        return Deadline.after(self._patience_s)
 
 
 def tell_unled(partitions: Sequence[MirroredPartition], topics: MirrorTopics) -> list[MirroredPartition]:
@@ -392,33 +353,12 @@ def filler_id(link: Link) -> int:
     return link.producer_id ^ 1
 
 
-def _capped(configs: Mapping[str, str], replication_factor: int) -> dict[str, str]:
-    """More in-sync replicas than there are replicas would refuse every batch."""
-    asked = configs.get("min.insync.replicas", "1")
-    return {"min.insync.replicas": str(replication_factor)} if int(asked) > replication_factor > 0 else {}
-
-
-def _of_topic(mirror: Mirror, extents: Mapping[PartitionId, Extent]) -> list[Extent]:
-    ids = (
-        PartitionId(topic_id=mirror.source.topic_id, partition=each) for each in range(mirror.source.partition_count)
-    )
-    return [extents[each] for each in ids if each in extents]
-
-
 def _partitions_of(mirror: Mirror) -> list[TopicPartition]:
     """The partitions that a mirror has, or is to have."""
     return [TopicPartition(topic=mirror.name, partition=number) for number in range(mirror.source.partition_count)]
 
 
-def _missing(name: str) -> UnavailableError:
-    return UnavailableError(
-        "the destination topic does not exist yet; another instance creates it",
-        operation=_OPERATION,
-        object_name=name,
-    )
-
-
-def _failures(outcomes: Mapping[str, Outcome], what: str) -> dict[str, MaxbrodError]:
+def _failures(outcomes: Mapping[str, ChangeOutcome], what: str) -> dict[str, MaxbrodError]:
     failures: dict[str, MaxbrodError] = {}
     for name, each in outcomes.items():
         if each.code == Code.TOPIC_ALREADY_EXISTS:

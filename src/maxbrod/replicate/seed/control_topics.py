@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
 from zlib import crc32
 
 import pyarrow as pa
@@ -22,14 +24,14 @@ from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.batch.transactions import committed_batches, from_fetch
 from maxbrod.errors import MaxbrodError, RefusedError, TopicGoneError
-from maxbrod.kafka.admin.topics import NewTopic, create_topics
+from maxbrod.kafka.admin import NewTopic, create_topics
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
 from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, new_producer_id
 from maxbrod.kafka.state.topics import read_configs
-from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
+from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient, Topic
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.parquet.events import (
     Checkpoint,
@@ -39,13 +41,6 @@ from maxbrod.layouts.parquet.events import (
     decode_segment_event,
 )
 from maxbrod.model import TopicPartition, now_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from uuid import UUID
-
-    from maxbrod.kafka.wire.metadata import Topic
-
 
 POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"

@@ -9,38 +9,34 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import uuid
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.selection import select_topics
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.backup.foreign import FAILED, ForeignBackup
-from maxbrod.backup.plan.roll_limits import RollSchedule
+from maxbrod.backup.plan.ranges import RollSchedule
+from maxbrod.backup.report import BackupReport
+from maxbrod.config import Config
 from maxbrod.errors import RefusedError, UnavailableError, UsageError
-from maxbrod.kafka.admin.groups import ACTIVE, commit_offsets
+from maxbrod.kafka.groups import ACTIVE, CLASSIC, ListedGroup, commit_offsets, read_offsets
 from maxbrod.kafka.state.cluster_state import CommittedOffset
-from maxbrod.kafka.state.groups import CLASSIC, ListedGroup, read_offsets
+from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
-from maxbrod.replicate.limits import limits_of
+from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
+from maxbrod.model import TopicPartition
+from maxbrod.replicate.egress import limits_of
+from maxbrod.replicate.link import plain_offset
+from maxbrod.transfer.task import TransferItem
 from maxbrod.work.progress import OnProgress, silent
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping, Sequence
-
-    from maxbrod.backup.report import BackupReport
-    from maxbrod.config import Config
-    from maxbrod.kafka.wire.client import KafkaClient
-    from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment
-    from maxbrod.model import TopicPartition
-    from maxbrod.transfer.task import TransferItem
-    from maxbrod.work.session import Session
-    from maxbrod.work.windows import Window
-
+from maxbrod.work.session import Session
+from maxbrod.work.windows import Window
 
 LAYOUT: Final = "parquet"
 _SEGMENT_SECONDS_MAX: Final = 86_400
@@ -82,7 +78,7 @@ class TreeEgress(ForeignBackup):
             },
         )
         super().__init__(backup_config(config), request, session=session, on_progress=on_progress, stop=stop)
-        self._group = EgressGroup(self._client, options.group, self._is_followed, patience_s=config.patience)
+        self._group = EgressGroup(self.client, options.group, self._is_followed, patience_s=config.patience)
         self._claimed = False
 
     def waiting(self) -> RollSchedule:
@@ -126,7 +122,7 @@ class TreeEgress(ForeignBackup):
         }
 
     def _is_followed(self, topic: str) -> bool:
-        return bool(select_topics({topic: False}, self._request.topics, self._request.exclude).chosen)
+        return bool(select_topics({topic: False}, self.request.topics, self.request.exclude).chosen)
 
     def _item(self, where: TopicPartition, window: Window) -> TransferItem:
         limits = self._by_topic.get(where.topic, self._common)
@@ -200,7 +196,7 @@ class EgressGroup:
     ) -> None:
         self.group_id = group_id
         self._is_followed = is_followed
-        self._client, self._patience_s = client, patience_s
+        self.client, self._patience_s = client, patience_s
         self._mark = f"{_OURS}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._mine: dict[TopicPartition, int] = {}
 
@@ -236,20 +232,8 @@ class EgressGroup:
             for where, at in positions.items()
             if self._is_followed(where.topic) and at > self._mine.get(where, -1)
         }
-        offsets = [
-            CommittedOffset(
-                topic=where.topic,
-                topic_id=None,
-                partition=where.partition,
-                offset=at,
-                leader_epoch=-1,
-                metadata=self._mark,
-            )
-            for where, at in news.items()
-        ]
-        if not offsets:
-            return
-        outcomes = commit_offsets(self._client, self.group_id, offsets, deadline=Deadline.after(self._patience_s))
+        offsets = [plain_offset(where, at, self._mark) for where, at in news.items()]
+        outcomes = commit_offsets(self.client, self.group_id, offsets, deadline=Deadline.after(self._patience_s))
         for where, outcome in outcomes.items():
             if outcome.done:
                 self._mine[where] = news[where]
@@ -270,7 +254,7 @@ class EgressGroup:
 
     def _read(self) -> dict[TopicPartition, CommittedOffset]:
         listed = ListedGroup(group_id=self.group_id, type=CLASSIC, state="", protocol_type="")
-        answers = read_offsets(self._client, [listed], {}, deadline=Deadline.after(self._patience_s))
+        answers = read_offsets(self.client, [listed], {}, deadline=Deadline.after(self._patience_s))
         for why in answers.refused.values():
             raise UnavailableError(f"the offsets cannot be read: {why}", object_name=self.group_id)
         return {each.where: each for each in answers.found.get(self.group_id, ())}

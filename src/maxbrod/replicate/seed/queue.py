@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -25,10 +24,9 @@ from maxbrod.errors import (
 )
 from maxbrod.model import now_ms
 from maxbrod.replicate.seed.s3_events import ObjectEvent, parse_notification
+from maxbrod.work.intervals import wait_unless
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from maxbrod.config import S3Config
     from maxbrod.layouts.parquet.events import SegmentEvent
     from maxbrod.replicate.seed.tree import Tree
@@ -49,7 +47,6 @@ Keep: TypeAlias = Callable[[Sequence[ObjectEvent]], None]
 """Makes events durable, or raises. Duplicates are events like others."""
 
 _PAUSE_S: Final = 5.0
-_TICK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +162,7 @@ class Notifications:
                     self._error = error
                     return
                 _LOG.warning("notifications: %s", error)
-                self._pause()
-
-    def _pause(self) -> None:
-        until = time.monotonic() + _PAUSE_S
-        while time.monotonic() < until and not self._stop.is_set():
-            time.sleep(_TICK_S)
+                wait_unless(_PAUSE_S, self._stop)
 
     def _handle(self, events: Sequence[ObjectEvent]) -> None:
         newest_ns = max((event.time_ns for event in events), default=None)
@@ -185,10 +177,8 @@ class Notifications:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqsSettings:
     queue: str
-    """A name, or the URL of the queue."""
     endpoint: str | None = None
     wait_s: int = 20
-    """The time that one request waits for messages."""
     visibility_s: int = 60
     """The time that a received message stays invisible to others. It must be enough to make its events durable."""
 
@@ -205,7 +195,8 @@ class SqsQueue:
         self._settings = settings
         self._errors, self._client = _client(settings, s3)
         with self._translated():
-            self._url = settings.queue if "://" in settings.queue else self._find(settings.queue)
+            named = "://" not in settings.queue
+            self._url = self._client.get_queue_url(QueueName=settings.queue)["QueueUrl"] if named else settings.queue
             self.has_dead_letters = self._redrives()
 
     def receive(self) -> list[QueueMessage]:
@@ -217,7 +208,15 @@ class SqsQueue:
                 VisibilityTimeout=self._settings.visibility_s,
                 MessageSystemAttributeNames=["ApproximateReceiveCount"],
             )
-        return [_message(each) for each in answer.get("Messages", ())]
+        return [
+            QueueMessage(
+                id=str(each["MessageId"]),
+                receipt=str(each["ReceiptHandle"]),
+                body=each["Body"],
+                deliveries=int(each.get("Attributes", {}).get("ApproximateReceiveCount", 1)),
+            )
+            for each in answer.get("Messages", ())
+        ]
 
     def acknowledge(self, messages: Sequence[QueueMessage]) -> None:
         """A message that cannot be deleted now comes again, and is a duplicate then."""
@@ -229,9 +228,6 @@ class SqsQueue:
 
     def close(self) -> None:
         self._client.close()
-
-    def _find(self, name: str) -> str:
-        return str(self._client.get_queue_url(QueueName=name)["QueueUrl"])
 
     def _redrives(self) -> bool:
         """Without the right to ask, there is no such policy: then a bad message is dropped here in the end."""
@@ -296,13 +292,3 @@ def _client(settings: SqsSettings, s3: S3Config) -> tuple[Any, Any]:
 
 def _code(error: Any) -> str:  # noqa: ANN401 - boto's own
     return str(error.response.get("Error", {}).get("Code", "nothing")).split("#")[-1]
-
-
-def _message(found: dict[str, Any]) -> QueueMessage:
-    try:
-        deliveries = int(found["Attributes"]["ApproximateReceiveCount"])
-    except (KeyError, ValueError):
-        deliveries = 1
-    return QueueMessage(
-        id=str(found["MessageId"]), receipt=str(found["ReceiptHandle"]), body=found["Body"], deliveries=deliveries
-    )

@@ -10,18 +10,21 @@ import logging
 import random
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, Self
+from functools import partial
+from typing import Final, Self, TypeVar
 
+from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError, UsageError
-from maxbrod.kafka.admin.topics import NewTopic
+from maxbrod.kafka.admin import NewTopic
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.layouts.parquet.events import EventType, SegmentEvent
-from maxbrod.model import Codec, now_ms
+from maxbrod.layouts.parquet.events import EventType
+from maxbrod.model import now_ms
+from maxbrod.replicate.options import IngressTreeOptions, SourceTopic, sources_of
 from maxbrod.replicate.seed import machine
-from maxbrod.replicate.seed.backoff import doubling_waits, jittered
 from maxbrod.replicate.seed.control_topics import (
     POLICY,
     Checkpoints,
@@ -31,28 +34,21 @@ from maxbrod.replicate.seed.control_topics import (
     TreeSource,
     ensure_topic,
 )
-from maxbrod.replicate.seed.destination import Destination, DestinationSettings
-from maxbrod.replicate.seed.machine import List, Look, Phase, Process, Segment, Settings
-from maxbrod.replicate.seed.options import IngressTreeOptions, SourceTopic, sources_of
-from maxbrod.replicate.seed.partition import Outcome, Partition
-from maxbrod.replicate.seed.queue import Notifications, SqsQueue, SqsSettings
-from maxbrod.replicate.seed.report import TreePartition, TreeReport
+from maxbrod.replicate.seed.machine import List, Look, Phase, Process, Segment, Settings, Worker
+from maxbrod.replicate.seed.partition import Destination, FollowedPartition, PartitionOutcome, TreePartition, TreeReport
+from maxbrod.replicate.seed.queue import Notifications, Queue, QueueCounts, SqsQueue, SqsSettings
 from maxbrod.replicate.seed.tree import Tree
 from maxbrod.storage.stores import open_storage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
-
-    from maxbrod.config import Config, KafkaConfig
-    from maxbrod.replicate.seed.queue import Queue, QueueCounts
-
+T = TypeVar("T")
 _LOG: Final = logging.getLogger(__name__)
 _SECOND: Final = 1_000_000_000
 _TICK_S: Final = 0.1
 _EVENTS_EVERY_NS: Final = _SECOND
 _AGAIN_NS: Final = 5 * _SECOND
 _QUEUE_WAIT_S: Final = 5  # a stop waits for it
+_RETRIES_MAX: Final = 50
+_JITTER: Final = 0.25
 
 
 def ingress_from_tree(
@@ -82,24 +78,25 @@ class TreeIngress:
         clock_ns: Callable[[], int] = time.time_ns,
         queue: Queue | None = None,
     ) -> None:
-        if config.archive is None or config.kafka is None:
-            raise UsageError("the archive or the cluster is missing", hint="give --archive and --bootstrap")
         options: IngressTreeOptions = config.ingress_tree
-        self.archive = config.archive
+        self.archive, self._kafka = config.archive_url, config.cluster
         self.options = options
         self.stop = stop or threading.Event()
         self._sources = sources_of(options)
-        self._settings = _machine_settings(options)
-        self._kafka: KafkaConfig = config.kafka
+        self._settings = Settings(
+            waits_ns=doubling_waits(round(options.lost_segment_timeout * _SECOND), options.late_segment_retries),
+            first_delay_ns=round(options.first_segment_delay * _SECOND),
+            poll_ns=round(options.poll_every * _SECOND),
+        )
         self._patience_s = config.patience
         self._clock_ns = clock_ns
         self._started_at_ms = now_ms()
-        self._tree = Tree(open_storage(config.archive, config.storage), options.key_prefix)
-        self._partitions: dict[TreeSource, Partition] = {}
+        self._tree = Tree(open_storage(config.archive_url, config.storage), options.key_prefix)
+        self._partitions: dict[TreeSource, FollowedPartition] = {}
         self._listed_ns = dict.fromkeys(self._sources, 0)
         self._events_ns = 0
         self.listings = self.listing_ns = 0
-        self._wake = threading.Event()
+        self._wake, self._local = threading.Event(), threading.local()
         self._notifications: Notifications | None = None
         self._stack = ExitStack()
         with ExitStack() as opening:
@@ -112,7 +109,7 @@ class TreeIngress:
         deadline = Deadline.after(self._patience_s)
         ensure_topic(client, NewTopic(name=options.checkpoint_topic, configs={POLICY: "compact"}), deadline=deadline)
         self._client = client
-        self._clients = stack.enter_context(_Clients(self._kafka))
+        self._clients = stack.enter_context(ExitStack())  # before the pool, whose threads use them
         self._checkpoints = Checkpoints(ControlTopic(client, options.checkpoint_topic, patience_s=self._patience_s))
         self._events: SegmentEvents | None = None
         if options.events_topic is not None:
@@ -140,9 +137,7 @@ class TreeIngress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def run(self, on_change: Callable[[TreeIngress], None] = lambda _: None) -> TreeReport:
@@ -220,22 +215,24 @@ class TreeIngress:
             changed |= self._advance(partition, now_ns)
         return changed
 
-    def _due(self, now_ns: int) -> Sequence[Partition]:
+    def _due(self, now_ns: int) -> Sequence[FollowedPartition]:
         return [
             partition
             for partition in self._partitions.values()
             if partition.due_ns <= now_ns and partition.running is None and not partition.gone
         ]
 
-    def _advance(self, partition: Partition, now_ns: int) -> bool:
+    def _advance(self, partition: FollowedPartition, now_ns: int) -> bool:
         if partition.standby_until_ns and not self._take_back(partition, now_ns):
             return False
         before = partition.worker.phase
         partition.worker, action = machine.decide(partition.worker, now_ns, self._settings)
         while isinstance(action, Look):
-            if not self._look(partition, action.segment, now_ns):
+            worker, segment = partition.worker, action.segment
+            looked = self._guarded(partial(self._look, worker, segment), [partition], now_ns)
+            if looked is None:
                 return True
-            partition.worker, action = machine.decide(partition.worker, now_ns, self._settings)
+            partition.worker, action = machine.decide(looked, now_ns, self._settings)
         if isinstance(action, List):
             source = partition.source
             self._list(SourceTopic(source.region, source.topic), now_ns)
@@ -245,29 +242,31 @@ class TreeIngress:
             partition.due_ns, partition.waits = action.until_ns, True
         return partition.worker.phase is not before
 
-    def _look(self, partition: Partition, segment: Segment, now_ns: int) -> bool:
-        def read() -> None:
-            partition.worker = machine.looked(partition.worker, segment, self._tree.before(segment))
+    def _look(self, worker: Worker, segment: Segment) -> Worker:
+        return machine.looked(worker, segment, self._tree.before(segment))
 
-        return self._guarded(read, [partition], now_ns)
-
-    def _submit(self, partition: Partition, action: Process) -> None:
-        partition.process = action
-        partition.running = self._pool.submit(
-            lambda: partition.work(
+    def _submit(self, partition: FollowedPartition, action: Process) -> None:
+        def work() -> PartitionOutcome:
+            return partition.work(
                 action,
-                self._clients.mine(),
+                self._client_of_thread(),
                 self._tree,
                 self._checkpoints,
                 records_max=self.options.batch_size,
                 clock_ns=self._clock_ns,
                 stop=self.stop,
             )
-        )
-        partition.running.add_done_callback(self._awake)
 
-    def _awake(self, _: Future[Outcome]) -> None:
-        self._wake.set()
+        partition.process = action
+        partition.running = self._pool.submit(work)
+        partition.running.add_done_callback(lambda _: self._wake.set())
+
+    def _client_of_thread(self) -> KafkaClient:
+        found: KafkaClient | None = getattr(self._local, "client", None)
+        if found is None:
+            found = self._local.client = KafkaClient(self._kafka)
+            self._clients.callback(found.close)
+        return found
 
     def _collect(self, now_ns: int) -> bool:
         changed = False
@@ -279,7 +278,7 @@ class TreeIngress:
                 changed = True
         return changed
 
-    def _take_back(self, partition: Partition, now_ns: int) -> bool:
+    def _take_back(self, partition: FollowedPartition, now_ns: int) -> bool:
         """True if this instance takes a partition back, because the one that took it over makes no progress."""
         self._guarded(self._checkpoints.refresh, [partition], now_ns)
         partition.due_ns = max(partition.due_ns, now_ns + min(self._settings.poll_ns, _AGAIN_NS))
@@ -298,16 +297,8 @@ class TreeIngress:
     def _list(self, topic: SourceTopic, now_ns: int) -> None:
         """List a topic, for all of its partitions. New ones begin."""
         mine = [partition for partition in self._partitions.values() if _is_of(partition.source, topic)]
-        listings: Mapping[int, machine.Listing] = {}
-
-        def read() -> None:
-            nonlocal listings
-            began_ns = time.perf_counter_ns()
-            listings = self._tree.listing(topic.region, topic.topic)
-            self.listings += 1
-            self.listing_ns += time.perf_counter_ns() - began_ns
-
-        if not self._guarded(read, mine, now_ns):
+        listings = self._guarded(partial(self._timed_listing, topic), mine, now_ns)
+        if listings is None:
             self._listed_ns[topic] = now_ns + _AGAIN_NS - self._settings.poll_ns
             return
         if not (self._listed_ns[topic] or listings or mine):
@@ -324,64 +315,54 @@ class TreeIngress:
                 each.worker = machine.listed(each.worker, found, checkpoint, now_ns, self._settings)
                 _look_at(each, now_ns)
 
+    def _timed_listing(self, topic: SourceTopic) -> dict[int, machine.Listing]:
+        began_ns = time.perf_counter_ns()
+        listings = self._tree.listing(topic.region, topic.topic)
+        self.listings += 1
+        self.listing_ns += time.perf_counter_ns() - began_ns
+        return listings
+
     def _look_at_destination(self, topic: SourceTopic, now_ns: int) -> None:
         """Nothing is in step with a topic that is not there, also if the checkpoints say that all was produced."""
         mine = [partition for partition in self._partitions.values() if _is_of(partition.source, topic)]
-        name, found = self._sources[topic], None
-
-        def read() -> None:
-            nonlocal found
-            found = self._client.metadata([name], deadline=Deadline.after(self._patience_s)).topics.get(name)
-
-        if mine and self._guarded(read, mine, now_ns):
+        name = self._sources[topic]
+        ask = partial(self._client.metadata, [name], deadline=Deadline.after(self._patience_s))
+        metadata = self._guarded(ask, mine, now_ns) if mine else None
+        if metadata is not None:
             for each in mine:
                 each.absent = None
                 try:
-                    each.destination.demand(found)
+                    each.destination.demand(metadata.topics.get(name))
                 except MaxbrodError as error:
                     each.absent = str(error)
 
-    def _guarded(self, read: Callable[[], None], partitions: Sequence[Partition], now_ns: int) -> bool:
-        """False if a store or a broker does not answer: the partitions say so, and the next tick tries again."""
+    def _guarded(self, read: Callable[[], T], partitions: Sequence[FollowedPartition], now_ns: int) -> T | None:
+        """None if a store or a broker does not answer: the partitions say so, and the next tick tries again."""
         try:
-            read()
+            found = read()
         except MaxbrodError as error:
             if not error.retryable:
                 raise
             _LOG.warning("%s", error)
             for partition in partitions:
-                partition.faults += 1
+                partition.told.faults += 1
                 partition.unreachable, partition.due_ns = str(error), now_ns + _AGAIN_NS
-            return False
+            return None
         for partition in partitions:
             partition.unreachable = None
-        return True
+        return found
 
-    def _partition(self, source: TreeSource, now_ns: int) -> Partition:
+    def _partition(self, source: TreeSource, now_ns: int) -> FollowedPartition:
         found = self._partitions.get(source)
         if found is None:
             delay_ns = jittered(round(self.options.worker_init_delay * _SECOND), random.uniform)
-            settings = DestinationSettings(
-                checkpoint_topic=self.options.checkpoint_topic,
-                group=self.options.group,
-                exactly_once=self.options.delivery == "exactly-once",
-                codec=Codec[self.options.codec.upper()],
-                patience_s=self._patience_s,
-            )
             topic = self._sources[SourceTopic(source.region, source.topic)]
-            worker = machine.started(now_ns, delay_ns)
-            found = Partition(source, Destination(source, topic, settings), worker)
-            self._partitions[source] = found
+            destination = Destination(source, topic, self.options, patience_s=self._patience_s)
+            found = self._partitions[source] = FollowedPartition(source, destination, machine.started(now_ns, delay_ns))
         return found
 
     def _hear(self, events: SegmentEvents, now_ns: int) -> None:
-        found: list[SegmentEvent] = []
-
-        def read() -> None:
-            found.extend(events.poll(now_ns=now_ns))
-
-        self._guarded(read, (), now_ns)
-        for event in found:
+        for event in self._guarded(partial(events.poll, now_ns=now_ns), (), now_ns) or ():
             named = event.segment
             if SourceTopic(named.region, named.topic) not in self._sources:
                 continue
@@ -394,42 +375,29 @@ class TreeIngress:
             _look_at(partition, now_ns)
 
 
-class _Clients:
-    """A client for each thread of the pool."""
-
-    def __init__(self, kafka: KafkaConfig) -> None:
-        self._kafka = kafka
-        self._local = threading.local()
-        self._all: list[KafkaClient] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each in self._all:
-            each.close()
-
-    def mine(self) -> KafkaClient:
-        found: KafkaClient | None = getattr(self._local, "client", None)
-        if found is None:
-            found = self._local.client = KafkaClient(self._kafka)
-            self._all.append(found)
-        return found
+def doubling_waits(total_ns: int, count: int) -> tuple[int, ...]:
+    """Waits for a late segment, each twice the one before. The last one takes what rounding left: the sum is exact."""
+    if not 1 <= count <= _RETRIES_MAX:
+        raise UsageError(f"a late segment is retried 1 to {_RETRIES_MAX} times, not {count}")
+    first = total_ns // ((1 << count) - 1)
+    if first < 1:
+        raise UsageError(
+            f"{count} doubling waits do not fit into {total_ns} ns", hint="use fewer retries, or a longer timeout"
+        )
+    waits = [first << index for index in range(count - 1)]
+    return (*waits, total_ns - sum(waits))
 
 
-def _machine_settings(options: IngressTreeOptions) -> Settings:
-    return Settings(
-        waits_ns=doubling_waits(round(options.lost_segment_timeout * _SECOND), options.late_segment_retries),
-        first_delay_ns=round(options.first_segment_delay * _SECOND),
-        poll_ns=round(options.poll_every * _SECOND),
-    )
+def jittered(wait_ns: int, uniform: Callable[[float, float], float]) -> int:
+    """The wait, up to a quarter shorter or longer, so that many instances do not act in step."""
+    return round(wait_ns * uniform(1 - _JITTER, 1 + _JITTER))
 
 
 def _is_of(source: TreeSource, topic: SourceTopic) -> bool:
     return (source.region, source.topic) == (topic.region, topic.topic)
 
 
-def _look_at(partition: Partition, now_ns: int) -> None:
+def _look_at(partition: FollowedPartition, now_ns: int) -> None:
     """Something has changed: decide again, unless the destination has failed and is tried again later."""
     partition.waits = False
     if partition.fault is None:

@@ -24,21 +24,23 @@ _SOURCES: Final = frozenset({"aws:s3", "minio:s3"})
 _EVENT_BRIDGE: Final = "aws.s3"
 _CREATED: Final = "ObjectCreated:"
 _REMOVED: Final = ("ObjectRemoved:", "LifecycleExpiration:")
-_DETAILS: Final = {"Object Created": "created", "Object Deleted": "removed"}
 _DEPTH_MAX: Final = 4
 _SECOND: Final = 1_000_000_000
 
 
-class Change(StrEnum):
+class ObjectChange(StrEnum):
     CREATED = "created"
     REMOVED = "removed"
+
+
+_DETAILS: Final = {"Object Created": ObjectChange.CREATED, "Object Deleted": ObjectChange.REMOVED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectEvent:
     """An object was created or removed. `time_ns` is the store's own time."""
 
-    change: Change
+    change: ObjectChange
     bucket: str
     key: str
     size: int
@@ -70,7 +72,12 @@ def _parse(body: Any, depth: int) -> Notification:  # noqa: ANN401 - text or JSO
     if not isinstance(document, dict):
         raise CorruptDataError("the message is JSON, but not an object")
     if isinstance(document.get("Records"), list):
-        return _added_up([_record(each, depth) for each in document["Records"]])
+        parts = [_record(each, depth) for each in document["Records"]]
+        return Notification(
+            events=tuple(event for part in parts for event in part.events),
+            others=sum(part.others for part in parts),
+            invalid=sum(part.invalid for part in parts),
+        )
     if document.get("source") == _EVENT_BRIDGE:
         return _guarded(_bridged, document)
     if isinstance(document.get("Message"), str) and "TopicArn" in document:
@@ -96,20 +103,14 @@ def _record(record: Any, depth: int) -> Notification:  # noqa: ANN401 - JSON
 def _stored(record: dict[str, Any]) -> Notification:
     name = str(record["eventName"]).removeprefix("s3:")
     if name.startswith(_CREATED):
-        change = Change.CREATED
+        change = ObjectChange.CREATED
     elif name.startswith(_REMOVED):
-        change = Change.REMOVED
+        change = ObjectChange.REMOVED
     else:
         return Notification(others=1)
     found = record["s3"]["object"]
-    event = ObjectEvent(
-        change=change,
-        bucket=str(record["s3"].get("bucket", {}).get("name", "")),
-        key=_key(unquote_plus(found["key"], errors="strict")),
-        size=_size(found.get("size", 0)),
-        time_ns=parse_time_ns(record["eventTime"]),
-    )
-    return Notification(events=(event,))
+    bucket = record["s3"].get("bucket", {}).get("name", "")
+    return _event(change, bucket, unquote_plus(found["key"], errors="strict"), found, record["eventTime"])
 
 
 def _bridged(document: dict[str, Any]) -> Notification:
@@ -118,13 +119,16 @@ def _bridged(document: dict[str, Any]) -> Notification:
     if change is None:
         return Notification(others=1)
     found = document["detail"]["object"]
-    event = ObjectEvent(
-        change=Change(change),
-        bucket=str(document["detail"]["bucket"]["name"]),
-        key=_key(found["key"]),
-        size=_size(found.get("size", 0)),
-        time_ns=parse_time_ns(document["time"]),
-    )
+    return _event(change, document["detail"]["bucket"]["name"], found["key"], found, document["time"])
+
+
+def _event(change: ObjectChange, bucket: object, key: object, found: dict[str, Any], time: str) -> Notification:
+    size = found.get("size", 0)
+    if not isinstance(key, str) or not key:
+        raise ValueError("an object has no key")
+    if type(size) is not int or not 0 <= size < 1 << 63:
+        raise ValueError("the size is not a number of bytes")
+    event = ObjectEvent(change=change, bucket=str(bucket), key=key, size=size, time_ns=parse_time_ns(time))
     return Notification(events=(event,))
 
 
@@ -134,18 +138,6 @@ def _guarded(read: Any, document: dict[str, Any]) -> Notification:  # noqa: ANN4
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return Notification(invalid=1)
     return found
-
-
-def _key(key: Any) -> str:  # noqa: ANN401 - JSON
-    if not isinstance(key, str) or not key:
-        raise ValueError("an object has no key")
-    return key
-
-
-def _size(size: Any) -> int:  # noqa: ANN401 - JSON
-    if type(size) is not int or not 0 <= size < 1 << 63:
-        raise ValueError("the size is not a number of bytes")
-    return size
 
 
 def parse_time_ns(text: str) -> int:
@@ -158,11 +150,3 @@ def parse_time_ns(text: str) -> int:
         raise ValueError("the time has no time zone")
     since = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * _SECOND + int(digits[:9].ljust(9, "0") or "0")
-
-
-def _added_up(parts: list[Notification]) -> Notification:
-    return Notification(
-        events=tuple(event for part in parts for event in part.events),
-        others=sum(part.others for part in parts),
-        invalid=sum(part.invalid for part in parts),
-    )

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.parquet.events import EventSegment, EventType, SegmentEvent
 from maxbrod.layouts.parquet.format import SegmentName, parse_footer, parse_name
 from maxbrod.layouts.parquet.reader import open_parquet, read
-from maxbrod.layouts.tree import Facts, read_facts
+from maxbrod.layouts.tree import Coverage, Facts, read_facts
 from maxbrod.model import TopicPartition
 from maxbrod.replicate.seed.machine import Before, Listing, Segment
-from maxbrod.replicate.seed.s3_events import Change, ObjectEvent
+from maxbrod.replicate.seed.s3_events import ObjectChange, ObjectEvent
+from maxbrod.storage.interface import Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
-    from maxbrod.layouts.coverage import Coverage
     from maxbrod.replicate.seed.control_topics import TreeSource
-    from maxbrod.storage.interface import Storage
 
 _LOG: Final = logging.getLogger(__name__)
 _MILLISECOND: Final = 1_000_000
@@ -99,7 +97,7 @@ class Tree:
             start=name.start,
             end=name.end,
         )
-        created = event.change is Change.CREATED
+        created = event.change is ObjectChange.CREATED
         kind = EventType.CREATED if created else EventType.REMOVED
         return SegmentEvent(type=kind, time_ns=event.time_ns, segment=segment, size=event.size if created else 0)
 

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.renames import Rename
 from maxbrod.bounds import count_partitions
 from maxbrod.catalog.schema import SORT_ORDER, Kind
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
 from maxbrod.model import GapReason, PartitionId, TopicPartition
-from maxbrod.restore.plan.columns import RowColumns, read_columns
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
+from maxbrod.restore.plan.sources import RowColumns, read_columns
 from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.layouts.logdir.target import Assignments, TargetDirectory, TargetFolder
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
-    from maxbrod.restore.plan.request import Rename
     from maxbrod.restore.plan.sources import Source
 
 
@@ -78,17 +77,10 @@ class SourceLog:
     last_epoch: int
 
 
-def parse_leader_epochs(word: str) -> LeaderEpochs:
-    try:
-        return LeaderEpochs(word)
-    except ValueError:
-        raise UsageError(f"--leader-epochs {word!r} is unknown", hint="give keep or lower") from None
-
-
 def check_cold(request: RestoreRequest) -> None:
     """UsageError: the request needs single records, or a running cluster."""
     usual = RestoreRequest()
-    for name in {each.name for each in fields(RestoreRequest)} - _COLD:
+    for name in {option.name for option in fields(RestoreRequest)} - _COLD:
         if getattr(request, name) != getattr(usual, name):
             flag = _FLAGS.get(name, name.replace("_", "-"))
             raise UsageError(
@@ -129,14 +121,14 @@ def cold_state(
             name=name,
             topic_id=ids.get(name, ""),
             internal=False,
-            replicas=tuple(tuple(found.get(each, ())) for each in range(counts[name])),
+            replicas=tuple(tuple(found.get(number, ())) for number in range(counts[name])),
             configs=None,
             effective=effective.get(name),
         )
         for name, found in partitions.items()
     ]
     cluster = ClusterState(
-        cluster_id=next((each.cluster_id for each in directories), None),
+        cluster_id=next((directory.cluster_id for directory in directories), None),
         taken_at_ms=now_ms,
         brokers=(),
         topics=tuple(topics),
@@ -146,7 +138,9 @@ def cold_state(
         groups=(),
         gaps=(),
     )
-    everywhere = (TopicPartition(topic=topic, partition=each) for topic, found in partitions.items() for each in found)
+    everywhere = (
+        TopicPartition(topic=topic, partition=number) for topic, found in partitions.items() for number in found
+    )
     return TargetState(
         cluster=cluster,
         extents={where: LogExtent(start=0, end=0) for where in everywhere},
@@ -179,15 +173,15 @@ def rows_to_write(rows: pa.Table, sources: Iterable[Source]) -> pa.Table:
 
 def measure_extents(portions: Iterable[pa.Table], sources: Iterable[Source]) -> dict[PartitionId, SourceLog]:
     """Rows need the columns of `SOURCE_COLUMNS` and `COLD_COLUMNS`; a portion has all rows of its partitions."""
-    left = {each.id: each for each in sources}
+    left = {source.id: source for source in sources}
     # The log of a source without rows is empty.
-    found = {each: SourceLog(start=source.asked_end, last_epoch=-1) for each, source in left.items()}
+    found = {partition: SourceLog(start=source.asked_end, last_epoch=-1) for partition, source in left.items()}
     for portion in portions:
         rows = portion.filter(pc.field("kind") != Kind.RUN).sort_by(SORT_ORDER)
         columns = read_columns(rows)
         epochs = pc.fill_null(rows["last_leader_epoch"], -1).to_numpy()
-        for each in columns.spans.keys() & left.keys():
-            found[each] = _measure_log(columns, epochs, columns.spans[each], left[each])
+        for partition in columns.spans.keys() & left.keys():
+            found[partition] = _measure_log(columns, epochs, columns.spans[partition], left[partition])
     return found
 
 
@@ -232,8 +226,7 @@ def find_cold_obstacles(
         yield from _partitions(topic, target)
         yield from _replicas(topic, target)
         yield from _identity(topic, target)
-        for partition in topic.partitions:
-            where = TopicPartition(topic=topic.target.name, partition=partition.source.partition)
+        for where, partition in topic.placed():
             yield from _contents(where, target)
             if epochs is LeaderEpochs.KEEP:
                 yield from _epochs(where, target, extents[partition.source.id])
@@ -245,13 +238,7 @@ def _clusters(target: ColdTarget) -> Iterator[Obstacle]:
     if len(ids) > 1:
         what = f"these directories belong to several clusters: {', '.join(ids)}"
         hint = "restore into one cluster at a time"
-        yield Obstacle(kind=ObstacleKind.BROKERS, where=None, what=what, hint=hint, fatal=True)
-
-
-def _targets(topic: TopicPlan) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic=topic.target.name, partition=partition.source.partition) for partition in topic.partitions
-    ]
+        yield Obstacle(ObstacleKind.BROKERS, None, what, hint)
 
 
 def _partitions(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
@@ -261,45 +248,43 @@ def _partitions(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
         there = max(there, target.assignments.partition_counts.get(name, 0))
     if there > archived:
         yield Obstacle(
-            kind=ObstacleKind.PARTITION_COUNT,
-            where=name,
-            what=f"it has {there} partitions, the archived topic {archived}",
-            hint="restore under another name, or delete the topic and create it with as many as it had",
-            fatal=True,
+            ObstacleKind.PARTITION_COUNT,
+            name,
+            f"it has {there} partitions, the archived topic {archived}",
+            "restore under another name, or delete the topic and create it with as many as it had",
         )
-    missing = [where for where in _targets(topic) if not target.folders(where)]
+    missing = [where for where, _ in topic.placed() if not target.folders(where)]
     if missing:
         yield Obstacle(
-            kind=ObstacleKind.PARTITION_COUNT,
-            where=name,
-            what=f"no directory has {_some(missing)}",
-            hint="start the brokers, create the topic with that many partitions, stop them, and name the log "
+            ObstacleKind.PARTITION_COUNT,
+            name,
+            f"no directory has {_some(missing)}",
+            "start the brokers, create the topic with that many partitions, stop them, and name the log "
             "directories of all of them",
-            fatal=True,
         )
 
 
 def _replicas(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
     """A replica that stays empty may become the leader, and then followers truncate what was restored."""
-    name, held = topic.target.name, {where: target.folders(where) for where in _targets(topic)}
+    name, held = topic.target.name, {where: target.folders(where) for where, _ in topic.placed()}
     what: str | None = None
     if target.assignments is None:
-        if len({len(each) for each in held.values()} - {0}) > 1:
+        if len({len(folders) for folders in held.values()} - {0}) > 1:
             what = "some of its partitions are in more of these directories than others"
     else:
-        nodes = {where: {directory.node_id for directory, _ in each} for where, each in held.items() if each}
+        nodes = {where: {directory.node_id for directory, _ in folders} for where, folders in held.items() if folders}
         lacking = {where: set(target.assignments.replicas.get(where, ())) - found for where, found in nodes.items()}
-        absent = sorted({node for each in lacking.values() for node in each})
+        absent = sorted({node for nodes in lacking.values() for node in nodes})
         if absent:
-            some = _some([where for where, each in lacking.items() if each])
+            some = _some([where for where, nodes in lacking.items() if nodes])
             what = f"no directory of broker {', '.join(map(str, absent))} is named, which has replicas of {some}"
     if what is not None:
         hint = "name the log directories of every broker: one that stays empty may lead, and truncate the others"
-        yield Obstacle(kind=ObstacleKind.BROKERS, where=name, what=what, hint=hint, fatal=True)
+        yield Obstacle(ObstacleKind.BROKERS, name, what, hint)
     elif target.assignments is None:
         what = "it is unknown which brokers have replicas of it"
         hint = "name the log directories of every broker with a replica: an empty one may truncate the others"
-        yield Obstacle(kind=ObstacleKind.BROKERS, where=name, what=what, hint=hint, fatal=False)
+        yield Obstacle(ObstacleKind.BROKERS, name, what, hint, fatal=False)
 
 
 def _some(partitions: Sequence[TopicPartition]) -> str:
@@ -308,26 +293,25 @@ def _some(partitions: Sequence[TopicPartition]) -> str:
 
 def _identity(topic: TopicPlan, target: ColdTarget) -> Iterator[Obstacle]:
     name = topic.target.name
-    ids = {folder.topic_id for where in _targets(topic) for _, folder in target.folders(where)}
+    ids = {folder.topic_id for where, _ in topic.placed() for _, folder in target.folders(where)}
     known = None if target.assignments is None else target.assignments.ids.get(name)
     if known is not None:
         ids.add(known)
     if len(ids) > 1:
-        named = ", ".join(sorted(each or "none" for each in ids))
+        named = ", ".join(sorted(cluster_id or "none" for cluster_id in ids))
         what = f"its folders and the cluster's metadata have different topic ids: {named}"
         hint = "start the brokers once: they set aside folders of a deleted topic"
-        yield Obstacle(kind=ObstacleKind.NAME, where=name, what=what, hint=hint, fatal=True)
+        yield Obstacle(ObstacleKind.NAME, name, what, hint)
 
 
 def _contents(where: TopicPartition, target: ColdTarget) -> Iterator[Obstacle]:
     for directory, folder in target.folders(where):
         if folder.held is not None and (directory.path, where) not in target.done:
             yield Obstacle(
-                kind=ObstacleKind.TARGET_NOT_EMPTY,
-                where=str(where),
-                what=f"it is not empty: {directory.path / str(where)} has {folder.held}",
-                hint="restore under another name, or delete the topic and create it again",
-                fatal=True,
+                ObstacleKind.TARGET_NOT_EMPTY,
+                str(where),
+                f"it is not empty: {directory.path / str(where)} has {folder.held}",
+                "restore under another name, or delete the topic and create it again",
             )
 
 
@@ -335,27 +319,25 @@ def _epochs(where: TopicPartition, target: ColdTarget, extent: SourceLog) -> Ite
     known = target.leader_epoch(where)
     if extent.last_epoch > max(known, 0):
         yield Obstacle(
-            kind=ObstacleKind.LEADER_EPOCHS,
-            where=str(where),
-            what=f"its batches have leader epochs up to {extent.last_epoch}, the target's is {max(known, 0)}: "
+            ObstacleKind.LEADER_EPOCHS,
+            str(where),
+            f"its batches have leader epochs up to {extent.last_epoch}, the target's is {max(known, 0)}: "
             "followers would never copy them, and consumers would wait for such a leader",
-            hint="say --leader-epochs lower, which lowers epochs to the target's and changes nothing else",
-            fatal=True,
+            "say --leader-epochs lower, which lowers epochs to the target's and changes nothing else",
         )
 
 
 def _space(plan: RestorePlan, target: ColdTarget) -> Iterator[Obstacle]:
     needed: dict[int, int] = {}
     for topic in plan.topics:
-        for partition in topic.partitions:
-            where = TopicPartition(topic=topic.target.name, partition=partition.source.partition)
+        for where, partition in topic.placed():
             for directory, _ in target.folders(where):
                 if (directory.path, where) not in target.done:
                     size = partition.source.raw_bytes
                     needed[directory.device] = needed.get(directory.device, 0) + size + size // _INDEX_SHARE
-    for directory in {each.device: each for each in target.directories}.values():
+    for directory in {directory.device: directory for directory in target.directories}.values():
         size, free = needed.get(directory.device, 0), directory.free_bytes
         if size > free:
             what = f"{size} bytes are needed, and {free} are free"
             hint = "make room, or restore fewer topics at a time"
-            yield Obstacle(kind=ObstacleKind.SPACE, where=str(directory.path), what=what, hint=hint, fatal=True)
+            yield Obstacle(ObstacleKind.SPACE, str(directory.path), what, hint)

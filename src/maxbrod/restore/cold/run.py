@@ -7,21 +7,23 @@ or complete, or the same command completes them.
 from __future__ import annotations
 
 import re
-import threading
-import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from maxbrod.archive.archive import open_archive
+import pyarrow as pa
+
+from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.archive.snapshots import find_moment
 from maxbrod.errors import IncompleteError, MaxbrodError, RefusedError, UnavailableError, UsageError
-from maxbrod.layouts.logdir.installation import staged_bytes
-from maxbrod.layouts.logdir.target import locked, look_at, read_assignments
+from maxbrod.layouts.kafka.format import Slice
+from maxbrod.layouts.logdir.target import locked, look_at, read_assignments, staged_bytes
 from maxbrod.layouts.logdir.writer import SEGMENT_BYTES, WrittenLog
 from maxbrod.model import PartitionId, TopicPartition, now_ms
-from maxbrod.restore.archived import look_at_archive
-from maxbrod.restore.cold.placement import Placing
+from maxbrod.restore.archived import Losses, damaged_part, find_losses, look_at_archive, plan_archived, sound_slices
 from maxbrod.restore.cold.plan import (
     COLD_COLUMNS,
     ColdTarget,
@@ -33,41 +35,23 @@ from maxbrod.restore.cold.plan import (
     measure_extents,
     rows_to_write,
 )
-from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten, run_cold_task
-from maxbrod.restore.loss import Losses, damaged_part, find_losses, listed_losses, sound_slices, unknown_losses
-from maxbrod.restore.plan.obstacles import in_order, refusal
-from maxbrod.restore.plan.plan import RestorePlan, plan_restore, sources_of, without_lost
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, command_digest
-from maxbrod.restore.plan.resume import refuse_changes
+from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten, Placing, run_cold_task
+from maxbrod.restore.items import Restored
+from maxbrod.restore.meter import RestoreMeter
+from maxbrod.restore.plan.obstacles import in_order
+from maxbrod.restore.plan.plan import RestorePlan, refuse_changes, sources_of, without_lost
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, command_digest, parse_word
 from maxbrod.restore.plan.sources import revisions_of
-from maxbrod.restore.report import AGAIN, RestoreReport, report_of
+from maxbrod.restore.report import AGAIN, ColdReport, report_of
 from maxbrod.restore.state import next_id, store_plan, store_report
-from maxbrod.restore.task import Restored
 from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_storage
-from maxbrod.work.progress import OnProgress, Progress, silent
-from maxbrod.work.reach import Place
 from maxbrod.work.windows import spread
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from maxbrod.archive.archive import Archive
-    from maxbrod.config import Config
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.work.executor import Executor, TasksDone
-    from maxbrod.work.session import Session
-
+from maxbrod.work.work import Work
 
 _WHERE = "log directories"
 """Takes the place of a cluster in the digest of the command: a restore through brokers is another command."""
 Done: TypeAlias = "Mapping[tuple[Path, TopicPartition], WrittenLog]"
-_LOOKING_SHARE: Final = 0.1
-"""The part of the time that is spent on looking how far it is: 100,000 folders take a while."""
-
 _NO_MAP: dict[str, Any] = {"base": 0, "ranges": []}
 """Offsets stay the same."""
 
@@ -77,18 +61,14 @@ class ColdRestore:
 
     def __init__(
         self,
-        config: Config,
+        work: Work,
         request: RestoreRequest,
         directories: Sequence[Path],
-        *,
-        leader_epochs: LeaderEpochs = LeaderEpochs.KEEP,
-        session: Session | None = None,
-        on_progress: OnProgress = silent,
-        stop: threading.Event | None = None,
+        leader_epochs: str = LeaderEpochs.KEEP,
     ) -> None:
-        if config.archive is None:
-            raise UsageError("no archive is given", hint="give --archive, or archive in the configuration")
-        if session is None and re.match(r"local\b", config.spark.master) is None:
+        self._work, config = work, work.config
+        url = config.archive_url
+        if work.session is None and re.match(r"local\b", config.spark.master) is None:
             raise UsageError(
                 "log directories are on this machine, and this Spark master is not",
                 object_name=config.spark.master,
@@ -98,22 +78,16 @@ class ColdRestore:
         self._paths = list(dict.fromkeys(directory.resolve() for directory in directories))
         if not self._paths:
             raise UsageError("no log directory is given", hint="give --to-logdir")
-        self._config = config
         self._request = replace(request, offsets=OffsetsMode.EXACT)
-        self._leader_epochs = leader_epochs
-        self._archive = open_archive(config.archive, config.storage, layout=config.layout)
-        self._session, self.on_progress = session, on_progress
-        self.stop = stop or threading.Event()
+        self._leader_epochs = parse_word(LeaderEpochs, "leader-epochs", leader_epochs)
+        self._archive = open_archive(url, config.storage, layout=config.layout)
 
     def plan(self) -> RestorePlan:
-        """The plan and its obstacles. Changes nothing."""
-        self.on_progress(Progress(phase="planning"))
+        """Return the plan and its obstacles. Changes nothing."""
+        self._work.tell("planning")
         cluster_id = look_at(self._paths[0]).cluster_id
         with locked(self._paths):
-            return self._plan(self._look(Placing(self._paths, self._command(cluster_id))))
-
-    def _look(self, placing: Placing) -> ColdTarget:
-        return ColdTarget(directories=placing.look(), assignments=read_assignments(self._paths), done=placing.begun())
+            return self._plan(Placing(self._paths, self._command(cluster_id)))
 
     def run(self, plan: RestorePlan) -> ColdReport:
         """Carry out the plan. After any failure run it again.
@@ -122,46 +96,40 @@ class ColdRestore:
         plan is out of date.
         """
         started_at_ms = now_ms()
-        with locked(self._paths), Placing(self._paths, plan.command) as placing:
+        with self._work, locked(self._paths), Placing(self._paths, plan.command) as placing:
             # Planned again under the locks: brokers may have started and stopped since the plan was shown.
-            now = self._plan(self._look(placing))
-            for each in (plan, now):
-                if (refused := refusal(each.obstacles)) is not None:
-                    raise refused
-            refuse_changes(plan, now, begun=False)
+            refuse_changes(plan, self._plan(placing), begun=False)
             done = placing.finish_begun()
-            plan, written = self._written(plan, done)
-            failures = {each.where: each.failure for each in written if each.failure is not None}
-            if not failures:
-                self.on_progress(Progress(phase="putting in place"))
+            workers = self._work.workers(needs_storage(self._archive.url, self._archive.options))
+            try:
+                plan, written = self._write_all(workers, plan, done)
+            except UnavailableError as error:
+                if not self._work.is_stopped():
+                    raise
+                raise IncompleteError(
+                    "stopped before everything was restored; the directories are unchanged",
+                    operation="restore",
+                    object_name=plan.restore_id,
+                    hint=AGAIN,
+                ) from error
+            if all(outcome.failure is None for outcome in written):
+                self._work.tell("putting in place")
                 placing.place(written)
-        return self._report(plan, placing, written, failures, started_at_ms)
+        return self._report(plan, placing, written, started_at_ms)
 
     def _command(self, cluster_id: str | None) -> str:
         where = f"{_WHERE} of {cluster_id}: {', '.join(sorted(map(str, self._paths)))} {self._leader_epochs}"
         return command_digest(self._request, archive=self._archive.url, cluster_id=where)
 
-    def _plan(self, target: ColdTarget) -> RestorePlan:
+    def _plan(self, placing: Placing) -> RestorePlan:
         archive, request = self._archive, self._request
+        assignments = read_assignments(self._paths)
+        target = ColdTarget(directories=placing.look(), assignments=assignments, done=placing.begun())
         archived = look_at_archive(archive, request, columns=COLD_COLUMNS)
-        moment, chosen = archived.moment, archived.chosen
-        state = cold_state(target.directories, request.rename, moment.cluster, target.assignments, now_ms=now_ms())
+        snapshot = archived.moment.cluster
+        state = cold_state(target.directories, request.rename, snapshot, assignments, now_ms=now_ms())
         command = self._command(state.cluster.cluster_id)
-        plan = plan_restore(
-            request,
-            restore_id=next_id(archive.storage, command),
-            archive=archived.source,
-            chosen=chosen,
-            rows=archived.rows,
-            ends=archived.ends,
-            snapshot=moment.cluster,
-            target=state,
-            now_ms=now_ms(),
-            topic_runs=moment.topic_runs,
-            lost=listed_losses(archive, chosen.topics.keys(), archived.revisions),
-            revisions=archived.revisions,
-            had=archived.had,
-        )
+        plan = plan_archived(archived, request, state, restore_id=next_id(archive.storage, command))
         extents = measure_extents(archived.rows.portions(), sources_of(plan))
         obstacles = [
             *find_cold_obstacles(plan, target, extents, self._leader_epochs),
@@ -169,84 +137,81 @@ class ColdRestore:
         ]
         return replace(plan, command=command, obstacles=in_order(obstacles))
 
-    def _written(self, plan: RestorePlan, done: Done) -> tuple[RestorePlan, list[ColdWritten]]:
+    def _write_all(self, workers: Workers, plan: RestorePlan, done: Done) -> tuple[RestorePlan, list[ColdWritten]]:
         """Write all partitions. Return the plan, without damaged ranges that the user accepts to lose, and outcomes."""
-        written = self._write(plan, self._items(plan, done))
-        while lost := self._accepted_losses(plan, written):
+        written = self._write(workers, plan, self._items(plan, done))
+        while lost := self._accepted_losses(workers, plan, written):
             plan = without_lost(plan, lost, accepted=True)
-            again = {each.where for each in written if each.failure is not None}
+            again = {outcome.where for outcome in written if outcome.failure is not None}
             items = [(size, item) for size, item in self._items(plan, done) if item.where in again]
-            written = [*(each for each in written if each.failure is None), *self._write(plan, items)]
+            written = [
+                *(outcome for outcome in written if outcome.failure is None),
+                *self._write(workers, plan, items),
+            ]
         return plan, written
 
-    def _accepted_losses(self, plan: RestorePlan, written: Sequence[ColdWritten]) -> Losses:
-        """Unreadable ranges, not yet known, of partitions that damage has stopped."""
-        damaged = damaged_part(plan, written) if self._request.accept_gaps else plan
+    def _accepted_losses(self, workers: Workers, plan: RestorePlan, written: Sequence[ColdWritten]) -> Losses:
+        """Return unreadable ranges, not yet known, of partitions that damage has stopped."""
+        damaged = damaged_part(plan, written)
         if not self._request.accept_gaps or not damaged.topics:
             return {}
-        self.on_progress(Progress(phase="looking for damage"))
-        with self._workers() as workers:
-            found = find_losses(
-                workers.for_bytes(damaged.bytes),
-                Place(url=self._archive.url, storage=self._config.storage),
-                cold_slices(
-                    self._archive.catalog.rows(
-                        topic_ids={each.topic_id for each in sources_of(damaged)},
-                        revisions=revisions_of(sources_of(damaged)),
-                    ),
-                    damaged,
-                ),
-                name=f"damage-{plan.restore_id}",
-                stop=self.stop,
-            )
-        return unknown_losses(plan, found)
-
-    def _workers(self) -> Workers:
-        needs = needs_storage(self._archive.url, self._config.storage)
-        return Workers(
-            self._config.spark, needs=needs, session=self._session, on_progress=self.on_progress, stop=self.stop
-        )
+        slices = cold_slices(rows_of(self._archive, damaged), damaged)
+        return find_losses(self._work, workers.for_bytes(damaged.bytes), self._archive, plan, slices)
 
     def _items(self, plan: RestorePlan, done: Done) -> list[tuple[int, ColdItem]]:
         return cold_items(self._archive, plan, self._request, self._paths, done=done, leader_epochs=self._leader_epochs)
 
-    def _write(self, plan: RestorePlan, items: Sequence[tuple[int, ColdItem]]) -> list[ColdWritten]:
+    def _write(self, workers: Workers, plan: RestorePlan, items: Sequence[tuple[int, ColdItem]]) -> list[ColdWritten]:
+        """RefusedError: the tasks may run on other machines, which do not have these directories."""
         if not items:
             return []
         total = sum(size * len(item.directories) for size, item in items)
-        settings = ColdSettings(restore_id=plan.restore_id, archive_url=self._archive.url, storage=self._config.storage)
-        try:
-            with self._workers() as workers:
-                executor = workers.for_bytes(total)
-                tasks = spread(items, executor.parallelism)
-                meter = ColdMeter(self._paths, self.on_progress, bytes_total=total, tasks=len(tasks))
-                return run_cold_tasks(executor, settings, tasks, on_done=meter.tasks_done, stop=self.stop)
-        except UnavailableError as error:
-            if not self.stop.is_set():
-                raise
-            raise IncompleteError(
-                "stopped before everything was restored; the directories are unchanged",
+        archive = self._archive
+        executor = workers.for_bytes(total)
+        if not executor.is_here:
+            raise RefusedError(
+                "this Spark session runs elsewhere, and log directories are on this machine",
                 operation="restore",
-                object_name=plan.restore_id,
-                hint=AGAIN,
-            ) from error
+                hint="leave out --master, or say --master 'local[*]'",
+            )
+        tasks = spread(items, executor.parallelism)
+        look = partial(staged_so_far, self._paths)
+        meter = RestoreMeter(look, self._work.on_progress, bytes_total=total, tasks=len(tasks))
+        return executor.run(
+            run_cold_task,
+            ColdSettings(restore_id=plan.restore_id, archive_url=archive.url, storage=archive.options),
+            tasks,
+            name=f"restore-{plan.restore_id}",
+            meter=meter,
+            stop=self._work.stop,
+        )
 
     def _report(
-        self,
-        plan: RestorePlan,
-        placing: Placing,
-        written: Sequence[ColdWritten],
-        failures: Mapping[TopicPartition, MaxbrodError],
-        started_at_ms: int,
+        self, plan: RestorePlan, placing: Placing, written: Sequence[ColdWritten], started_at_ms: int
     ) -> ColdReport:
-        logs = {where: log for (_, where), log in placing.placed.items()}
-        report = cold_report_of(plan, logs, failures, started_at_ms=started_at_ms, resumed=placing.resumed)
+        failures = {outcome.where: outcome.failure for outcome in written if outcome.failure is not None}
+        # If any partition failed, none is in place.
+        logs = {} if failures else {where: log for (_, where), log in placing.placed.items()}
+        restored = [
+            Restored(
+                where=where,
+                end=logs[where].end if where in logs else 0,
+                records=logs[where].records if where in logs else 0,
+                map=_NO_MAP,
+                failure=failures.get(where),
+            )
+            for topic in plan.topics
+            for where, _ in topic.placed()
+        ]
+        whole = report_of(plan, restored, started_at_ms=started_at_ms, resumed=placing.resumed)
+        # A restore into log directories has no ACLs and quotas to report.
+        report = replace(whole, access=None)
         return ColdReport(
-            restore=report,
+            **{field.name: getattr(report, field.name) for field in fields(report)},
             directories=tuple(map(str, self._paths)),
             bytes=sum(log.bytes for log in placing.placed.values()),
             segments=sum(log.segments for log in placing.placed.values()),
-            batches_lowered=0 if failures else sum(each.batches_lowered for each in written),
+            batches_lowered=0 if failures else sum(outcome.batches_lowered for outcome in written),
             remembered=not failures and self._remember(plan, report.as_dict()),
         )
 
@@ -258,6 +223,14 @@ class ColdRestore:
         except MaxbrodError:
             return False
         return True
+
+
+def staged_so_far(directories: Sequence[Path]) -> tuple[float, float]:
+    """Return the bytes that tasks have staged; their records are not known yet."""
+    # A task that failed removes what it wrote, perhaps at this moment.
+    with suppress(OSError):
+        return sum(map(staged_bytes, directories)), 0
+    return 0, 0
 
 
 def cold_items(
@@ -273,14 +246,12 @@ def cold_items(
     target = ColdTarget(directories=list(map(look_at, paths)), done=done.keys())
     moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
     configs = cold_configs(request.rename, moment.cluster, read_assignments(paths))
-    sources = sources_of(plan)
-    rows = archive.catalog.rows(topic_ids={each.topic_id for each in sources}, revisions=revisions_of(sources))
-    extents, slices = measure_extents([rows], sources), cold_slices(rows, plan)
+    rows = rows_of(archive, plan)
+    extents, slices = measure_extents([rows], sources_of(plan)), cold_slices(rows, plan)
     items = []
     for topic in plan.topics:
-        for source in (partition.source for partition in topic.partitions):
-            where = TopicPartition(topic=topic.target.name, partition=source.partition)
-            directories = _lacking(target, where)
+        for where, partition in topic.placed():
+            source, directories = partition.source, _lacking(target, where)
             if directories:
                 item = ColdItem(
                     where=where,
@@ -293,6 +264,11 @@ def cold_items(
                 )
                 items.append((source.raw_bytes, item))
     return items
+
+
+def rows_of(archive: Archive, plan: RestorePlan) -> pa.Table:
+    sources = sources_of(plan)
+    return archive.catalog.rows(topic_ids={source.topic_id for source in sources}, revisions=revisions_of(sources))
 
 
 def cold_slices(rows: pa.Table, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
@@ -322,108 +298,3 @@ def _segment_bytes(configs: Mapping[str, str]) -> int:
     with suppress(KeyError, ValueError):
         return int(configs["segment.bytes"])
     return SEGMENT_BYTES
-
-
-def run_cold_tasks(
-    executor: Executor,
-    settings: ColdSettings,
-    tasks: Sequence[Sequence[ColdItem]],
-    *,
-    on_done: TasksDone | None = None,
-    stop: threading.Event | None = None,
-) -> list[ColdWritten]:
-    """Return the outcome of every item. UnavailableError: `stop` was set before the tasks had finished.
-
-    RefusedError: the tasks may run on other machines, which do not have these directories.
-    """
-    if not executor.is_here:
-        raise RefusedError(
-            "this Spark session runs elsewhere, and log directories are on this machine",
-            operation="restore",
-            hint="leave out --master, or say --master 'local[*]'",
-        )
-    return executor.run(
-        run_cold_task, settings, tasks, name=f"restore-{settings.restore_id}", on_done=on_done, stop=stop
-    )
-
-
-class ColdMeter:
-    """The progress of the job, seen from the driver: the bytes that the tasks have staged in the directories."""
-
-    def __init__(self, directories: Sequence[Path], on_progress: OnProgress, *, bytes_total: int, tasks: int) -> None:
-        self._directories, self._on_progress = directories, on_progress
-        self._bytes_total, self._tasks = bytes_total, tasks
-        self._bytes = 0
-        self._next = 0.0
-
-    def tasks_done(self, count: int) -> None:
-        """Called from one thread at a time."""
-        now = time.monotonic()
-        if self._on_progress is not silent and now >= self._next:
-            # A task that failed removes what it wrote, perhaps at this moment.
-            with suppress(OSError):
-                self._bytes = min(sum(map(staged_bytes, self._directories)), self._bytes_total)
-            self._next = now + (time.monotonic() - now) / _LOOKING_SHARE
-        self._on_progress(
-            Progress(
-                phase="restoring",
-                bytes_done=self._bytes,
-                bytes_total=self._bytes_total,
-                tasks_done=count,
-                tasks_total=self._tasks,
-            )
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColdReport:
-    """The report of every restore, and what was written."""
-
-    restore: RestoreReport
-    directories: tuple[str, ...]
-    bytes: int
-    """The size of the logs, over all replicas."""
-    segments: int
-    batches_lowered: int
-    """Batches whose leader epoch was lowered to the target's."""
-    remembered: bool
-    """True if the archive holds plan and report, so that 'maxbrod groups' and 'maxbrod compare' find them."""
-
-    @property
-    def exit_code(self) -> int:
-        return self.restore.exit_code
-
-    @property
-    def complete(self) -> bool:
-        return self.restore.complete
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            **self.restore.as_dict(),
-            "directories": list(self.directories),
-            "bytes": self.bytes,
-            "segments": self.segments,
-            "batches_lowered": self.batches_lowered,
-            "remembered": self.remembered,
-        }
-
-
-def cold_report_of(
-    plan: RestorePlan,
-    logs: Mapping[TopicPartition, WrittenLog],
-    failures: Mapping[TopicPartition, MaxbrodError],
-    *,
-    started_at_ms: int,
-    resumed: bool,
-) -> RestoreReport:
-    """If any partition failed, none is in place."""
-    restored = []
-    for topic in plan.topics:
-        for partition in topic.partitions:
-            where = TopicPartition(topic=topic.target.name, partition=partition.source.partition)
-            log = None if failures else logs.get(where)
-            end, records = (0, 0) if log is None else (log.end, log.records)
-            failure = failures.get(where)
-            restored.append(Restored(where=where, end=end, records=records, map=_NO_MAP, failure=failure))
-    # A restore into log directories has no ACLs and quotas to report.
-    return replace(report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed), access=None)

@@ -1,20 +1,29 @@
-"""The ACLs and quotas that a restore brings back, and their obstacles. A rule may become narrower, never wider."""
+"""The ACLs, quotas and settings that a restore brings back, and their obstacles.
+
+A rule may become narrower, never wider.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.knowledge import ALL, LITERAL, PREFIXED, is_about
-from maxbrod.kafka.state.cluster_state import Acl, Quota  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.archive.renames import Rename
+from maxbrod.kafka.state.cluster_state import (
+    BROKER_SETTINGS,
+    GROUP_SETTINGS,
+    METRICS_SETTINGS,
+    Acl,
+    ClusterState,
+    EntitySettings,
+    Quota,
+)
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
-from maxbrod.restore.plan.request import Rename
+from maxbrod.restore.plan.request import RestoreRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from maxbrod.kafka.state.cluster_state import ClusterState
-    from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.plan.targets import TargetState
 
 _TOPIC: Final = "TOPIC"
@@ -45,11 +54,22 @@ class QuotaPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsPlan:
+    set: tuple[EntitySettings, ...]
+    """Values that the target does not have."""
+    kept: tuple[EntitySettings, ...] = ()
+    """Archived values for which the target has others. The target keeps its own."""
+    hidden: tuple[EntitySettings, ...] = ()
+    """Sensitive values, which Kafka does not reveal, and settings of single brokers, which only those can have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPlan:
     """None: not requested, or not in the archive."""
 
     acls: AclPlan | None = None
     quotas: QuotaPlan | None = None
+    settings: SettingsPlan | None = None
     users: tuple[str, ...] = ()
     """SCRAM users that the target lacks. Kafka never reveals their secrets, so no archive holds them."""
 
@@ -63,8 +83,11 @@ def plan_access(
     groups: Iterable[str],
 ) -> AccessPlan:
     """`topics` maps restored topics to their names at the target; `groups` are the restored groups."""
-    if archived is None or not (request.with_acls or request.with_quotas):
+    if archived is None:
         return AccessPlan()
+    settings = plan_settings(request, archived, target, groups)
+    if not (request.with_acls or request.with_quotas):
+        return AccessPlan(settings=settings)
     acls = quotas = None
     if request.with_acls and archived.acls is not None:
         present = target.acls or ()
@@ -73,7 +96,7 @@ def plan_access(
         quotas = plan_quotas(archived.quotas, target.quotas or ())
     there = {user.name for user in target.users or ()}
     users = {user.name for user in archived.users or ()} - there
-    return AccessPlan(acls=acls, quotas=quotas, users=tuple(sorted(users)))
+    return AccessPlan(acls=acls, quotas=quotas, settings=settings, users=tuple(sorted(users)))
 
 
 def is_whole(request: RestoreRequest) -> bool:
@@ -101,7 +124,13 @@ def plan_acls(
     narrowed: set[Acl] = set()
     left_out: set[Acl] = set()
     for acl in archived:
-        rules = [acl] if whole else list(_narrowed(acl, names.get(acl.resource_type, {})))
+        rules = [acl]
+        if not whole:
+            rules = [
+                replace(acl, resource_name=target, pattern_type=LITERAL)
+                for name, target in names.get(acl.resource_type, {}).items()
+                if is_about(acl, name)
+            ]
         chosen.update(rules)
         if not rules:
             left_out.add(acl)
@@ -119,19 +148,57 @@ def plan_acls(
 def plan_quotas(archived: Iterable[Quota], present: Iterable[Quota]) -> QuotaPlan:
     known = {quota.entities: quota for quota in present}
     quotas = list(archived)
-    there = [each for each in quotas if each.entities in known]
-    same = [each for each in there if dict(known[each.entities].values) == dict(each.values)]
+    there = [quota for quota in quotas if quota.entities in known]
+    same = [quota for quota in there if dict(known[quota.entities].values) == dict(quota.values)]
     return QuotaPlan(
-        set=tuple(each for each in quotas if each.entities not in known),
+        set=tuple(quota for quota in quotas if quota.entities not in known),
         present=tuple(same),
-        kept=tuple(known[each.entities] for each in there if each not in same),
+        kept=tuple(known[quota.entities] for quota in there if quota not in same),
     )
 
 
-def _narrowed(acl: Acl, names: Mapping[str, str]) -> Iterator[Acl]:
-    for name, target in names.items():
-        if is_about(acl, name):
-            yield replace(acl, resource_name=target, pattern_type=LITERAL)
+def plan_settings(
+    request: RestoreRequest, archived: ClusterState, target: ClusterState, groups: Iterable[str]
+) -> SettingsPlan | None:
+    """None: the archive has no settings, or none that the request restores.
+
+    A share group without its settings would begin at the end of the log. So those of restored groups are always part of
+    the plan.
+    """
+    restored = frozenset(groups)
+    chosen = [
+        entity
+        for entity in archived.settings or ()
+        if (entity.name in restored if entity.kind == GROUP_SETTINGS else request.with_settings)
+    ]
+    if not chosen:
+        return None
+    known = {(entity.kind, entity.name): entity.values for entity in target.settings or ()}
+    missing, other, hidden = [], [], []
+    for entity in chosen:
+        there = known.get((entity.kind, entity.name), {})
+        absent = lacking(entity.values, there)
+        if _is_of_one_broker(entity):
+            hidden.append(entity)
+            continue
+        missing.append(replace(entity, values={key: value for key, value in absent.items() if value is not None}))
+        hidden.append(replace(entity, values={key: value for key, value in absent.items() if value is None}))
+        differs = {key: value for key, value in entity.values.items() if key in there and there[key] != value}
+        other.append(replace(entity, values=differs))
+    return SettingsPlan(set=_with_values(missing), kept=_with_values(other), hidden=_with_values(hidden))
+
+
+def lacking(values: Mapping[str, str | None], there: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return the values of settings that are not there."""
+    return {name: value for name, value in values.items() if name not in there}
+
+
+def _with_values(entities: Iterable[EntitySettings]) -> tuple[EntitySettings, ...]:
+    return tuple(entity for entity in entities if entity.values)
+
+
+def _is_of_one_broker(entity: EntitySettings) -> bool:
+    return entity.kind == BROKER_SETTINGS and entity.name != ""
 
 
 def find_access_obstacles(
@@ -141,8 +208,8 @@ def find_access_obstacles(
     access: AccessPlan,
     runs: Mapping[str, str] | None = None,
 ) -> Iterator[Obstacle]:
-    """Obstacles to the ACLs and quotas of the plan. `runs` names the run that they are from, if it is another one."""
-    for what, name in (("acls", "ACLs"), ("quotas", "quotas")):
+    """Obstacles to the access of the plan. `runs` names the run that it is from, if that is another one."""
+    for what, name in (("acls", "ACLs"), ("quotas", "quotas"), ("settings", "settings")):
         if getattr(request, f"with_{what}") and what in (runs or {}):
             why = f"{name} are those of run {(runs or {})[what]}: later backups were not allowed to read them"
             yield _warning(request, why, "allow the user of the backup to read them, and back up again")
@@ -150,8 +217,13 @@ def find_access_obstacles(
         yield _fatal(_NOT_ARCHIVED.format("ACLs"), "restore without --with-acls")
     if request.with_quotas and (archived is None or archived.quotas is None):
         yield _fatal(_NOT_ARCHIVED.format("quotas"), "restore without --with-quotas")
+    if request.with_settings and (archived is None or archived.settings is None):
+        yield _fatal(_NOT_ARCHIVED.format("settings"), "restore without --with-settings")
     if access.acls is not None:
         yield from _acls(request, state, access.acls)
+    if access.settings is not None:
+        yield from _settings(request, access.settings)
+    yield from _features(request, archived, state.cluster)
     for quota in access.quotas.kept if access.quotas is not None else ():
         what = "the target has another quota for it and keeps it"
         hint = "to use the archived one, see 'maxbrod show' and set it with kafka-configs.sh"
@@ -176,6 +248,34 @@ def _acls(request: RestoreRequest, state: TargetState, acls: AclPlan) -> Iterato
         yield _warning(request, what, "only a restore of the whole archive restores it unchanged", describe_acl(acl))
 
 
+def _settings(request: RestoreRequest, settings: SettingsPlan) -> Iterator[Obstacle]:
+    for entity in settings.kept:
+        what = f"the target has other values of {', '.join(sorted(entity.values))} and keeps them"
+        hint = "to use the archived ones, set them with kafka-configs.sh"
+        yield _warning(request, what, hint, describe_entity(entity))
+    for entity in settings.hidden:
+        why = "they belong to one broker" if _is_of_one_broker(entity) else "Kafka does not reveal them"
+        what = f"these settings are not restored, because {why}: {', '.join(sorted(entity.values))}"
+        yield _warning(request, what, "set them with kafka-configs.sh", describe_entity(entity))
+
+
+def _features(request: RestoreRequest, archived: ClusterState | None, target: ClusterState) -> Iterator[Obstacle]:
+    """Features whose level at the target is lower: what needs the higher level does not work there."""
+    if archived is None or archived.features is None or target.features is None:
+        return
+    for name, level in sorted(archived.features.items()):
+        there = target.features.get(name, 0)
+        if there < level:
+            what = f"the feature {name} has level {there} at the target, and had {level}"
+            yield _warning(request, what, "if records or groups need it, upgrade the cluster with kafka-features.sh")
+
+
+def describe_entity(entity: EntitySettings) -> str:
+    if entity.kind == METRICS_SETTINGS:
+        return f"client metrics {entity.name}"
+    return f"{entity.kind} {entity.name}" if entity.name else "all brokers"
+
+
 def describe_acl(acl: Acl) -> str:
     pattern = "" if acl.pattern_type == "LITERAL" else f" {acl.pattern_type.lower()}"
     return (
@@ -191,8 +291,8 @@ def describe_quota(quota: Quota) -> str:
 
 
 def _fatal(what: str, hint: str, where: str | None = None) -> Obstacle:
-    return Obstacle(kind=ObstacleKind.ACCESS, where=where, what=what, hint=hint, fatal=True)
+    return Obstacle(ObstacleKind.ACCESS, where, what, hint)
 
 
 def _warning(request: RestoreRequest, what: str, hint: str, where: str | None = None) -> Obstacle:
-    return Obstacle(kind=ObstacleKind.ACCESS, where=where, what=what, hint=hint, fatal=request.strict)
+    return Obstacle(ObstacleKind.ACCESS, where, what, hint, fatal=request.strict)

@@ -12,17 +12,16 @@ groups both are exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from maxbrod.errors import CorruptDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from numpy.typing import NDArray
 
 
@@ -32,8 +31,7 @@ _INT64_MAX: Final = 2**63 - 1
 _SHARE_FIELDS: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Translated:
+class Translated(NamedTuple):
     """A target offset. `exact`: it is the offset of the same record, not of the next record that was restored."""
 
     offset: int
@@ -93,7 +91,7 @@ def build_map(source: Any, count: Any, target: Any, *, base: int) -> OffsetMap: 
 
     CorruptDataError: offsets overlap or go backwards on either side.
     """
-    columns = [np.asarray(each, np.int64) for each in (source, count, target)]
+    columns = [np.asarray(column, np.int64) for column in (source, count, target)]
     kept = columns[1] != 0
     source, count, target = (column[kept] for column in columns)
     _check(source, count, target, base)
@@ -169,7 +167,7 @@ def find_position(shares: Sequence[RecordShare], committed: Mapping[int, int], *
 
     `committed` is the group's offset in each source partition. The group has read nothing of partitions without one.
     """
-    place = next((place for place, each in enumerate(shares) if _unprocessed(each, committed)), len(shares))
+    place = next((place for place, share in enumerate(shares) if _unprocessed(share, committed)), len(shares))
     if place == len(shares):
         return SharePosition(offset=shares[-1].base + shares[-1].count if shares else base, seen_twice_max=0)
     return SharePosition(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.errors import CorruptDataError, IncompleteError, MaxbrodError, RefusedError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class ObstacleKind(StrEnum):
@@ -59,7 +57,7 @@ GAPS: Final = frozenset({ObstacleKind.CORRUPT, ObstacleKind.UNEXPLAINED, Obstacl
 _ORDER: Final = {kind: place for place, kind in enumerate(ObstacleKind)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Obstacle:
     """An obstacle, usually about one topic or partition. One that is not fatal is a warning."""
 
@@ -67,7 +65,7 @@ class Obstacle:
     where: str | None
     what: str
     hint: str | None
-    fatal: bool
+    fatal: bool = True
     offset: int | None = None
 
     def __str__(self) -> str:
@@ -79,14 +77,19 @@ def in_order(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
     return tuple(
         sorted(
             dict.fromkeys(obstacles),
-            key=lambda each: (not each.fatal, _ORDER[each.kind], each.where or "", each.offset or 0),
+            key=lambda obstacle: (
+                not obstacle.fatal,
+                _ORDER[obstacle.kind],
+                obstacle.where or "",
+                obstacle.offset or 0,
+            ),
         )
     )
 
 
 def refusal(obstacles: Iterable[Obstacle]) -> MaxbrodError | None:
     """The error that ends the command, about the first fatal obstacle. Its message counts the others."""
-    fatal = [each for each in in_order(obstacles) if each.fatal]
+    fatal = [obstacle for obstacle in in_order(obstacles) if obstacle.fatal]
     if not fatal:
         return None
     first, others = fatal[0], len(fatal) - 1

@@ -2,20 +2,25 @@
 
 It is about offsets and names, not about objects, so it stays valid while segments of the archive are compacted. It is
 stored before the first record is written, so a resumed restore does what was planned at first.
+
+A plan that was agreed to, or begun before by this command or another one, is checked here against the present. How far
+each partition got is not decided here: the task reads that from the target's log (`restore.task`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from maxbrod.bounds import check_partitions
+from maxbrod.errors import RefusedError, TopicGoneError
+from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
 from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.plan.access import AccessPlan, find_access_obstacles, plan_access
-from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order, refusal
 from maxbrod.restore.plan.preflight import Subject, find_missing_rights, find_obstacles, lost_obstacles, why_left_out
 from maxbrod.restore.plan.request import Chosen, OffsetsMode, RestoreRequest, choose_groups, command_digest
 from maxbrod.restore.plan.sources import RowsInMemory, Source, SourceRows, UnreadableRange, measure_sources, with_lost
@@ -24,18 +29,17 @@ from maxbrod.restore.plan.targets import (
     Right,
     TargetState,
     TargetTopic,
-    count_partitions,
+    group_by_topic,
     plan_offsets,
     plan_target,
 )
 from maxbrod.restore.repartition.extents import SourceExtent, plan_extents
-from maxbrod.transform.plan import TransformPlan  # noqa: TC001 - pydantic reads the types of fields
+from maxbrod.transform.plan import TransformPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
+    from maxbrod.kafka.state.cluster_state import TopicState
+    from maxbrod.restore.plan.targets import TargetTopic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,11 @@ class TopicPlan:
     """For a repartitioned topic: the order in which its sources are read."""
     known_from: str | None = None
     """The run that the topic's configuration is from, if it is an older one: the cluster had lost the topic."""
+
+    def placed(self) -> Iterator[tuple[TopicPartition, PartitionRestore]]:
+        """Yield the partitions with their target partitions, unless the topic is repartitioned."""
+        for partition in self.partitions:
+            yield TopicPartition(topic=self.target.name, partition=partition.source.partition), partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +101,7 @@ class RestorePlan:
     with_quotas: bool
     obstacles: tuple[Obstacle, ...]
     access: AccessPlan = field(default_factory=AccessPlan)
-    """The ACLs and quotas to restore."""
+    """The ACLs, quotas and settings to restore."""
     provenance: bool = False
     source_cluster_id: str | None = None
     """The id of the cluster that was backed up, if its snapshot has it."""
@@ -103,6 +112,11 @@ class RestorePlan:
     @property
     def records(self) -> int:
         return sum(partition.source.records for topic in self.topics for partition in topic.partitions)
+
+    @property
+    def known_from(self) -> dict[str, str]:
+        """For topics that the cluster had lost, the run that last saw them."""
+        return {topic.target.source_topic: topic.known_from for topic in self.topics if topic.known_from}
 
     @property
     def bytes(self) -> int:
@@ -206,9 +220,9 @@ def without_lost(
 ) -> RestorePlan:
     """The plan with more unreadable ranges. They are left out if `accepted`, and fatal obstacles otherwise."""
 
-    def changed(each: PartitionRestore) -> PartitionRestore:
-        found = lost.get(each.source.id)
-        return replace(each, source=with_lost(each.source, found)) if found else each
+    def changed(partition: PartitionRestore) -> PartitionRestore:
+        found = lost.get(partition.source.id)
+        return replace(partition, source=with_lost(partition.source, found)) if found else partition
 
     fresh = [
         obstacle
@@ -232,40 +246,26 @@ def _subjects(
     target: TargetState,
 ) -> list[Subject]:
     """The topics to restore, each with its target and the offsets mode of its partitions."""
-    known: dict[str, int] = {}
-    for end in ends:
-        known[end.topic_id] = max(known.get(end.topic_id, 0), end.partition + 1)
-    archived = {} if snapshot is None else {topic.topic_id: topic for topic in snapshot.topics}
-    by_topic = (list(group) for _, group in groupby(sources, key=lambda source: (source.topic, source.topic_id)))
-    # By its id: another incarnation may have had another configuration.
-    groups = [(group, archived.get(group[0].topic_id)) for group in by_topic]
-    counts = [count_partitions(group, state, known.get(group[0].topic_id, 0)) for group, state in groups]
+    groups = group_by_topic(sources, ends, snapshot)
     check_partitions(
-        {group[0].topic: count for (group, _), count in zip(groups, counts, strict=True)},
-        {group[0].topic: max(len(group), 0 if state is None else state.partition_count) for group, state in groups},
+        {mine[0].topic: count for mine, _, count in groups},
+        {mine[0].topic: max(len(mine), 0 if state is None else state.partition_count) for mine, state, _ in groups},
     )
-    return [_subject(request, *group, count, target) for group, count in zip(groups, counts, strict=True)]
-
-
-def _subject(
-    request: RestoreRequest,
-    sources: list[Source],
-    archived: TopicState | None,
-    count: int,
-    state: TargetState,
-) -> Subject:
-    target = plan_target(request, sources, archived, count, state)
-    offsets = [
-        plan_offsets(
-            request.offsets,
-            source,
-            state.extents.get(TopicPartition(topic=target.name, partition=source.partition)),
-            repartitioned=target.repartitioned,
-            markers_allowed=state.rights.get(Right.CLUSTER_ACTION),
-        )
-        for source in sources
-    ]
-    return Subject(target=target, archived=archived, sources=sources, offsets=offsets)
+    subjects = []
+    for mine, archived, count in groups:
+        topic = plan_target(request, mine, archived, count, target)
+        offsets = [
+            plan_offsets(
+                request.offsets,
+                source,
+                target.extents.get(TopicPartition(topic=topic.name, partition=source.partition)),
+                repartitioned=topic.repartitioned,
+                markers_allowed=target.rights.get(Right.CLUSTER_ACTION),
+            )
+            for source in mine
+        ]
+        subjects.append(Subject(target=topic, archived=archived, sources=mine, offsets=offsets))
+    return subjects
 
 
 def _topic_plan(subject: Subject, rows: SourceRows, runs: Mapping[str, str]) -> TopicPlan:
@@ -284,13 +284,13 @@ def _missing(request: RestoreRequest, chosen: Chosen, sources: Sequence[Source])
     """Names and numbers of the request that the archive does not have."""
 
     def missing(what: str, where: str | None, kind: ObstacleKind = ObstacleKind.TOPIC_MISSING) -> Obstacle:
-        return Obstacle(kind=kind, where=where, what=what, hint="see 'maxbrod ls'", fatal=True)
+        return Obstacle(kind, where, what, "see 'maxbrod ls'")
 
     for error in chosen.wrong:
         what = error.message
-        yield Obstacle(kind=ObstacleKind.TOPIC_MISSING, where=None, what=what, hint=error.hint, fatal=True)
+        yield Obstacle(ObstacleKind.TOPIC_MISSING, None, what, error.hint)
     known = {TopicPartition(topic=source.topic, partition=source.partition) for source in sources}
-    for where in (each.where for each in request.ranges if each.where.topic not in chosen.missing):
+    for where in (range_.where for range_ in request.ranges if range_.where.topic not in chosen.missing):
         if where not in known:
             yield missing(f"the archive has no partition {where}, or the request excludes it", str(where))
     for partition in sorted(request.partitions - {source.partition for source in sources}):
@@ -305,8 +305,8 @@ def _lines(topic: TopicPlan) -> Iterator[PlanLine]:
         if not alike:
             continue
         exact = mode is OffsetsMode.EXACT
-        costs = [each.offsets.cost for each in alike if exact]
-        reasons = sorted({each.offsets.why for each in alike})
+        costs = [restore.offsets.cost for restore in alike if exact]
+        reasons = sorted({restore.offsets.why for restore in alike})
         yield PlanLine(
             source=topic.target.source_topic,
             target=topic.target.name,
@@ -317,9 +317,145 @@ def _lines(topic: TopicPlan) -> Iterator[PlanLine]:
             repartitioned=topic.target.repartitioned,
             offsets=str(mode),
             why=reasons[0] if len(reasons) == 1 else f"{reasons[0]}, and other reasons",
-            records=sum(each.source.records for each in alike),
-            bytes=sum(each.source.bytes for each in alike),
+            records=sum(restore.source.records for restore in alike),
+            bytes=sum(restore.source.bytes for restore in alike),
             fill_offsets=sum(cost.leading + cost.holes for cost in costs),
             fill_seconds=sum(cost.seconds for cost in costs),
             known_from=topic.known_from,
         )
+
+
+_PASSING: Final = frozenset({ObstacleKind.RIGHT_UNKNOWN, ObstacleKind.RETENTION, ObstacleKind.GROUPS})
+"""Warnings that come and go with time, or with the members of a group."""
+
+
+def check_topic(target: TargetTopic, present: TopicState | None, created_id: str | None, *, empty: bool) -> bool:
+    """True if the topic exists and the restore can write to it. `created_id` is the id that this restore gave it.
+
+    A topic that this restore created and somebody deleted is created again, as if nothing had been restored to it.
+    TopicGoneError: the name belongs to another topic now, or a topic that existed before the restore was deleted.
+    RefusedError: somebody else created the topic, or changed its number of partitions.
+    """
+    known = target.target_id or created_id
+    if present is None and target.target_id is None:
+        return False
+    if present is None or (known is not None and present.topic_id != known):
+        raise TopicGoneError(
+            "the target topic was deleted" + (", and another topic has its name now" if present else ""),
+            operation="resume a restore",
+            object_name=target.name,
+            hint="delete the topic of this name and run the same command again, which creates it again"
+            if target.target_id is None
+            else "restore with another command, under another name",
+        )
+    # A crash between creating a topic and storing its id leaves one that is ours and unknown. It is empty: the first
+    # record is sent only once the id is stored.
+    what = None
+    if known is None and not empty:
+        what = "somebody else has created the topic and written to it"
+    elif present.partition_count != target.partition_count:
+        what = f"the topic has {present.partition_count} partitions now, not {target.partition_count}"
+    if what is not None:
+        raise RefusedError(
+            f"the restore cannot be resumed: {what}",
+            operation="resume a restore",
+            object_name=target.name,
+            hint="nothing was changed; delete the topic and restore it again, or restore under another name",
+        )
+    return True
+
+
+def done_before(
+    plan: RestorePlan, created: Mapping[str, str], present: Callable[[str], TopicState | None]
+) -> Iterator[Obstacle]:
+    """Topics to which this same command has already restored everything.
+
+    A user who sees a command die cannot know whether it had finished, and runs it again; that must not restore twice.
+    """
+    for name in _same_topics(plan, created, present):
+        yield Obstacle(
+            ObstacleKind.DONE_BEFORE,
+            name,
+            "the same command has already restored all of it",
+            f"its report is in restores/{plan.restore_id}/ in the archive; say --again to restore it once more, "
+            "into an empty topic, or with --offsets append after the existing records",
+        )
+
+
+def held_by(
+    plan: RestorePlan, created: Mapping[str, str], present: Callable[[str], TopicState | None]
+) -> Iterator[Obstacle]:
+    """Topics that an interrupted restore by another command is writing to.
+
+    Their configuration is the temporary one of that restore. A second restore would take it for the topic's own, and
+    leave it in place for good.
+    """
+    for name in _same_topics(plan, created, present):
+        yield Obstacle(
+            ObstacleKind.HELD,
+            name,
+            f"the restore {plan.restore_id} into it, by another command, has not finished",
+            "run that command again; or delete the topic to give that restore up",
+        )
+
+
+def _same_topics(
+    plan: RestorePlan, created: Mapping[str, str], present: Callable[[str], TopicState | None]
+) -> Iterator[str]:
+    """The targets of the plan that still exist under the ids that its restore used."""
+    for target in (topic.target for topic in plan.topics):
+        found, known = present(target.name), target.target_id or created.get(target.name)
+        if found is not None and found.topic_id == known:
+            yield target.name
+
+
+def refuse_changes(agreed: RestorePlan, now: RestorePlan, *, begun: bool) -> None:
+    """RefusedError: `now` is not what was agreed to. `begun`: `now` is the stored plan of an interrupted restore.
+
+    Any other MaxbrodError: one of the plans has a fatal obstacle.
+    """
+    for plan in (agreed, now):
+        if (refused := refusal(plan.obstacles)) is not None:
+            raise refused
+    what = None if begun else next(_changes(agreed, now), None)
+    # The rate is how the plan is carried out, not what it does.
+    if begun and replace(now, rate_bytes_per_s=None) != replace(agreed, rate_bytes_per_s=None):
+        what = "the same command was begun elsewhere in the meantime"
+    if what is not None:
+        raise RefusedError(
+            f"the plan has changed since it was confirmed: {what}",
+            operation="restore",
+            object_name=agreed.restore_id,
+            hint="nothing was changed; run the same command again, which shows the new plan",
+        )
+
+
+def _changes(agreed: RestorePlan, now: RestorePlan) -> Iterator[str]:
+    if (agreed.restore_id, agreed.cluster_id) != (now.restore_id, now.cluster_id):
+        yield "the same command was carried out elsewhere in the meantime"
+    topics = {(topic.target.source_topic, topic.target.topic_id): topic for topic in now.topics}
+    for topic in agreed.topics:
+        name = topic.target.name
+        found = topics.get((topic.target.source_topic, topic.target.topic_id))
+        if found is None or not _holds(found, topic):
+            yield f"the archive no longer holds all of {topic.target.source_topic}"
+        elif found.target != topic.target:
+            yield f"{name} was {'changed' if found.target.exists and topic.target.exists else 'created or deleted'}"
+    if agreed.access != now.access:
+        yield "ACLs, quotas or settings have changed"
+    known = {(obstacle.kind, obstacle.where) for obstacle in agreed.obstacles}
+    for obstacle in now.obstacles:
+        if obstacle.kind not in _PASSING and (obstacle.kind, obstacle.where) not in known:
+            yield str(obstacle)
+
+
+def _holds(now: TopicPlan, agreed: TopicPlan) -> bool:
+    """True if the archive still holds all offsets; more of them do no harm."""
+    found = {partition.source.partition: partition.source for partition in now.partitions}
+    sources = (partition.source for partition in agreed.partitions)
+    return all(
+        source.partition in found
+        and found[source.partition].asked_first <= source.asked_first
+        and found[source.partition].asked_end >= source.asked_end
+        for source in sources
+    )

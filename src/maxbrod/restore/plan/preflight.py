@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.archive.renames import is_topic_name
+from maxbrod.kafka.state.cluster_state import GROUP_SETTINGS
 from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, is_topic_name
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.sources import TROUBLES_MAX, Source, UnreadableRange
 from maxbrod.restore.plan.targets import (
     CLEANUP_POLICY,
@@ -16,6 +19,7 @@ from maxbrod.restore.plan.targets import (
     RETENTION_BYTES,
     RETENTION_MS,
     UNKNOWN_END,
+    OffsetsPlan,
     Right,
     TargetState,
     TargetTopic,
@@ -23,11 +27,8 @@ from maxbrod.restore.plan.targets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.restore.plan.access import AccessPlan
-    from maxbrod.restore.plan.targets import OffsetsPlan
 
 _DAY_S: Final = 86_400
 _KAFKA_DEFAULTS: Final = {CLEANUP_POLICY: "delete", RETENTION_MS: str(7 * _DAY_S * 1000)}
@@ -72,7 +73,7 @@ def find_obstacles(
 
 
 def why_left_out(topic: str) -> str:
-    """Why an internal topic of the archive is not restored by default."""
+    """The reason why an internal topic of the archive is not restored by default."""
     if topic in _INTERNAL:
         return "it belongs to the brokers, and no client may write to it; restore groups with --groups"
     return "its name begins with __, as those of internal topics do: name it with --topic to restore it"
@@ -84,10 +85,10 @@ def _archive(request: RestoreRequest, sources: Sequence[Source]) -> Iterator[Obs
         for missing in source.troubles:
             kind, what = _MISSING[missing.reason]
             yield Obstacle(
-                kind=kind,
-                where=where,
-                what=f"{what} offsets {missing.first} to {missing.end}",
-                hint=_UNDO if missing.reason is GapReason.PRUNED else _ACCEPT,
+                kind,
+                where,
+                f"{what} offsets {missing.first} to {missing.end}",
+                _UNDO if missing.reason is GapReason.PRUNED else _ACCEPT,
                 fatal=not request.accept_gaps,
                 offset=missing.first,
             )
@@ -95,11 +96,7 @@ def _archive(request: RestoreRequest, sources: Sequence[Source]) -> Iterator[Obs
         if source.troubles_total > len(source.troubles):
             more = source.troubles_total - len(source.troubles)
             yield Obstacle(
-                kind=ObstacleKind.INCOMPLETE,
-                where=where,
-                what=f"{more} more ranges like these",
-                hint=_ACCEPT,
-                fatal=not request.accept_gaps,
+                ObstacleKind.INCOMPLETE, where, f"{more} more ranges like these", _ACCEPT, fatal=not request.accept_gaps
             )
 
 
@@ -109,10 +106,10 @@ def lost_obstacles(source: Source, lost: Sequence[UnreadableRange], *, accepted:
 
     def obstacle(what: str, offset: int | None) -> Obstacle:
         kind = ObstacleKind.CORRUPT
-        return Obstacle(kind=kind, where=where, what=what, hint=_LOST, fatal=not accepted, offset=offset)
+        return Obstacle(kind, where, what, _LOST, fatal=not accepted, offset=offset)
 
-    for each in lost[:TROUBLES_MAX]:
-        yield obstacle(str(each), each.first)
+    for range_ in lost[:TROUBLES_MAX]:
+        yield obstacle(str(range_), range_.first)
     if len(lost) > TROUBLES_MAX:
         yield obstacle(f"{len(lost) - TROUBLES_MAX} more objects like these", None)
 
@@ -133,7 +130,7 @@ def _names(subjects: Sequence[Subject], state: TargetState) -> Iterator[Obstacle
         elif alike.get(folded, target.name) != target.name and not target.exists:
             why = f"Kafka does not distinguish {target.name} from {alike[folded]}, which exists"
         if why is not None:
-            yield Obstacle(kind=ObstacleKind.NAME, where=target.source_topic, what=why, hint=hint, fatal=True)
+            yield Obstacle(ObstacleKind.NAME, target.source_topic, why, hint)
         taken.setdefault(target.name, target.source_topic)
         alike.setdefault(folded, target.name)
 
@@ -143,7 +140,7 @@ def _provenance(request: RestoreRequest, subjects: Sequence[Subject]) -> Iterato
     for target in (subject.target for subject in subjects if request.provenance and subject.target.repartitioned):
         what = "records that change their partition cannot get headers that name their source yet"
         hint = "restore without --provenance, or with the archived number of partitions"
-        yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
+        yield Obstacle(ObstacleKind.PARTITION_COUNT, target.name, what, hint)
 
 
 def _target(request: RestoreRequest, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
@@ -152,10 +149,10 @@ def _target(request: RestoreRequest, subject: Subject, state: TargetState) -> It
     factor, wanted = target.replication_factor, target.wanted_replication_factor
     if factor < wanted:
         yield Obstacle(
-            kind=ObstacleKind.BROKERS,
-            where=target.name,
-            what=f"it had {wanted} replicas, and there are {factor} brokers",
-            hint=f"it is restored with {factor}" if not request.strict else "add brokers, or leave out --strict",
+            ObstacleKind.BROKERS,
+            target.name,
+            f"it had {wanted} replicas, and there are {factor} brokers",
+            f"it is restored with {factor}" if not request.strict else "add brokers, or leave out --strict",
             fatal=request.strict,
         )
     pairs = list(zip(subject.sources, subject.offsets, strict=True))
@@ -166,14 +163,13 @@ def _target(request: RestoreRequest, subject: Subject, state: TargetState) -> It
         partition = target.bases.index(UNKNOWN_END)
         what = f"the log end of partition {partition} is unknown"
         hint = "run it again when all brokers are up"
-        yield Obstacle(kind=ObstacleKind.PERMISSION, where=target.name, what=what, hint=hint, fatal=True)
+        yield Obstacle(ObstacleKind.PERMISSION, target.name, what, hint)
     elif request.offsets is OffsetsMode.AUTO and _holds_records(subject, state):
         yield Obstacle(
-            kind=ObstacleKind.TARGET_NOT_EMPTY,
-            where=target.name,
-            what="it is not empty",
-            hint="restore under another name, delete it, or say --offsets append to add to its records",
-            fatal=True,
+            ObstacleKind.TARGET_NOT_EMPTY,
+            target.name,
+            "it is not empty",
+            "restore under another name, delete it, or say --offsets append to add to its records",
         )
 
 
@@ -197,7 +193,7 @@ def _partitions(request: RestoreRequest, target: TargetTopic) -> Iterator[Obstac
     else:
         what = f"it has {present} partitions, not {wanted}"
         hint = f"restore under another name, or say --partition-count {present}"
-    yield Obstacle(kind=ObstacleKind.PARTITION_COUNT, where=target.name, what=what, hint=hint, fatal=True)
+    yield Obstacle(ObstacleKind.PARTITION_COUNT, target.name, what, hint)
 
 
 def _offsets(request: RestoreRequest, target: TargetTopic, source: Source, offsets: OffsetsPlan) -> Iterator[Obstacle]:
@@ -208,28 +204,16 @@ def _offsets(request: RestoreRequest, target: TargetTopic, source: Source, offse
         where, exact = target.name, "--offsets append says that this is intended, --strict refuses it"
         append = "leave out --offsets exact, or --partition-count"
     if offsets.obstacle is not None:
-        yield Obstacle(
-            kind=ObstacleKind.OFFSETS,
-            where=where,
-            what=f"offsets cannot be kept: {offsets.obstacle}",
-            hint=append,
-            fatal=True,
-        )
+        yield Obstacle(ObstacleKind.OFFSETS, where, f"offsets cannot be kept: {offsets.obstacle}", append)
     elif offsets.mode is OffsetsMode.APPEND and request.offsets is OffsetsMode.AUTO:
-        yield Obstacle(
-            kind=ObstacleKind.OFFSETS,
-            where=where,
-            what=f"offsets change: {offsets.why}",
-            hint=exact,
-            fatal=request.strict,
-        )
+        yield Obstacle(ObstacleKind.OFFSETS, where, f"offsets change: {offsets.why}", exact, fatal=request.strict)
 
 
 def _configuration(request: RestoreRequest, subject: Subject, state: TargetState) -> Iterator[Obstacle]:
     target = subject.target
 
     def warn(what: str, hint: str, *, fatal: bool = request.strict) -> Obstacle:
-        return Obstacle(kind=ObstacleKind.CONFIG, where=target.name, what=what, hint=hint, fatal=fatal)
+        return Obstacle(ObstacleKind.CONFIG, target.name, what, hint, fatal=fatal)
 
     configs = target.configs
     if configs is None:
@@ -271,7 +255,7 @@ def _retention(request: RestoreRequest, subject: Subject, state: TargetState, no
 
     def warn(what: str) -> Obstacle:
         why = f"the brokers delete records of it as soon as the restore ends: {what}{doubt}"
-        return Obstacle(kind=ObstacleKind.RETENTION, where=target.name, what=why, hint=hint, fatal=request.strict)
+        return Obstacle(ObstacleKind.RETENTION, target.name, why, hint, fatal=request.strict)
 
     age_max_ms, bytes_max = retention_of(configs, RETENTION_MS), retention_of(configs, RETENTION_BYTES)
     oldest = min((source.min_timestamp for source in subject.sources if source.min_timestamp is not None), default=None)
@@ -324,14 +308,15 @@ def _needed(request: RestoreRequest, subjects: Sequence[Subject], access: Access
     return {
         Right.WRITE: bool(subjects),
         Right.READ: bool(subjects),
-        Right.CREATE: any(not each.target.exists for each in subjects),
+        Right.CREATE: any(not subject.target.exists for subject in subjects),
         # New topics too: they are created with temporary settings, which are removed in the end.
         Right.ALTER_CONFIGS: bool(subjects),
-        Right.DELETE: any(each.cost.leading for each in exact),
-        Right.CLUSTER_ACTION: any(each.cost.holes for each in exact),
+        Right.DELETE: any(plan.cost.leading for plan in exact),
+        Right.CLUSTER_ACTION: any(plan.cost.holes for plan in exact),
         Right.READ_GROUPS: bool(request.groups),
         Right.ALTER_CLUSTER: access.acls is not None and bool(access.acls.create),
-        Right.ALTER_CLUSTER_CONFIGS: access.quotas is not None and bool(access.quotas.set),
+        Right.ALTER_CLUSTER_CONFIGS: (access.quotas is not None and bool(access.quotas.set))
+        or (access.settings is not None and any(entity.kind != GROUP_SETTINGS for entity in access.settings.set)),
     }
 
 
@@ -340,9 +325,9 @@ def _obstacle(request: RestoreRequest, right: Right, state: TargetState) -> Obst
     names = state.denied.get(right, ())
     more = f", nor on {len(names) - 1} more" if len(names) > 1 else ""
     return Obstacle(
-        kind=ObstacleKind.PERMISSION if known else ObstacleKind.RIGHT_UNKNOWN,
-        where=names[0] if names else None,
-        what=f"this user may not {right}{more}" if known else f"it is unknown whether this user may {right}",
-        hint=_HOLES_HINT if optional else f"allow {right}",
+        ObstacleKind.PERMISSION if known else ObstacleKind.RIGHT_UNKNOWN,
+        names[0] if names else None,
+        f"this user may not {right}{more}" if known else f"it is unknown whether this user may {right}",
+        _HOLES_HINT if optional else f"allow {right}",
         fatal=not optional and (known or request.strict),
     )

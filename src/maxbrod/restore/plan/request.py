@@ -9,104 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from maxbrod.archive.selection import INT64_MAX, PARTITIONS_MAX, matches_nothing, nearest, select_topics
+from maxbrod.archive.renames import Rename, is_topic_name, unused_rule
+from maxbrod.archive.selection import INT64_MAX, PARTITIONS_MAX, matches_nothing, select_topics
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
 from maxbrod.transform.plan import Transform
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
-
     from maxbrod.kafka.state.cluster_state import Group
-
-
-_RENAMING: Final = "read how topics are renamed"
-_HINT: Final = r"give old=new, or /expression/replacement/ such as /prod-(.*)/test-\1/, which matches the whole name"
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rename:
-    """A listed name becomes what the list says, and nothing else.
-
-    To any other name the first expression that matches the whole name is applied; then prefix and suffix are added.
-    """
-
-    names: Mapping[str, str] = field(default_factory=dict)
-    expressions: tuple[tuple[str, str], ...] = ()
-    prefix: str = ""
-    suffix: str = ""
-
-    def apply(self, topic: str) -> str:
-        """The target's name. The preflight checks whether Kafka allows it."""
-        if topic in self.names:
-            return self.names[topic]
-        matches = ((re.fullmatch(expression, topic), into) for expression, into in self.expressions)
-        renamed = next((match.expand(into) for match, into in matches if match is not None), topic)
-        return f"{self.prefix}{renamed}{self.suffix}"
-
-    def unused(self, topics: Iterable[str]) -> tuple[str, ...]:
-        """The rules, as in `--rename`, that match none of these topics."""
-        known = set(topics)
-        listed = [f"{old}={new}" for old, new in self.names.items() if old not in known]
-        rules = ((expression, into) for expression, into in self.expressions)
-        return (
-            *listed,
-            *(f"/{each}/{into}/" for each, into in rules if not any(re.fullmatch(each, topic) for topic in known)),
-        )
-
-
-def unused_rule(rule: str, topics: Iterable[str]) -> UsageError:
-    """The error about a rule that matches none of the topics."""
-    word = f"/{rule.split('/')[1]}/" if rule.startswith("/") else rule.partition("=")[0]
-    hint = nearest(word, topics, see="name a chosen topic, or leave the rule out")
-    return UsageError(f"--rename {rule} renames nothing: it matches no chosen topic", hint=hint)
-
-
-def parse_rename(words: Iterable[str] = (), *, prefix: str = "", suffix: str = "") -> Rename:
-    """The rules from words of the command line. UsageError: a word has no meaning, or two contradict each other."""
-    names: dict[str, str] = {}
-    expressions: list[tuple[str, str]] = []
-    for word in words:
-        if word.startswith("/"):
-            expressions.append(_expression(word))
-            continue
-        old, equals, new = word.partition("=")
-        if not (equals and is_topic_name(old) and is_topic_name(new)):
-            raise _unclear(word)
-        if names.setdefault(old, new) != new:
-            raise UsageError(f"{old} is given two names, {names[old]} and {new}", operation=_RENAMING, object_name=old)
-    for affix in filter(None, (prefix, suffix)):
-        if not _NAME.fullmatch(affix):
-            raise UsageError(f"no topic's name can have {affix!r} in it", operation=_RENAMING, hint=_HINT)
-    return Rename(names=names, expressions=tuple(expressions), prefix=prefix, suffix=suffix)
-
-
-def is_topic_name(name: str) -> bool:
-    """Kafka's own rule."""
-    return _NAME.fullmatch(name) is not None and name not in {".", ".."}
-
-
-def _expression(word: str) -> tuple[str, str]:
-    """Topic names have no slash, so neither side needs one."""
-    parts = word.split("/")
-    if len(parts) != 4 or parts[0] or parts[3] or not parts[1]:
-        raise _unclear(word)
-    _, expression, replacement, _ = parts
-    try:
-        # Finds references to groups that the expression does not have, before the first topic matches.
-        re.compile(expression).sub(replacement, "")
-    except (re.error, IndexError) as error:
-        raise UsageError(f"{word!r} cannot be applied: {error}", operation=_RENAMING, hint=_HINT) from error
-    return expression, replacement
-
-
-def _unclear(word: str) -> UsageError:
-    return UsageError(f"{word!r} is not a rule for renaming topics", operation=_RENAMING, hint=_HINT)
 
 
 _INT32_MAX: Final = 2**31 - 1
@@ -178,6 +93,7 @@ class RestoreRequest:
     """Add headers to every record that name its source."""
     with_acls: bool = False
     with_quotas: bool = False
+    with_settings: bool = False
     where: str | None = None
     """Restore only records for which this Spark SQL expression is true."""
     select: str | None = None
@@ -195,28 +111,30 @@ class RestoreRequest:
             return None
         return Transform(where=self.where, select=self.select)
 
-    def names(self, topic: str, partition: int) -> bool:
-        """True if it names offsets of this partition."""
+    def selects(self, topic: str, partition: int) -> bool:
+        ranged = {each.where.partition for each in self.ranges if each.where.topic == topic}
+        return (not ranged or partition in ranged) and (not self.partitions or partition in self.partitions)
+
+    def range_of(self, topic: str, partition: int) -> tuple[int | None, int | None]:
+        """Return the first offset and the end that it names for this partition."""
         where = TopicPartition(topic=topic, partition=partition)
-        return any(each.where == where and (each.first, each.end) != (None, None) for each in self.ranges)
+        return next(((each.first, each.end) for each in self.ranges if each.where == where), (None, None))
 
     def partition_count_of(self, topic: str) -> int | None:
         """The requested number of partitions for this topic of the archive; None: as many as it has."""
         return self.partition_counts.get(topic, self.partition_count)
 
 
-def parse_offsets(word: str) -> OffsetsMode:
-    try:
-        return OffsetsMode(word)
-    except ValueError:
-        raise _wrong(f"--offsets {word!r} is unknown", "give auto, exact or append") from None
+Word = TypeVar("Word", bound=StrEnum)
 
 
-def parse_batches(word: str) -> BatchesMode:
+def parse_word(kind: type[Word], flag: str, word: str, *, known: Iterable[str] = ()) -> Word:
+    """Return the value of an option that has a few. `known` are those to name, if not all."""
     try:
-        return BatchesMode(word)
+        return kind(word)
     except ValueError:
-        raise _wrong(f"--batches {word!r} is unknown", "give auto, keep or join") from None
+        *others, last = known or kind
+        raise _wrong(f"--{flag} {word!r} is unknown", f"give {', '.join(others)} or {last}") from None
 
 
 def parse_range(word: str) -> OffsetRange:
@@ -271,7 +189,7 @@ def encode_request(request: RestoreRequest) -> dict[str, Any]:
     # A restore that was stopped by damage is resumed by the same command with --accept-gaps.
     fields["accept_gaps"] = False
     # Options that are not used are left out, so that restores which an earlier release began are still found.
-    for name in ("partition_counts", "where", "select"):
+    for name in ("partition_counts", "where", "select", "with_settings"):
         if not fields[name]:
             del fields[name]
     return fields

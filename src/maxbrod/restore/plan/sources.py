@@ -9,32 +9,50 @@ A row is left out only if it certainly holds no requested record, which is if it
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.catalog.rows import newest_times
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
-from maxbrod.catalog.tiling import Overlap, find_tiling_faults
-from maxbrod.errors import CorruptDataError
+from maxbrod.catalog.tiling import find_tiling_faults
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import GapReason, PartitionId
-from maxbrod.restore.plan.columns import RowColumns, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.restore.plan.request import Chosen, RestoreRequest
 
+SOURCE_COLUMNS: Final = (
+    *("topic_id", "partition", "base_offset", "end_offset", "kind", "reason", "bytes", "raw_bytes", "records"),
+    *("min_timestamp", "max_timestamp", "aborted"),
+)
+"""The columns that planning a restore reads."""
+
+_NO_REASON: Final = -1
 TROUBLES_MAX: Final = 20
 """Missing ranges that are named for one partition. With more, the user looks at the archive first."""
 _REASONS: Final = tuple(GapReason)
+_EXPLAINED: Final = frozenset(
+    {
+        *(GapReason.COMPACTED, GapReason.RETENTION, GapReason.TRUNCATED),
+        *(GapReason.PRUNED, GapReason.DELETED, GapReason.UNRECORDED),
+    }
+)
+"""With any other reason, records may be missing from the archive that the log had."""
 _UNDATED_MS: Final = -1
 """The timestamp of records without one (magic 0)."""
 
@@ -158,7 +176,7 @@ def measure_sources(
         seen |= columns.spans.keys()
     nothing = SCHEMA.empty_table()
     measure(nothing, read_columns(nothing), [end for end in ends if end not in seen])
-    sources = [replace(each, revision=(revisions or {}).get(each.id, 0)) for each in sources]
+    sources = [replace(source, revision=(revisions or {}).get(source.id, 0)) for source in sources]
     return tuple(sorted(sources, key=lambda source: (source.topic, source.topic_id, source.partition)))
 
 
@@ -175,12 +193,15 @@ def _ask(
     asked = {}
     for partition in partitions:
         topic = chosen.topics.get(partition.topic_id)
-        if topic is None or not _is_requested(request, topic, partition.partition):
+        if topic is None or not request.selects(topic, partition.partition):
             continue
         extent = columns.extent(partition)
         end = ends[partition] if extent is None or as_of else extent[1]
         first = end if extent is None else min(extent[0], end)
-        asked[partition] = _within_range(request, topic, partition.partition, first, end)
+        # Offsets beyond the archive's end stay requested: they are missing, and the preflight reports them.
+        named_first, named_end = request.range_of(topic, partition.partition)
+        end = end if named_end is None else named_end
+        asked[partition] = min(max(named_first or 0, first), end), end
     return asked
 
 
@@ -194,22 +215,28 @@ def _measure_portion(
     missed: NDArray[np.bool_] | None,
 ) -> list[Source]:
     holes: dict[PartitionId, list[MissingRange]] = {}
-    faults = find_tiling_faults(rows, {each: extent for each, extent in asked.items() if extent[0] < extent[1]})
+    faults = find_tiling_faults(rows, {place: extent for place, extent in asked.items() if extent[0] < extent[1]})
     for overlap in faults.overlaps:
         if overlap.partition in asked:
-            raise _covered_twice(overlap)
+            raise CorruptDataError(
+                f"two rows of the catalog cover the offsets {overlap.first_offset} to {overlap.end_offset}",
+                operation="plan a restore",
+                object_name=str(overlap.partition),
+                offset=overlap.first_offset,
+                hint="nothing was restored; see 'maxbrod check'",
+            )
     for fault in faults.holes:
         if fault.partition in asked:
-            missing = MissingRange(first=fault.first_offset, end=fault.end_offset, reason=None)
-            holes.setdefault(fault.partition, []).append(missing)
+            hole = MissingRange(first=fault.first_offset, end=fault.end_offset, reason=None)
+            holes.setdefault(fault.partition, []).append(hole)
     found = []
-    for each, extent in asked.items():
-        topic = chosen.topics[each.topic_id]
-        span = columns.spans.get(each, slice(0, 0))
-        bad = _bad_ranges(
-            columns, span, extent, None if missed is None else missed[span] | request.names(topic, each.partition)
-        )
-        found.append(_measure(columns, request, topic, each, extent, [*holes.get(each, []), *bad], lost.get(each, ())))
+    for place, extent in asked.items():
+        topic = chosen.topics[place.topic_id]
+        span = columns.spans.get(place, slice(0, 0))
+        ranged = request.range_of(topic, place.partition) != (None, None)
+        bad = _bad_ranges(columns, span, extent, None if missed is None else missed[span] | ranged)
+        ranges = [*holes.get(place, []), *bad]
+        found.append(_measure(columns, request, topic, place, extent, ranges, lost.get(place, ())))
     return found
 
 
@@ -230,32 +257,9 @@ def rows_to_read(rows: pa.Table, sources: Sequence[Source], request: RestoreRequ
     for source in sources:
         span = columns.spans.get(source.id)
         if span is not None:
-            kept[span] |= _kept(columns, span, (source.asked_first, source.asked_end), request)
+            asked = _asked(columns, span, (source.asked_first, source.asked_end), request)
+            kept[span] |= asked & (columns.records[span] > 0)
     return rows.take(np.flatnonzero(kept))
-
-
-def _covered_twice(overlap: Overlap) -> CorruptDataError:
-    return CorruptDataError(
-        f"two rows of the catalog cover the offsets {overlap.first_offset} to {overlap.end_offset}",
-        operation="plan a restore",
-        object_name=str(overlap.partition),
-        offset=overlap.first_offset,
-        hint="nothing was restored; see 'maxbrod check'",
-    )
-
-
-def _is_requested(request: RestoreRequest, topic: str, partition: int) -> bool:
-    ranged = {each.where.partition for each in request.ranges if each.where.topic == topic}
-    return (not ranged or partition in ranged) and (not request.partitions or partition in request.partitions)
-
-
-def _within_range(request: RestoreRequest, topic: str, partition: int, first: int, end: int) -> tuple[int, int]:
-    """Offsets beyond the archive's end stay requested: they are missing, and the preflight reports them."""
-    for each in request.ranges:
-        if (each.where.topic, each.where.partition) == (topic, partition):
-            first = first if each.first is None else max(each.first, first)
-            end = end if each.end is None else each.end
-    return min(first, end), end
 
 
 def sound_part(stored: Slice, lost: Mapping[int, UnreadableRange]) -> Slice | None:
@@ -268,13 +272,8 @@ def sound_part(stored: Slice, lost: Mapping[int, UnreadableRange]) -> Slice | No
 
 def with_lost(source: Source, lost: Iterable[UnreadableRange]) -> Source:
     """The source with more unreadable ranges."""
-    known = {each.end: each for each in source.lost} | {each.end: each for each in lost}
+    known = {range_.end: range_ for range_ in source.lost} | {range_.end: range_ for range_ in lost}
     return replace(source, lost=tuple(known[end] for end in sorted(known)))
-
-
-def _kept(columns: RowColumns, span: slice, asked: tuple[int, int], request: RestoreRequest) -> NDArray[np.bool_]:
-    """Data rows that may hold a record to restore."""
-    return _asked(columns, span, asked, request) & (columns.records[span] > 0)
 
 
 def _asked(columns: RowColumns, span: slice, asked: tuple[int, int], request: RestoreRequest) -> NDArray[np.bool_]:
@@ -301,11 +300,12 @@ def _measure(
 ) -> Source:
     span = columns.spans.get(partition, slice(0, 0))
     base, end = columns.base[span], columns.end[span]
-    kept = _kept(columns, span, asked, request)
-    requested_ends = set(end[_asked(columns, span, asked, request)].tolist()) if lost else set()
-    lost = [each for each in lost if each.end in requested_ends]
+    requested = _asked(columns, span, asked, request)
+    kept = requested & (columns.records[span] > 0)
+    requested_ends = set(end[requested].tolist())
+    lost = [range_ for range_ in lost if range_.end in requested_ends]
     # A row that begins before its unreadable range still holds records.
-    gone = np.isin(end, [each.end for each in lost if each.first <= base[np.searchsorted(end, each.end)]])
+    gone = np.isin(end, [range_.end for range_ in lost if range_.first <= base[np.searchsorted(end, range_.end)]])
     kept &= ~gone
     shares = np.where(kept, _estimate_shares(columns, span, asked, request), 0.0)
     first = asked[0] if request.until_ms is not None and columns.data[span].any() else asked[1]
@@ -317,7 +317,7 @@ def _measure(
     lengths = np.clip(np.minimum(end, last) - np.maximum(base, first), 0, None)
     missing = np.where(columns.data[span], columns.end[span] - base - columns.records[span], 0)
     dated = kept & columns.dated[span]
-    missing_ranges = sorted(missing_ranges, key=lambda each: each.first)
+    missing_ranges = sorted(missing_ranges, key=lambda missing_range: missing_range.first)
     return Source(
         topic=topic,
         topic_id=partition.topic_id,
@@ -348,19 +348,6 @@ def _gaps(columns: RowColumns, span: slice, asked: tuple[int, int]) -> dict[str,
     return {str(_REASONS[number]): int(lengths[reasons == number].sum()) for number in sorted(set(reasons.tolist()))}
 
 
-def _loses_records(reason: GapReason) -> bool:
-    """True if records may be missing from the archive that the log had."""
-    match reason:
-        case GapReason.CORRUPT | GapReason.UNEXPLAINED:
-            return True
-        case GapReason.COMPACTED | GapReason.RETENTION | GapReason.TRUNCATED | GapReason.PRUNED:
-            return False
-        case GapReason.DELETED | GapReason.UNRECORDED:
-            return False
-        case _:
-            assert_never(reason)
-
-
 def _bad_ranges(
     columns: RowColumns, span: slice, asked: tuple[int, int], missed: NDArray[np.bool_] | None
 ) -> list[MissingRange]:
@@ -369,7 +356,7 @@ def _bad_ranges(
     `missed` marks rows of the span. Whoever asks for the present misses nothing that was pruned on purpose.
     """
     base, end, reason = columns.base[span], columns.end[span], columns.reason[span]
-    bad = np.isin(reason, [place for place, each in enumerate(_REASONS) if _loses_records(each)])
+    bad = np.isin(reason, [place for place, other in enumerate(_REASONS) if other not in _EXPLAINED])
     if missed is not None:
         bad |= missed & (reason == _REASONS.index(GapReason.PRUNED))
     bad &= (end > asked[0]) & (base < asked[1])
@@ -406,3 +393,105 @@ def _add_shares(values: NDArray[np.int64], shares: NDArray[np.float64]) -> int:
     if whole.all():
         return int(values.sum())
     return int(values[whole].sum()) + int(np.ceil((values[~whole] * shares[~whole]).sum()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowColumns:
+    """One value for each row, in the order of partition and offset. Counts are 0 where a row has none."""
+
+    spans: Mapping[PartitionId, slice]
+    """The places of each partition's rows."""
+    base: NDArray[np.int64]
+    end: NDArray[np.int64]
+    data: NDArray[np.bool_]
+    reason: NDArray[np.int8]
+    """The index of the reason in `GapReason`; -1 without a reason."""
+    bytes: NDArray[np.int64]
+    raw_bytes: NDArray[np.int64]
+    records: NDArray[np.int64]
+    dated: NDArray[np.bool_]
+    """True if the row has both timestamps, and they do not contradict each other."""
+    lowest: NDArray[np.int64]
+    highest: NDArray[np.int64]
+    aborted: NDArray[np.int64]
+    """The sum of the lengths of aborted transactions within the row."""
+
+    def extent(self, partition: PartitionId) -> tuple[int, int] | None:
+        """From the start of the first row to the end of the last; None without rows."""
+        span = self.spans.get(partition)
+        return None if span is None else (int(self.base[span.start]), int(self.end[span].max()))
+
+
+def read_columns(rows: pa.Table) -> RowColumns:
+    """`rows` of kind data and gap, sorted by topic id, partition and base offset."""
+    base, end = _numbers(rows["base_offset"]), _numbers(rows["end_offset"])
+    return RowColumns(
+        spans=spans_of(rows),
+        base=base,
+        end=end,
+        data=_flags(pc.equal(rows["kind"], Kind.DATA)),
+        reason=_reasons(rows),
+        bytes=_numbers(rows["bytes"]),
+        raw_bytes=_numbers(rows["raw_bytes"]),
+        records=_numbers(rows["records"]),
+        dated=_flags(pc.and_(pc.is_valid(rows["min_timestamp"]), pc.is_valid(newest_times(rows)))),
+        lowest=_numbers(rows["min_timestamp"]),
+        highest=_numbers(rows["max_timestamp"]),
+        aborted=_aborted(rows["aborted"], base, end),
+    )
+
+
+def _numbers(column: Any) -> NDArray[np.int64]:  # noqa: ANN401 - an Arrow array
+    # Arrow converts a column with nulls to floats, which cannot hold all 64-bit integers.
+    return cast("NDArray[np.int64]", pc.fill_null(column, 0).to_numpy().astype(np.int64, copy=False))
+
+
+def _flags(column: Any) -> NDArray[np.bool_]:  # noqa: ANN401 - an Arrow array
+    return cast("NDArray[np.bool_]", pc.fill_null(column, False).to_numpy().astype(np.bool_, copy=False))
+
+
+def _reasons(rows: pa.Table) -> NDArray[np.int8]:
+    known = pa.array([str(reason) for reason in GapReason], pa.string())
+    places = pc.index_in(rows["reason"], value_set=known)
+    unknown = pc.and_(pc.is_valid(rows["reason"]), pc.is_null(places))
+    if (row := pc.index(unknown, True).as_py()) >= 0:
+        values = rows.slice(row, 1).select(["topic_id", "partition", "base_offset", "reason"]).to_pylist()[0]
+        raise UnsupportedFormatError(
+            f"a row of the catalog has reason {values['reason']!r}",
+            operation="plan a restore",
+            object_name=f"{values['topic_id']}-{values['partition']}",
+            offset=values["base_offset"],
+            hint="the catalog was written by a newer release of maxbrod, or by another program",
+        )
+    return cast("NDArray[np.int8]", pc.fill_null(places, _NO_REASON).to_numpy().astype(np.int8))
+
+
+def spans_of(rows: pa.Table) -> dict[PartitionId, slice]:
+    if not rows.num_rows:
+        return {}
+    topics = rows["topic_id"].combine_chunks().dictionary_encode()
+    if isinstance(topics, pa.ChunkedArray):
+        topics = topics.combine_chunks()
+    topic, partition = topics.indices.to_numpy(), rows["partition"].to_numpy()
+    fresh = np.ones(rows.num_rows, np.bool_)
+    fresh[1:] = (topic[1:] != topic[:-1]) | (partition[1:] != partition[:-1])
+    starts = np.flatnonzero(fresh)
+    names = topics.dictionary.to_pylist()
+    return {
+        PartitionId(topic_id=names[topic[start]], partition=int(partition[start])): slice(start, stop)
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), rows.num_rows], strict=True)
+    }
+
+
+def _aborted(column: pa.ChunkedArray, base: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    found = np.zeros(len(base), np.int64)
+    offset = 0
+    for chunk in column.chunks:
+        rows = pc.list_parent_indices(chunk).to_numpy() + offset
+        inside = pc.list_flatten(chunk)
+        if len(inside):
+            first, last = (_numbers(pc.struct_field(inside, name)) for name in ("first_offset", "last_offset"))
+            lengths = np.minimum(last + 1, end[rows]) - np.maximum(first, base[rows])
+            np.add.at(found, rows, np.clip(lengths, 0, None))
+        offset += len(chunk)
+    return found

@@ -12,20 +12,23 @@ the estimate is a lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads the types of fields
+from collections.abc import (
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.batch.provenance import PROVENANCE_BYTES_MAX
-from maxbrod.model import TopicPartition
-from maxbrod.restore.plan.request import OffsetsMode
+from maxbrod.model import PartitionId, TopicPartition
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
-
     from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
-    from maxbrod.restore.plan.request import RestoreRequest
     from maxbrod.restore.plan.sources import Source
 
 
@@ -301,14 +304,26 @@ def plan_target(
         replication_factor=factor,
         wanted_replication_factor=wanted,
         configs=configs,
-        bases=tuple(0 if present is None else _base(state, name, each) for each in range(partitions)),
+        bases=tuple(0 if present is None else _base(state, name, number) for number in range(partitions)),
     )
 
 
-def count_partitions(sources: Sequence[Source], archived: TopicState | None, known: int) -> int:
-    """The number of partitions of a source topic: that in the snapshot, or `known` from the archive if it is higher."""
-    highest = max(source.partition for source in sources)
-    return max(0 if archived is None else archived.partition_count, known, highest + 1)
+def group_by_topic(
+    sources: Iterable[Source], ends: Iterable[PartitionId], snapshot: ClusterState | None
+) -> list[tuple[list[Source], TopicState | None, int]]:
+    """Return the sources of each topic, the topic in the snapshot, and how many partitions it has there or here."""
+    known: dict[str, int] = {}
+    for end in ends:
+        known[end.topic_id] = max(known.get(end.topic_id, 0), end.partition + 1)
+    # By its id: another incarnation may have had another configuration.
+    archived = {} if snapshot is None else {topic.topic_id: topic for topic in snapshot.topics}
+    found = []
+    for (_, topic_id), group in groupby(sources, key=lambda source: (source.topic, source.topic_id)):
+        mine, state = list(group), archived.get(topic_id)
+        highest = max(source.partition for source in mine)
+        count = max(0 if state is None else state.partition_count, known.get(topic_id, 0), highest + 1)
+        found.append((mine, state, count))
+    return found
 
 
 def _base(state: TargetState, topic: str, partition: int) -> int:

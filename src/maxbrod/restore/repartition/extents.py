@@ -6,19 +6,18 @@ target partition depends on the plan alone, even if segments of the archive are 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.catalog.schema import SORT_ORDER, Kind
-from maxbrod.restore.plan.columns import RowColumns, read_columns
+from maxbrod.restore.plan.sources import RowColumns, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from maxbrod.restore.plan.sources import Source
@@ -53,7 +52,7 @@ def plan_extents(rows: pa.Table, sources: Sequence[Source], partition_count: int
     found: list[tuple[SourceExtent, float | None]] = []
     for source in sources:
         found += _extents(columns, source, several=len(sources) <= OPEN_SOURCES_MAX, most=most)
-    order = interleave((each.partition, each.first, time) for each, time in found)
+    order = interleave((extent.partition, extent.first, time) for extent, time in found)
     return tuple(found[place][0] for place in order)
 
 

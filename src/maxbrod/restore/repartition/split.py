@@ -8,6 +8,7 @@ sequence number, in every attempt, so a broker appends it once. An error in one 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.hashes import partition_for
+from maxbrod.batch.headers import BatchHeaders
 from maxbrod.batch.rewrite import CONTENT_COLUMNS, encode_shared
 from maxbrod.errors import RefusedError
 from maxbrod.kafka.produce.appends import Batch, sequence_after, stamped
@@ -23,13 +25,10 @@ from maxbrod.model import Codec, TopicPartition
 from maxbrod.restore.plan.mapping import RecordShare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
-    from maxbrod.batch.headers import BatchHeaders
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.restore.repartition.source import SourceRecords
+    from maxbrod.restore.repartition.task import SourceRecords
 
 ROUND_BYTES: Final = 4 << 20
 """Records that are distributed at once: enough for large batches, unless they go to very many partitions."""
@@ -51,7 +50,7 @@ class SharedTarget:
         self.reached = base + present
         """The end of what is known to be in the log."""
         self.failure: RefusedError | None = None
-        """Why it was stopped."""
+        """The reason why it was stopped."""
         self.batches: deque[Batch] = deque()
         self.shares: list[RecordShare] = []
         self._mark = 0
@@ -73,7 +72,7 @@ class SharedTarget:
     def written_shares(self) -> list[RecordShare]:
         """The shares that are in the log, without what was read and not acknowledged."""
         counts = [min(share.count, self.reached - share.base) for share in self.shares]
-        return [replace(each, count=count) for each, count in zip(self.shares, counts, strict=True) if count > 0]
+        return [replace(share, count=count) for share, count in zip(self.shares, counts, strict=True) if count > 0]
 
     def skip(self, records: pa.RecordBatch, rows: NDArray[np.int64]) -> int:
         """Return how many of the next records, these rows, are in the log already. The last in it are compared.
@@ -112,7 +111,7 @@ class SharedTarget:
         """Batches with the next sequence numbers of this producer; `offsets` are source offsets."""
         batches = stamped(data, headers, identity, first_sequence=self._sequence)
         self._sequence = sequence_after(self._sequence, int(headers["count"].sum(dtype=np.int64)))
-        return [replace(each, source_offset=offset) for each, offset in zip(batches, offsets, strict=True)]
+        return [replace(batch, source_offset=offset) for batch, offset in zip(batches, offsets, strict=True)]
 
     def finish(self) -> None:
         """The source was read to its end."""
@@ -172,12 +171,12 @@ class Splitter:
     ) -> None:
         self._targets = targets
         self._count = partition_count
-        self._marks = {partition: np.asarray(each, np.int64) for partition, each in marks.items()}
+        self._marks = {partition: np.asarray(offsets, np.int64) for partition, offsets in marks.items()}
         self._identity = identity
         self._batch_bytes_max = batch_bytes_max
         self._places = np.full(partition_count, _ELSEWHERE, np.int32)
-        for place, each in enumerate(targets):
-            self._places[each.where.partition] = place
+        for place, target in enumerate(targets):
+            self._places[target.where.partition] = place
         self._round = _Round()
 
     def add(self, source: SourceRecords) -> bool:
@@ -210,7 +209,7 @@ class Splitter:
     def _add_shares(
         self, done: _Round, offset: NDArray[np.int64], order: NDArray[np.int64], target: NDArray[np.int32]
     ) -> None:
-        sizes = [len(each) for each in done.targets]
+        sizes = [len(targets) for targets in done.targets]
         marks = [
             np.searchsorted(self._marks.get(partition, _NO_MARKS), mine, side="right")
             for partition, mine in zip(done.partitions, np.split(offset, np.cumsum(sizes)[:-1]), strict=True)

@@ -12,12 +12,19 @@ numbers that follow from the log. A batch of the earlier attempt that arrives on
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import pyarrow as pa
+
+from maxbrod.batch.columns import number_column
+from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
-from maxbrod.batch.rewrite import CONTENT_COLUMNS
-from maxbrod.errors import MaxbrodError, RefusedError
+from maxbrod.batch.rewrite import CONTENT_COLUMNS, DecodedRecords, kept_records
+from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets, log_ends
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import LATER, Acknowledged, Append, Feed, Later
@@ -25,21 +32,22 @@ from maxbrod.kafka.produce.producer import produce_all
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline, Pace
-from maxbrod.model import TopicPartition, topic_id_of
+from maxbrod.layouts.kafka.format import Slice
+from maxbrod.layouts.kafka.reader import REQUEST_BYTES
+from maxbrod.layouts.reader import read_logs
+from maxbrod.model import Codec, TopicPartition, topic_id_of
+from maxbrod.restore.items import Restored, RestoreSettings
 from maxbrod.restore.plan.mapping import encode_shares
 from maxbrod.restore.plan.targets import LogExtent
-from maxbrod.restore.repartition.source import SourceRecords, read_in_order
+from maxbrod.restore.repartition.extents import OPEN_SOURCES_MAX, SourceExtent
 from maxbrod.restore.repartition.split import FOREIGN, SharedTarget, Splitter
-from maxbrod.restore.task import Restored, RestoreSettings
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Executor
 
-    import pyarrow as pa
-
-    from maxbrod.restore.repartition.items import SharedItem
-    from maxbrod.storage.interface import Storage
+    from maxbrod.restore.items import SharedItem, SharedSource
 
 WAITING_BYTES_MAX: Final = 16 << 20
 """Bytes that wait to be sent or acknowledged, for all targets together, above which nothing more is read."""
@@ -74,7 +82,7 @@ class Feeding:
         self._exhausted = False
         self.waiting_bytes = 0
         self.failure: MaxbrodError | None = None
-        """Why reading stopped early."""
+        """The reason why reading stopped early."""
 
     def appends(self, where: TopicPartition) -> Iterator[Append | Later]:
         target, sent = self._targets[where], self._sent[where]
@@ -120,7 +128,7 @@ class _Work:
         self._settings, self._item = settings, item
         self._topic_id = topic_id_of(item.topic_id)
         self._identity = ProducerIdentity(producer_id=settings.producer_id, epoch=0)
-        self._where = {TopicPartition(topic=item.topic, partition=each): base for each, base in item.bases.items()}
+        self._where = {TopicPartition(topic=item.topic, partition=number): base for number, base in item.bases.items()}
         self._targets: list[SharedTarget] = []
         self._refused: dict[TopicPartition, tuple[int, RefusedError]] = {}
         """Logs that cannot be resumed: where they end, and why."""
@@ -217,3 +225,98 @@ def _restored(target: SharedTarget, failure: MaxbrodError | None) -> Restored:
         map=encode_shares(shares, base=target.base),
         failure=None if target.done else target.failure or failure,
     )
+
+
+_OPEN_BYTES: Final = 8 << 20
+"""Bytes that all readers together request from the storage at once, and the same again if they read ahead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRecords:
+    """Records of one source partition, in the order of offsets."""
+
+    partition: int
+    records: pa.RecordBatch
+    codec: Codec
+
+
+def read_in_order(
+    storage: Storage,
+    sources: Sequence[SharedSource],
+    extents: Iterable[SourceExtent],
+    *,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    ahead: Executor | None = None,
+) -> Iterator[SourceRecords]:
+    """All requested records, in the same order each time. `ahead` reads on while they are used."""
+    several = len(sources) if len(sources) <= OPEN_SOURCES_MAX else 1
+    request_bytes = min(REQUEST_BYTES, _OPEN_BYTES // several)
+    readers = {}
+    for source in sources:
+        cut = Cut(first_offset=source.first_offset, end_offset=source.end_offset, since_ms=since_ms, until_ms=until_ms)
+        readers[source.partition] = _Reader(storage, source, cut, request_bytes=request_bytes, ahead=ahead)
+    for extent in extents:
+        yield from readers[extent.partition].read_until(extent.end)
+
+
+class _Reader:
+    """Reads one source partition."""
+
+    def __init__(
+        self, storage: Storage, source: SharedSource, cut: Cut, *, request_bytes: int, ahead: Executor | None
+    ) -> None:
+        self._storage, self._partition = storage, source.partition
+        self._cut, self._request_bytes, self._ahead = cut, request_bytes, ahead
+        self._slices = iter(source.slices)
+        self._next = next(self._slices, None)
+        self._decoded: Iterator[DecodedRecords] | None = None
+        self._held: DecodedRecords | None = None
+        self._reached = source.first_offset
+
+    def read_until(self, end: int) -> Iterator[SourceRecords]:
+        """The next records, below the offset `end`."""
+        while (decoded := self._held or self._more(end)) is not None:
+            offsets = number_column(decoded.records.column("offset"))
+            count = int(np.searchsorted(offsets, end))
+            self._held = None
+            if count < len(offsets):
+                self._held = DecodedRecords(records=decoded.records.slice(count), codec=decoded.codec)
+            if count:
+                records = decoded.records.slice(0, count)
+                yield SourceRecords(partition=self._partition, records=records, codec=decoded.codec)
+            if self._held is not None:
+                return
+
+    def _more(self, end: int) -> DecodedRecords | None:
+        """The next records. A slice that begins at `end` or later is not opened yet."""
+        while True:
+            if self._decoded is None:
+                if self._next is None or self._next.base_offset >= end:
+                    return None
+                self._decoded = self._read(self._next)
+                self._next = next(self._slices, None)
+            decoded = next(self._decoded, None)
+            if decoded is not None:
+                return decoded
+            self._decoded = None
+
+    def _read(self, stored: Slice) -> Iterator[DecodedRecords]:
+        name, codec = self._storage.name_of(stored.path), Codec[stored.codec.upper()]
+        logs = read_logs(self._storage, stored, request_bytes=self._request_bytes, ahead=self._ahead)
+        for data, headers in logs:
+            for decoded in kept_records(data, headers, stored.aborted, cut=self._cut, codec=codec, object_name=name):
+                self._refuse_repetition(decoded, name)
+                yield decoded
+
+    def _refuse_repetition(self, decoded: DecodedRecords, name: str) -> None:
+        offsets = number_column(decoded.records.column("offset"))
+        if int(offsets[0]) < self._reached:
+            raise CorruptDataError(
+                f"a record follows one at offset {self._reached - 1}",
+                operation="restore",
+                object_name=name,
+                offset=int(offsets[0]),
+                hint="the archive holds these offsets twice, or its slices are out of order; see 'maxbrod check'",
+            )
+        self._reached = int(offsets[-1]) + 1

@@ -6,46 +6,6 @@
         assert proxy.fired[lost] == 1            # the fault really happened
 
 `faults` has the values that say what to break and counts them, `stream` moves bytes, `connection` owns the two
-sockets of one connection, `http` and `kafka` know where a message begins and ends, and `server` listens.
+sockets of one connection, `protocols` knows where a message begins and ends, and `server` listens.
 Only loopback addresses are accepted as upstream.
 """
-
-from maxbrod.sandbox.proxy.faults import (
-    AnswerError,
-    Blackhole,
-    CutAnswer,
-    CutRequest,
-    Fault,
-    FlipAnswerBit,
-    FlipRequestBit,
-    HttpMatch,
-    KafkaMatch,
-    Latency,
-    LoseAnswer,
-    Refuse,
-    Stall,
-    Throttle,
-    TruncateAnswer,
-    Watch,
-)
-from maxbrod.sandbox.proxy.server import FaultProxy
-
-__all__ = [
-    "AnswerError",
-    "Blackhole",
-    "CutAnswer",
-    "CutRequest",
-    "Fault",
-    "FaultProxy",
-    "FlipAnswerBit",
-    "FlipRequestBit",
-    "HttpMatch",
-    "KafkaMatch",
-    "Latency",
-    "LoseAnswer",
-    "Refuse",
-    "Stall",
-    "Throttle",
-    "TruncateAnswer",
-    "Watch",
-]

@@ -1,6 +1,6 @@
 """One connection of a client and its connection to upstream: two threads, one for each direction.
 
-A subclass finds the bounds of messages (`TcpConnection`, `http`, `kafka`); this class owns the sockets. A thread
+A subclass finds the bounds of messages (`TcpConnection` and `protocols`); this class owns the sockets. A thread
 never closes a socket that the other one may still use: it shuts it down, and the last thread closes both.
 """
 
@@ -12,14 +12,17 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.sandbox.proxy.faults import (
+    Claims,
     CutAnswer,
     CutRequest,
     FlipAnswerBit,
+    FlipBit,
     FlipRequestBit,
     Latency,
     LoseAnswer,
@@ -27,28 +30,13 @@ from maxbrod.sandbox.proxy.faults import (
     Stall,
     Throttle,
 )
-from maxbrod.sandbox.proxy.stream import Body, Break, CutError, Flow, Gate, Inlet, ReceiverGoneError, SenderGoneError
+from maxbrod.sandbox.proxy.stream import Body, CutError, Flow, Inlet, ReceiverGoneError, SenderGoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from maxbrod.sandbox.proxy.faults import Claim, Claims, FaultBook
-
+    from maxbrod.sandbox.proxy.server import FaultProxy
 
 _CONNECT_S: Final = 10.0
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What all connections of one proxy share."""
-
-    upstream: tuple[str, int]
-    book: FaultBook
-    gate: Gate
-    report: Callable[[str], None]
-    """Called with what should never happen: bytes that are not the protocol, or a bug of the proxy."""
-    leave: Callable[[Connection], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,9 +49,9 @@ class Exchange:
     correlation_id: int = -1
 
 
-class Connection(ABC):
-    def __init__(self, client: socket.socket, around: Surroundings) -> None:
-        self._around = around
+class ProxiedConnection(ABC):
+    def __init__(self, client: socket.socket, proxy: FaultProxy) -> None:
+        self._proxy = proxy
         self._client = client
         self._upstream: socket.socket | None = None
         self._client_inlet = Inlet(client)
@@ -145,7 +133,7 @@ class Connection(ABC):
         except (SenderGoneError, ReceiverGoneError):
             self.abort()
         except Exception as error:  # noqa: BLE001 - a thread cannot raise to the caller; the proxy raises it when closed
-            self._around.report(f"{type(self).__name__}: {type(error).__name__}: {error}")
+            self._proxy.report(f"{type(self).__name__}: {type(error).__name__}: {error}")
             self.abort()
         finally:
             self._last_one_closes()
@@ -158,7 +146,7 @@ class Connection(ABC):
             self._client.close()
             if self._upstream is not None:
                 self._upstream.close()
-        self._around.leave(self)
+        self._proxy.leave(self)
 
     # Used by the protocols
 
@@ -167,7 +155,7 @@ class Connection(ABC):
         if self._upstream is not None:
             return self._upstream
         try:
-            upstream = socket.create_connection(self._around.upstream, _CONNECT_S)
+            upstream = socket.create_connection(self._proxy.upstream, _CONNECT_S)
         except OSError as error:
             raise CutError(reset=True) from error
         upstream.settimeout(None)
@@ -204,23 +192,23 @@ class Connection(ABC):
         """The way of the request to upstream, with the faults on it."""
         return Flow(
             self._connect(),
-            self._around.gate,
-            breaks=_break(claims.first(CutRequest)),
+            self._proxy.gate,
+            cut=claims.first(CutRequest),
             bytes_per_second=_rate(claims, "request_bytes_per_second"),
-            before_last=lambda: claims.finish("request"),
+            before_last=partial(claims.finish, "request"),
         )
 
     def _answer_flow(self, claims: Claims | None) -> Flow:
         """The way of the answer to the client, after its latency."""
         if claims is None:
-            return Flow(self._client, self._around.gate)
+            return Flow(self._client, self._proxy.gate)
         self._delay(claims, "answer_s")
         return Flow(
             self._client,
-            self._around.gate,
-            breaks=_break(claims.first(CutAnswer)),
+            self._proxy.gate,
+            cut=claims.first(CutAnswer),
             bytes_per_second=_rate(claims, "answer_bytes_per_second"),
-            before_last=lambda: claims.finish("answer"),
+            before_last=partial(claims.finish, "answer"),
         )
 
     def _hold_request(self, claims: Claims) -> None:
@@ -259,23 +247,13 @@ class Connection(ABC):
             seconds: float = getattr(latency.fault, which)
             if seconds > 0:
                 latency.fire()
-                self._around.gate.sleep(seconds)
+                self._proxy.gate.sleep(seconds)
 
 
-def flip_request(claims: Claims, body: Body) -> Body:
-    for flip in claims.of(FlipRequestBit):
+def flipped(body: Body, claims: Claims, kind: type[FlipBit]) -> Body:
+    for flip in claims.of(kind):
         body = body.flipped(flip.fault.at, flip.fault.bit, flip.fire)
     return body
-
-
-def flip_answer(claims: Claims, body: Body) -> Body:
-    for flip in claims.of(FlipAnswerBit):
-        body = body.flipped(flip.fault.at, flip.fault.bit, flip.fire)
-    return body
-
-
-def _break(cut: Claim[CutRequest] | Claim[CutAnswer] | None) -> Break | None:
-    return None if cut is None else Break(after_bytes=cut.fault.after_bytes, reset=cut.fault.reset, fire=cut.fire)
 
 
 def _rate(claims: Claims, which: str) -> int | None:
@@ -293,15 +271,15 @@ def _shut(sock: socket.socket, how: int) -> None:
         sock.shutdown(how)
 
 
-class TcpConnection(Connection):
+class TcpConnection(ProxiedConnection):
     """Any protocol, TLS included: a connection is one request, its two streams are request and answer."""
 
     def _carry_requests(self) -> None:
-        claims = self._around.book.claim(Request(protocol="tcp", name="connection"))
+        claims = self._proxy.claim(Request(name="connection"))
         self._hold_request(claims)
         self._expect_answer(Exchange(claims))
         flow = self._request_flow(claims)
-        for piece in flip_request(claims, Body(self._client_inlet.pieces(), None)).pieces:
+        for piece in flipped(Body(self._client_inlet.pieces(), None), claims, FlipRequestBit).pieces:
             flow.send(piece)
         claims.finish("request")
 
@@ -312,6 +290,6 @@ class TcpConnection(Connection):
         # A stream has no complete answer to wait for: its first byte is enough to know that upstream answers.
         self._stall_answer(exchange.claims, Body(iter(()), 0))
         flow = self._answer_flow(exchange.claims)
-        for piece in flip_answer(exchange.claims, Body(inlet.pieces(), None)).pieces:
+        for piece in flipped(Body(inlet.pieces(), None), exchange.claims, FlipAnswerBit).pieces:
             flow.send(piece)
         self._answered(exchange)

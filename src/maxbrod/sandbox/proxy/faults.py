@@ -16,31 +16,28 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, cast
+from urllib.parse import unquote
 
 from kafka.protocol.api_key import ApiKey
 
 from maxbrod.errors import UnavailableError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 Protocol: TypeAlias = Literal["tcp", "http", "kafka"]
 
 _ALL: Final[frozenset[str]] = frozenset({"tcp", "http", "kafka"})
 _MESSAGES: Final[frozenset[str]] = frozenset({"http", "kafka"})
 
-F = TypeVar("F", bound="Fault")
+F = TypeVar("F", bound="ProxyFault")
 Half: TypeAlias = Literal["request", "answer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the proxy knows about a request when it chooses the faults for it."""
+    """The facts that the proxy knows about a request when it chooses the faults for it."""
 
-    protocol: Protocol
     name: str
     """The HTTP method, the name of Kafka's API, or `connection`."""
     target: str = ""
@@ -51,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class HttpMatch:
-    """Requests with this method whose path and query contain a match of the regular expression `path`."""
+    """Requests with this method whose path and query, decoded, contain a match of the regular expression `path`."""
 
     method: str | None = None
     path: str | None = None
@@ -65,7 +62,7 @@ class HttpMatch:
 
     def matches(self, request: Request) -> bool:
         return (self.method is None or self.method == request.name) and (
-            self.path is None or re.search(self.path, request.target) is not None
+            self.path is None or re.search(self.path, unquote(request.target)) is not None
         )
 
 
@@ -85,7 +82,7 @@ class KafkaMatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class ProxyFault:
     """The base: which requests, and how often. See the module's text."""
 
     on: HttpMatch | KafkaMatch | None = None
@@ -102,12 +99,12 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch(Fault):
+class Watch(ProxyFault):
     """Breaks nothing: counts the requests it matches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latency(Fault):
+class Latency(ProxyFault):
     """Waits before a request goes on to upstream, or before its answer goes back, or both."""
 
     request_s: float = 0.0
@@ -115,21 +112,21 @@ class Latency(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throttle(Fault):
+class Throttle(ProxyFault):
     """Limits the bytes per second in each direction."""
 
     request_bytes_per_second: int | None = None
     answer_bytes_per_second: int | None = None
 
     def __post_init__(self) -> None:
-        Fault.__post_init__(self)
+        ProxyFault.__post_init__(self)
         if any(rate is not None and rate < 1 for rate in (self.request_bytes_per_second, self.answer_bytes_per_second)):
             raise UsageError("a throttle lets at least one byte a second through", hint="to stop all bytes: Blackhole")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutRequest(Fault):
-    """Closes the connection after `after_bytes` bytes of the request have reached upstream."""
+class CutFault(ProxyFault):
+    """Closes the connection after `after_bytes` bytes of a message have reached their receiver."""
 
     after_bytes: int = 0
     reset: bool = False
@@ -137,15 +134,17 @@ class CutRequest(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutAnswer(Fault):
-    """Closes the connection after `after_bytes` bytes of the answer have reached the client."""
-
-    after_bytes: int = 0
-    reset: bool = False
+class CutRequest(CutFault):
+    """Cuts the request on its way to upstream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoseAnswer(Fault):
+class CutAnswer(CutFault):
+    """Cuts the answer on its way to the client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoseAnswer(ProxyFault):
     """Upstream executes the request and answers in full; the client only gets a closed connection."""
 
     reset: bool = False
@@ -153,8 +152,8 @@ class LoseAnswer(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerError(Fault):
-    """Answers with an error in S3's XML. Upstream never sees the request, unless `carried_out`."""
+class AnswerError(ProxyFault):
+    """Answers with an error in the XML that all object stores share. Upstream never sees it, unless `carried_out`."""
 
     status: int = 503
     code: str = "SlowDown"
@@ -165,7 +164,7 @@ class AnswerError(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TruncateAnswer(Fault):
+class TruncateAnswer(ProxyFault):
     """Keeps `body[:keep_bytes]` of the answer.
 
     The length that was announced stays, and the connection closes early. With `consistent` the announced length
@@ -179,31 +178,30 @@ class TruncateAnswer(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlipAnswerBit(Fault):
+class FlipBit(ProxyFault):
+    """Flips one bit of a body."""
+
+    at: int
+    bit: int = 0
+
+    def __post_init__(self) -> None:
+        ProxyFault.__post_init__(self)
+        if not 0 <= self.bit <= 7:
+            raise UsageError(f"a byte has the bits 0 to 7, not {self.bit}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlipAnswerBit(FlipBit):
     """Flips one bit of the answer's body."""
 
-    at: int
-    bit: int = 0
-
-    def __post_init__(self) -> None:
-        Fault.__post_init__(self)
-        _check_bit(self.bit)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlipRequestBit(Fault):
+class FlipRequestBit(FlipBit):
     """Flips one bit of the request's body."""
 
-    at: int
-    bit: int = 0
-
-    def __post_init__(self) -> None:
-        Fault.__post_init__(self)
-        _check_bit(self.bit)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stall(Fault):
+class Stall(ProxyFault):
     """Receives the request and never answers. The connection stays open until the client gives up.
 
     With `carried_out` upstream gets the request and answers; the answer is what never arrives.
@@ -213,21 +211,16 @@ class Stall(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse(Fault):
+class Refuse(ProxyFault):
     """Closes the listener and resets every connection, like a process that died. `fired` counts 1 for being added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blackhole(Fault):
+class Blackhole(ProxyFault):
     """Holds all bytes in both directions until it is removed; then they pass, as TCP does after a partition.
 
     `fired` counts the sends that were held back.
     """
-
-
-def _check_bit(bit: int) -> None:
-    if not 0 <= bit <= 7:
-        raise UsageError(f"a byte has the bits 0 to 7, not {bit}")
 
 
 class Claim(Generic[F]):
@@ -248,7 +241,7 @@ class Claim(Generic[F]):
 class Claims:
     """The faults for one request and its answer."""
 
-    def __init__(self, claims: list[Claim[Fault]], book: FaultBook) -> None:
+    def __init__(self, claims: list[Claim[ProxyFault]], book: FaultBook) -> None:
         self._claims = claims
         self._book = book
         self._unfinished: set[Half] = {"request", "answer"}
@@ -277,14 +270,8 @@ class Claims:
         self._book.give_back([claim.fault for claim in claims if not claim.fired])
 
 
-@dataclass(slots=True)
-class _Tally:
-    matched: int = 0
-    claimed: int = 0
-
-
 class FaultBook:
-    """The faults of one proxy: which are armed, which request each hits, how often each fired.
+    """The faults of one proxy: which are armed, which request each hits, how often each fired. Used by many threads.
 
     A request *claims* its faults when it is recognised, so that `times=1` hits one of two simultaneous requests. A
     claim counts as fired only when the fault takes effect. A claim that turns out impossible (a flip beyond the end of
@@ -293,32 +280,47 @@ class FaultBook:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._armed: dict[Fault, _Tally] = {}
+        self._armed: list[ProxyFault] = []
+        self._matched: Counter[ProxyFault] = Counter()
+        self._claimed: Counter[ProxyFault] = Counter()
         self._requests: Counter[str] = Counter()
-        self._fired: Counter[Fault] = Counter()
+        self._fired: Counter[ProxyFault] = Counter()
 
     @property
     def requests(self) -> Counter[str]:
+        """Requests seen: by method, by name of Kafka's API, or connections. A copy."""
         with self._changed:
             return Counter(self._requests)
 
     @property
-    def fired(self) -> Counter[Fault]:
+    def fired(self) -> Counter[ProxyFault]:
+        """The number of effects of each fault since it was last added, also of those that are removed. A copy."""
         with self._changed:
             return Counter(self._fired)
 
-    def arm(self, fault: Fault) -> None:
+    def wait_for(self, fault: ProxyFault, *, times: int = 1, timeout_s: float = 30.0) -> None:
+        """Wait until the fault has fired; UnavailableError if it does not."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._fired[fault] >= times, timeout_s):
+                raise UnavailableError(
+                    f"{fault!r} fired {self._fired[fault]} times in {timeout_s:g} seconds, not {times}",
+                    hint=f"requests seen: {dict(self._requests)}",
+                )
+
+    def arm(self, fault: ProxyFault) -> None:
         with self._changed:
             if fault in self._armed:
                 raise UsageError(f"{fault!r} is already there")
-            self._armed[fault] = _Tally()
+            self._armed.append(fault)
             # A fault is a value: an equal one that is added again starts at zero.
-            self._fired.pop(fault, None)
+            for counts in (self._matched, self._claimed, self._fired):
+                counts.pop(fault, None)
 
-    def disarm(self, fault: Fault) -> None:
+    def disarm(self, fault: ProxyFault) -> None:
         with self._changed:
-            if self._armed.pop(fault, None) is None:
+            if fault not in self._armed:
                 raise UsageError(f"{fault!r} is not there")
+            self._armed.remove(fault)
 
     def armed(self, kind: type[F]) -> list[F]:
         with self._changed:
@@ -328,37 +330,26 @@ class FaultBook:
         """Count the request, and claim the faults for it."""
         with self._changed:
             self._requests[request.name] += 1
-            claims = [Claim(fault, self) for fault, tally in self._armed.items() if _hits(fault, tally, request)]
+            claims = [Claim(fault, self) for fault in self._armed if self._hits(fault, request)]
         for claim in claims:
             if isinstance(claim.fault, Watch):
                 claim.fire()
         return Claims(claims, self)
 
-    def count(self, fault: Fault) -> None:
+    def count(self, fault: ProxyFault) -> None:
         with self._changed:
             self._fired[fault] += 1
             self._changed.notify_all()
 
-    def give_back(self, faults: list[Fault]) -> None:
+    def give_back(self, faults: list[ProxyFault]) -> None:
         with self._changed:
-            for fault in faults:
-                if tally := self._armed.get(fault):
-                    tally.claimed -= 1
+            self._claimed.subtract(faults)
 
-    def wait_for(self, fault: Fault, times: int, timeout_s: float) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._fired[fault] >= times, timeout_s):
-                raise UnavailableError(
-                    f"{fault!r} fired {self._fired[fault]} times in {timeout_s:g} seconds, not {times}",
-                    hint=f"requests seen: {dict(self._requests)}",
-                )
-
-
-def _hits(fault: Fault, tally: _Tally, request: Request) -> bool:
-    if isinstance(fault, (Refuse, Blackhole)) or not fault.matches(request):
-        return False
-    tally.matched += 1
-    if tally.matched <= fault.after or (fault.times is not None and tally.claimed >= fault.times):
-        return False
-    tally.claimed += 1
-    return True
+    def _hits(self, fault: ProxyFault, request: Request) -> bool:
+        if isinstance(fault, (Refuse, Blackhole)) or not fault.matches(request):
+            return False
+        self._matched[fault] += 1
+        if self._matched[fault] <= fault.after or (fault.times is not None and self._claimed[fault] >= fault.times):
+            return False
+        self._claimed[fault] += 1
+        return True

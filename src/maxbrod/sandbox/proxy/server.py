@@ -1,4 +1,4 @@
-"""The proxy itself: listens on a free loopback port, starts a `Connection` for each client, adds and removes faults."""
+"""The proxy itself: listens on a free loopback port, starts a `ProxiedConnection` for each client, and has faults."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ import ipaddress
 import select
 import socket
 import threading
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Final, Self, TypeVar
 
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
-from maxbrod.sandbox.proxy.connection import Connection, Surroundings, TcpConnection
-from maxbrod.sandbox.proxy.faults import Blackhole, Fault, FaultBook, FlipAnswerBit, FlipRequestBit, Protocol, Refuse
-from maxbrod.sandbox.proxy.http import HttpConnection
-from maxbrod.sandbox.proxy.kafka import KafkaConnection
+from maxbrod.sandbox.process import HOST, free_ports
+from maxbrod.sandbox.proxy.connection import ProxiedConnection, TcpConnection
+from maxbrod.sandbox.proxy.faults import Blackhole, FaultBook, FlipBit, Protocol, ProxyFault, Refuse
+from maxbrod.sandbox.proxy.protocols import HttpConnection, KafkaConnection
 from maxbrod.sandbox.proxy.stream import Gate
-from maxbrod.sandbox.spec import HOST, free_ports
 
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
+F = TypeVar("F", bound=ProxyFault)
 
-F = TypeVar("F", bound=Fault)
-
-_PROTOCOLS: Final[dict[str, type[Connection]]] = {
+_PROTOCOLS: Final[dict[str, type[ProxiedConnection]]] = {
     "tcp": TcpConnection,
     "http": HttpConnection,
     "kafka": KafkaConnection,
@@ -34,7 +29,7 @@ _END_S: Final = 5.0
 _RESET_S: Final = 0.5
 
 
-class FaultProxy:
+class FaultProxy(FaultBook):
     """Stands between clients and one server on this machine, and injects faults.
 
     Faults may be added and removed at any time, from any thread; they hit requests that begin after that.
@@ -42,16 +37,16 @@ class FaultProxy:
     so that a test never passes on a fault that did not happen as described.
     """
 
-    def __init__(self, upstream: tuple[str, int], *, protocol: Protocol = "tcp", port: int = 0) -> None:
+    def __init__(self, upstream: tuple[str, int], *, protocol: Protocol = "tcp") -> None:
+        super().__init__()
         if protocol not in _PROTOCOLS:
             raise UsageError(f"unknown protocol {protocol!r}", hint=f"one of {', '.join(_PROTOCOLS)}")
         self.protocol: Protocol = protocol
         self.upstream = _loopback(upstream)
-        self._port = port
-        self._book = FaultBook()
-        self._gate = Gate()
+        self._port = 0
+        self.gate = Gate()
         self._lock = threading.Lock()
-        self._connections: set[Connection] = set()
+        self._connections: set[ProxiedConnection] = set()
         self._problems: list[str] = []
         self._door: _Door | None = None
 
@@ -72,7 +67,7 @@ class FaultProxy:
             return
         self._door.close()
         self._door = None
-        self._gate.stop()
+        self.gate.stop()
         self._end_connections(reset=False)
         if self._problems:
             raise MaxbrodError(f"the fault proxy failed: {'; '.join(self._problems)}", object_name=repr(self))
@@ -80,9 +75,7 @@ class FaultProxy:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         try:
             self.close()
         except MaxbrodError as problem:
@@ -115,24 +108,32 @@ class FaultProxy:
 
     def add(self, fault: F) -> F:
         """Arm a fault; returns it, to be counted in `fired` or removed."""
-        self._check(fault)
-        self._book.arm(fault)
+        if self.protocol not in fault.protocols:
+            raise UsageError(f"{type(fault).__name__} has no meaning in protocol {self.protocol!r}")
+        if fault.on is not None and fault.on.protocol != self.protocol:
+            raise UsageError(f"{fault.on!r} never matches in protocol {self.protocol!r}")
+        if self.protocol == "tcp" and isinstance(fault, FlipBit) and fault.at < 0:
+            raise UsageError("a TCP stream has no end to count from", hint="give a position from its start")
+        self.arm(fault)
         if isinstance(fault, Refuse):
-            self._refuse(fault)
+            if self._door is not None:
+                self._door.shut()
+            self.count(fault)
+            self._end_connections(reset=True)
         if isinstance(fault, Blackhole):
-            self._gate.shut(on_held=lambda: self._book.count(fault))
+            self.gate.shut(on_held=lambda: self.count(fault))
         return fault
 
-    def remove(self, fault: Fault) -> None:
-        self._book.disarm(fault)
-        if isinstance(fault, Refuse) and not self._book.armed(Refuse) and self._door is not None:
+    def remove(self, fault: ProxyFault) -> None:
+        self.disarm(fault)
+        if isinstance(fault, Refuse) and not self.armed(Refuse) and self._door is not None:
             self._door.open()
-        if isinstance(fault, Blackhole) and not self._book.armed(Blackhole):
-            self._gate.open()
+        if isinstance(fault, Blackhole) and not self.armed(Blackhole):
+            self.gate.open()
 
     def clear(self) -> None:
         """Remove every fault; the counts stay."""
-        for fault in self._book.armed(Fault):
+        for fault in self.armed(ProxyFault):
             self.remove(fault)
 
     @contextlib.contextmanager
@@ -144,37 +145,7 @@ class FaultProxy:
         finally:
             self.remove(fault)
 
-    # Evidence
-
-    @property
-    def requests(self) -> Counter[str]:
-        """Requests seen: by method, by name of Kafka's API, or connections. A copy."""
-        return self._book.requests
-
-    @property
-    def fired(self) -> Counter[Fault]:
-        """How often each fault took effect since it was last added, also those that are removed. A copy."""
-        return self._book.fired
-
-    def wait_for(self, fault: Fault, *, times: int = 1, timeout_s: float = 30.0) -> None:
-        """Wait until the fault has fired; UnavailableError if it does not."""
-        self._book.wait_for(fault, times, timeout_s)
-
     # Inside
-
-    def _check(self, fault: Fault) -> None:
-        if self.protocol not in fault.protocols:
-            raise UsageError(f"{type(fault).__name__} has no meaning in protocol {self.protocol!r}")
-        if fault.on is not None and fault.on.protocol != self.protocol:
-            raise UsageError(f"{fault.on!r} never matches in protocol {self.protocol!r}")
-        if self.protocol == "tcp" and isinstance(fault, (FlipAnswerBit, FlipRequestBit)) and fault.at < 0:
-            raise UsageError("a TCP stream has no end to count from", hint="give a position from its start")
-
-    def _refuse(self, fault: Refuse) -> None:
-        if self._door is not None:
-            self._door.shut()
-        self._book.count(fault)
-        self._end_connections(reset=True)
 
     def _end_connections(self, *, reset: bool) -> None:
         with self._lock:
@@ -188,23 +159,21 @@ class FaultProxy:
                     connection.abort()
         ended = [connection.join(_END_S) for connection in connections]
         if not all(ended):
-            self._report(f"{ended.count(False)} of {len(ended)} connections did not end")
+            self.report(f"{ended.count(False)} of {len(ended)} connections did not end")
 
     def _welcome(self, client: socket.socket) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        around = Surroundings(
-            upstream=self.upstream, book=self._book, gate=self._gate, report=self._report, leave=self._leave
-        )
-        connection = _PROTOCOLS[self.protocol](client, around)
+        connection = _PROTOCOLS[self.protocol](client, self)
         with self._lock:
             self._connections.add(connection)
         connection.start()
 
-    def _report(self, problem: str) -> None:
+    def report(self, problem: str) -> None:
+        """Note what should never happen: bytes that are not the protocol, or a bug of the proxy."""
         with self._lock:
             self._problems.append(problem)
 
-    def _leave(self, connection: Connection) -> None:
+    def leave(self, connection: ProxiedConnection) -> None:
         with self._lock:
             self._connections.discard(connection)
 
@@ -214,7 +183,7 @@ class _Door:
 
     def __init__(self, port: int, welcome: Callable[[socket.socket], None]) -> None:
         self._welcome = welcome
-        self._sock = _bound(port) if port else _bound_to_any()
+        self._sock = _bound(port)
         self.port: int = self._sock.getsockname()[1]
         self._thread: threading.Thread | None = None
         self._bell: tuple[socket.socket, socket.socket] | None = None
@@ -248,23 +217,20 @@ class _Door:
                 self._welcome(listener.accept()[0])
 
 
-def _bound_to_any() -> socket.socket:
-    """Not port 0, which picks from the range of outgoing connections: see `maxbrod.sandbox.spec`."""
-    for port in free_ports(_PORT_TRIES):
-        with contextlib.suppress(OSError):
-            return _bound(port)
-    raise UnavailableError("cannot find a port that stays free", operation="start")
-
-
 def _bound(port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((HOST, port))
-    except OSError:
-        sock.close()
-        raise
-    return sock
+    """Not port 0, which picks from the range of outgoing connections: see `maxbrod.sandbox.process`."""
+    for candidate in [port] if port else free_ports(_PORT_TRIES):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((HOST, candidate))
+        except OSError:
+            sock.close()
+            if port:
+                raise
+            continue
+        return sock
+    raise UnavailableError("cannot find a port that stays free", operation="start")
 
 
 def _loopback(address: tuple[str, int]) -> tuple[str, int]:

@@ -1,18 +1,20 @@
 """Moves bytes between two sockets: reads into one large buffer, writes with an optional rate and break point.
 
-Knows faults only as numbers and callbacks, and no protocol.
+Knows no protocol.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+
+    from maxbrod.sandbox.proxy.faults import Claim, CutFault
 
 BUFFER_BYTES: Final = 256 * 1024
 # A throttle sends this many pieces a second: fine enough for a client to see a slow stream, not a stuttering one.
@@ -142,15 +144,6 @@ class Gate:
             raise CutError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Break:
-    """Where a message is cut."""
-
-    after_bytes: int
-    reset: bool
-    fire: Callable[[], None]
-
-
 class Flow:
     """One outgoing message. `before_last` is called before its last byte is sent, if `ends_after` was called."""
 
@@ -159,13 +152,13 @@ class Flow:
         sock: socket.socket,
         gate: Gate,
         *,
-        breaks: Break | None = None,
+        cut: Claim[CutFault] | None = None,
         bytes_per_second: int | None = None,
         before_last: Callable[[], None] | None = None,
     ) -> None:
         self._sock = sock
         self._gate = gate
-        self._break = breaks
+        self._cut = cut
         self._rate = bytes_per_second
         self._before_last = before_last
         self._end: int | None = None
@@ -177,12 +170,11 @@ class Flow:
         self._end = self._sent + size
 
     def send(self, data: Bytes) -> None:
-        point = self._break
-        if point is not None and self._sent + len(data) >= point.after_bytes:
+        if self._cut is not None and self._sent + len(data) >= self._cut.fault.after_bytes:
             # Counted first: the client may notice as soon as the last byte is out.
-            point.fire()
-            self._pass(memoryview(data)[: point.after_bytes - self._sent])
-            raise CutError(reset=point.reset)
+            self._cut.fire()
+            self._pass(memoryview(data)[: self._cut.fault.after_bytes - self._sent])
+            raise CutError(reset=self._cut.fault.reset)
         if self._before_last is not None and self._end is not None and self._sent + len(data) >= self._end:
             self._before_last()
         self._pass(data)

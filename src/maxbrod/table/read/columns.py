@@ -5,6 +5,7 @@ Arrow or numpy makes each column for whole batches at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +19,6 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     from maxbrod.table.read.scope import SourcePartition

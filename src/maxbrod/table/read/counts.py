@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.batch.cuts import Cut
 from maxbrod.catalog.rows import newest_time
 from maxbrod.catalog.schema import Kind
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.table.read.scope import Scope, SliceRead, SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import pyarrow as pa
-
-    from maxbrod.batch.cuts import Cut
-    from maxbrod.layouts.kafka.format import Slice
     from maxbrod.table.read.options import TableOptions
 
 
@@ -65,24 +63,24 @@ def count_whole(options: TableOptions) -> tuple[Count, ...] | None:
         # A partition is in one portion, so that these are its totals.
         totals.append(sums.aggregate([("records", "sum"), ("control_records", "sum")]))
     return tuple(
-        Count(topic=topics[each["topic_id"]], topic_id=each["topic_id"], partition=each["partition"], records=records)
+        Count(topic=topics[row["topic_id"]], topic_id=row["topic_id"], partition=row["partition"], records=records)
         for total in totals
-        for each in total.to_pylist()
-        if (records := each["records_sum"] - each["control_records_sum"])
+        for row in total.to_pylist()
+        if (records := row["records_sum"] - row["control_records_sum"])
     )
 
 
 def count_slices(slices: Iterable[SliceRead], options: TableOptions) -> tuple[Count, ...] | None:
     """The same, of slices that are found already."""
     found: Counter[SourcePartition] = Counter()
-    for each in slices:
-        known = known_records(each.stored, each.cut(options.scopes), committed=options.committed)
+    for read in slices:
+        known = known_records(read.stored, read.cut(options.scopes), committed=options.committed)
         if known is None:
             return None
-        found[each.source] += known
+        found[read.source] += known
     return tuple(
-        Count(topic=each.topic, topic_id=each.topic_id, partition=each.partition, records=records)
-        for each, records in found.items()
+        Count(topic=source.topic, topic_id=source.topic_id, partition=source.partition, records=records)
+        for source, records in found.items()
         if records
     )
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from maxbrod.archive.selection import parse_partitions, parse_time_ms
 from maxbrod.config import StorageConfig
 from maxbrod.errors import UsageError
-from maxbrod.options import parse_bytes
+from maxbrod.option_values import parse_bytes
 from maxbrod.table.read.columns import column_names
 from maxbrod.table.read.scope import Scope, both, decode_scopes
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 
 from maxbrod.batch.columns import number_array, number_column
+from maxbrod.batch.cuts import Cut
 from maxbrod.batch.transactions import committed_batches
-from maxbrod.layouts.reader import read_logs, read_records
-from maxbrod.layouts.visible_records import decode_portions
+from maxbrod.layouts.kafka.format import Slice
+from maxbrod.layouts.reader import decode_portions, read_logs, read_records
+from maxbrod.storage.interface import Storage
 from maxbrod.table.read.columns import are_in_rows, convert, needed
 from maxbrod.table.read.counts import known_records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from maxbrod.batch.cuts import Cut
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.storage.interface import Storage
-    from maxbrod.table.read.scope import Scope, SliceRead
+from maxbrod.table.read.scope import Scope, SliceRead
 
 _UNREAD_ROWS: Final = 1 << 16
 _UNPACKED_BYTES_MAX: Final = 128 << 20

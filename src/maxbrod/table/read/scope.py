@@ -7,6 +7,7 @@ everything in one of the scopes is read.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +18,6 @@ from pyspark.sql import datasource as spark
 from maxbrod.batch.cuts import Cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from maxbrod.layouts.kafka.format import Slice
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -100,10 +99,10 @@ class SliceRead:
 def cut_of(scopes: Sequence[Scope], topic: str, partition: int, end_offset: int | None = None) -> Cut:
     """One range of offsets and one of times that contain everything of a partition in one of the scopes."""
     touching = [scope for scope in scopes if scope.has_topic(topic) and scope.has_partition(partition)]
-    ends, untils = [each.end_offset for each in touching], [each.until_ms for each in touching]
-    sinces = [each.since_ms for each in touching]
+    ends, untils = [touched.end_offset for touched in touching], [touched.until_ms for touched in touching]
+    sinces = [touched.since_ms for touched in touching]
     return Cut(
-        first_offset=min(each.first_offset for each in touching),
+        first_offset=min(touched.first_offset for touched in touching),
         end_offset=_lower(None if None in ends else max(end for end in ends if end is not None), end_offset),
         since_ms=None if None in sinces else min(since for since in sinces if since is not None),
         until_ms=None if None in untils else max(until for until in untils if until is not None),
@@ -125,8 +124,8 @@ def decode_scopes(text: str) -> tuple[Scope, ...]:
 
 def narrow(scope: Scope, filters: Iterable[spark.Filter]) -> Scope:
     """The scope of records that may pass all filters."""
-    for each in filters:
-        scope = _narrowed(scope, each)
+    for condition in filters:
+        scope = _narrowed(scope, condition)
     return scope
 
 
@@ -214,8 +213,8 @@ def _reaches(end: int | None, wanted: int | None) -> bool:
 
 
 def _lower(one: int | None, other: int | None) -> int | None:
-    return min((each for each in (one, other) if each is not None), default=None)
+    return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
 def _higher(one: int | None, other: int | None) -> int | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+    return max((limit for limit in (one, other) if limit is not None), default=None)

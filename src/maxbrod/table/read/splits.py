@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
@@ -15,8 +16,6 @@ from maxbrod.model import PartitionId
 from maxbrod.table.read.scope import Scope, SliceRead, SourcePartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from maxbrod.table.read.options import TableOptions
 
 _INT64_MAX: Final = 2**63 - 1
@@ -40,7 +39,7 @@ def find_slices(archive: Archive, options: TableOptions) -> list[SliceRead]:
     rows = found[0]
     if len(found) > 1:
         # Scopes may overlap: each row once, in the catalog's order.
-        by_place = {(row.topic_id, row.partition, row.base_offset): row for each in found for row in each}
+        by_place = {(row.topic_id, row.partition, row.base_offset): row for rows in found for row in rows}
         rows = [by_place[place] for place in sorted(by_place)]
     return [slice_read(row, moment.ends) for row in rows]
 
@@ -77,12 +76,12 @@ def _topics(catalog: AnyCatalog, options: TableOptions, moment: Moment) -> dict[
     known = incarnations_in(catalog.topics(as_of=moment.ends, revisions=moment.revisions))
     # A topic without records has no row, and naming it is no mistake.
     empty = () if moment.snapshot is None else moment.snapshot.topics.values()
-    names = select_names({*(each.topic for each in known), *empty}, options.topics)
+    names = select_names({*(incarnation.topic for incarnation in known), *empty}, options.topics)
     newest = newest_ids(known, moment.ranks)
     return {
-        each.topic_id: each.topic
-        for each in known
-        if each.topic in names and (options.every_incarnation or each.topic_id in newest)
+        incarnation.topic_id: incarnation.topic
+        for incarnation in known
+        if incarnation.topic in names and (options.every_incarnation or incarnation.topic_id in newest)
     }
 
 

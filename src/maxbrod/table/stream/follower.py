@@ -6,13 +6,17 @@ them must be accounted for: by data, or by a gap.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.archive import AnyCatalog, Archive
 from maxbrod.archive.selection import incarnations_in, newest_ids, select_names
+from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.catalog.catalog import Catalog
@@ -20,37 +24,26 @@ from maxbrod.catalog.rows import Gap, Segment, decode_rows, newest_time
 from maxbrod.errors import LogTruncatedError
 from maxbrod.model import GapReason, PartitionId
 from maxbrod.table.read.options import EARLIEST, LATEST, StreamOptions
+from maxbrod.table.read.scope import Scope, SliceRead
 from maxbrod.table.read.splits import group, open_table, slice_read
 from maxbrod.table.stream.plan import (
     ACCEPT,
     OPERATION,
-    Limits,
-    StreamView,
-    advance,
-    check_known,
-    lost,
-    mark_at,
-    view_of,
-)
-from maxbrod.table.stream.positions import (
     Range,
     StreamMark,
     StreamPosition,
+    StreamView,
+    advance,
+    check_known,
     decode_position,
     encode_position,
     is_start,
+    lost,
+    mark_at,
     ranges_between,
+    view_of,
     without,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from maxbrod.archive.archive import AnyCatalog, Archive
-    from maxbrod.archive.snapshot_document import Snapshot
-    from maxbrod.table.read.scope import Scope, SliceRead
 
 _Row: TypeAlias = Segment | Gap
 _FOREVER: Final = 2**63 - 1
@@ -78,11 +71,11 @@ class Follower:
         before = StreamPosition(marks=self._beginning(archive, view)) if begun is None else begun
         if not self._lossy:
             check_known(view, before)
-        limits = Limits(offsets=self._options.offsets_max, bytes=self._options.bytes_max) if limited else Limits()
+        limits = (self._options.offsets_max, self._options.bytes_max) if limited else (None, None)
         end = advance(view, before, limits, self._options.table.scope, lossy=self._lossy)
         if begun is None:
             # Spark's checkpoint does not record where the stream began, so the end of its first batch does.
-            begins = {each: mark.end for each, mark in before.marks.items()}
+            begins = {partition: mark.end for partition, mark in before.marks.items()}
             return encode_position(StreamPosition(marks=end.marks, begins={**begins, **end.begins}))
         return start if end is begun else encode_position(end)
 
@@ -114,21 +107,22 @@ class Follower:
         empty = () if now.snapshot is None else now.snapshot.topics.values()
         select_names({*view.topics.values(), *empty}, self._options.table.topics, may_come=True)
         if starting == LATEST:
-            return _ends(view)
+            last = view.end[view.starts[1:] - 1].tolist()
+            return {partition: mark_at(view, number, last[number]) for number, partition in enumerate(view.partitions)}
         marks: dict[PartitionId, StreamMark] = {}
         then = None if starting == EARLIEST else find_moment(archive.storage, runs, starting).snapshot
         ends = {} if then is None else then.ends
         cut = {} if then is None else _epochs_before(archive, then)
         older = set() if self._options.table.every_incarnation else _older_ids(archive, view, now)
-        for number, each in enumerate(view.partitions):
+        for number, partition in enumerate(view.partitions):
             first, last = int(view.base[view.starts[number]]), int(view.end[view.starts[number + 1] - 1])
-            if each.topic_id in older:
-                marks[each] = mark_at(view, number, last)
-            elif each in cut:
+            if partition.topic_id in older:
+                marks[partition] = mark_at(view, number, last)
+            elif partition in cut:
                 # The epoch is that of the history which the run saw: by it the stream finds where that was truncated.
-                marks[each] = replace(mark_at(view, number, ends[each]), epoch=cut[each])
-            elif each in ends:
-                marks[each] = mark_at(view, number, min(max(ends[each], first), last))
+                marks[partition] = replace(mark_at(view, number, ends[partition]), epoch=cut[partition])
+            elif partition in ends:
+                marks[partition] = mark_at(view, number, min(max(ends[partition], first), last))
         return marks
 
 
@@ -139,29 +133,26 @@ def _is_outdated(archive: Archive, *, to_plan: bool) -> bool:
     return not to_plan
 
 
-def _ends(view: StreamView) -> dict[PartitionId, StreamMark]:
-    last = view.end[view.starts[1:] - 1].tolist()
-    return {each: mark_at(view, number, last[number]) for number, each in enumerate(view.partitions)}
-
-
 def _epochs_before(archive: Archive, then: Snapshot) -> dict[PartitionId, int]:
     """For partitions whose rows were replaced after a run: the highest leader epoch of the rows at that run."""
     replaced = {
-        each for each, count in archive.catalog.revisions().items() if count > then.revisions.get(each, 0)
+        partition
+        for partition, count in archive.catalog.revisions().items()
+        if count > then.revisions.get(partition, 0)
     } & then.ends.keys()
     if not replaced:
         return {}
     rows = archive.catalog.rows(
         columns=("topic_id", "partition", "last_leader_epoch"),
-        as_of={each: then.ends[each] for each in replaced},
+        as_of={partition: then.ends[partition] for partition in replaced},
         revisions=then.revisions,
     )
     highest = rows.group_by(["topic_id", "partition"]).aggregate([("last_leader_epoch", "max")]).to_pylist()
     found = {
-        PartitionId(topic_id=each["topic_id"], partition=each["partition"]): each["last_leader_epoch_max"]
-        for each in highest
+        PartitionId(topic_id=row["topic_id"], partition=row["partition"]): row["last_leader_epoch_max"]
+        for row in highest
     }
-    return {each: -1 if found.get(each) is None else found[each] for each in replaced}
+    return {partition: -1 if found.get(partition) is None else found[partition] for partition in replaced}
 
 
 def _older_ids(archive: Archive, view: StreamView, now: Moment) -> set[str]:
@@ -178,17 +169,17 @@ def plan_batch(
     ranges = ranges_between(start, end)
     found = _rows_of(catalog, ranges) if ranges else {}
     planned: list[SliceRead] = []
-    for each in sorted(ranges):
-        rows, mark = found.get(each, []), end.marks[each]
+    for partition in sorted(ranges):
+        rows, mark = found.get(partition, []), end.marks[partition]
         if not lossy:
-            _check(each, ranges[each], rows, mark)
-        planned += _reads(ranges[each], rows, mark, scope)
+            _check(partition, ranges[partition], rows, mark)
+        planned += _reads(ranges[partition], rows, mark, scope)
     return planned
 
 
 def _rows_of(catalog: AnyCatalog, ranges: Mapping[PartitionId, Sequence[Range]]) -> dict[PartitionId, list[_Row]]:
-    lows = {each: wanted[0][0] for each, wanted in ranges.items()}
-    highs = {each: wanted[-1][1] for each, wanted in ranges.items()}
+    lows = {partition: wanted[0][0] for partition, wanted in ranges.items()}
+    highs = {partition: wanted[-1][1] for partition, wanted in ranges.items()}
     table = catalog.rows(offsets=(min(lows.values()), max(highs.values())), as_of=highs).combine_chunks()
     # Filtered as columns first, because an archive may have millions of rows.
     found: dict[PartitionId, list[_Row]] = {}
@@ -200,8 +191,8 @@ def _rows_of(catalog: AnyCatalog, ranges: Mapping[PartitionId, Sequence[Range]])
 
 def _ending_after(table: pa.Table, lows: Mapping[PartitionId, int]) -> pa.Array:
     groups = table.group_by(["topic_id", "partition"], use_threads=False).aggregate([("kind", "count")]).to_pylist()
-    wanted = [lows[PartitionId(topic_id=each["topic_id"], partition=each["partition"])] for each in groups]
-    low = np.repeat(np.array(wanted, np.int64), [each["kind_count"] for each in groups])
+    wanted = [lows[PartitionId(topic_id=row["topic_id"], partition=row["partition"])] for row in groups]
+    low = np.repeat(np.array(wanted, np.int64), [row["kind_count"] for row in groups])
     ends = table["end_offset"].combine_chunks()
     return number_array((number_column(ends) if len(ends) else low) > low)
 

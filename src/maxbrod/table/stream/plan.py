@@ -1,4 +1,9 @@
-"""Plans the next batch of a stream: from its position, the archive's rows, and the limits of a batch. Pure.
+"""The position of a stream, and the plan of its next batch: from the position, the archive's rows, and limits. Pure.
+
+Spark writes the position into the stream's checkpoint, as one line of JSON: how far each partition is read, and which
+gaps below that may still be filled. It holds offsets, and never objects, rows or versions of the catalog. So folding,
+compaction and `gc` do not affect it, and a batch that is planned again has the same records. See docs/table.md for the
+fields.
 
 If a batch is limited, it takes the oldest segments of all partitions first, so that no partition runs ahead of the
 others and watermarks hold. Python looks at partitions that have changed and at rows that a batch takes; numpy looks at
@@ -11,8 +16,9 @@ the stream's options accept it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,20 +26,145 @@ import pyarrow.compute as pc
 
 from maxbrod.archive.selection import select_topics
 from maxbrod.batch.columns import number_column
+from maxbrod.bounds import count_partitions
 from maxbrod.catalog.rows import newest_times
 from maxbrod.catalog.schema import Kind
-from maxbrod.errors import LogTruncatedError, RefusedError
+from maxbrod.errors import LogTruncatedError, RefusedError, UnsupportedFormatError
 from maxbrod.model import MENDABLE, GapReason, PartitionId
-from maxbrod.table.stream.positions import StreamMark, StreamPosition, without
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from maxbrod.archive.archive import Archive
     from maxbrod.table.read.options import TableOptions
     from maxbrod.table.read.scope import Scope
+
+
+FORMAT_FIELD: Final = "maxbrod.stream"
+FORMAT_VERSION: Final = 1
+Range: TypeAlias = tuple[int, int]
+"""Offsets [first, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMark:
+    """The offset up to which one partition is read."""
+
+    end: int
+    epoch: int
+    """The highest leader epoch that was read. A log that was truncated and written again has higher ones."""
+    open: tuple[Range, ...] = ()
+    """Gaps below `end` that a later run may fill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPosition:
+    marks: Mapping[PartitionId, StreamMark]
+    begins: Mapping[PartitionId, int] = field(default_factory=dict)
+    """The first offsets of the batch that ends here, for partitions that did not begin at the mark before."""
+
+
+def encode_start(starting: str) -> dict[str, Any]:
+    """The start of a new stream, before the archive is opened. The end of the first batch records what it means."""
+    return {FORMAT_FIELD: FORMAT_VERSION, "starting": starting}
+
+
+def is_start(document: Mapping[str, Any]) -> bool:
+    return "starting" in _checked(document)
+
+
+def encode_position(position: StreamPosition) -> dict[str, Any]:
+    """The same document for the same position, in whatever order it was made, because Spark compares the text."""
+    marks = dict(sorted(position.marks.items()))
+    opened = {partition: [list(gap) for gap in mark.open] for partition, mark in marks.items() if mark.open}
+    document: dict[str, Any] = {
+        FORMAT_FIELD: FORMAT_VERSION,
+        "ends": _lists({partition: [mark.end, mark.epoch] for partition, mark in marks.items()}),
+    }
+    if opened:
+        document["open"] = _by_number(opened)
+    if position.begins:
+        document["from"] = _by_number(dict(sorted(position.begins.items())))
+    return document
+
+
+def decode_position(document: Mapping[str, Any]) -> StreamPosition:
+    """UnsupportedFormatError: not written by this source, or by a newer release."""
+    _checked(document)
+    opened = document.get("open", {})
+    marks = {
+        PartitionId(topic_id=topic_id, partition=number): StreamMark(
+            pair[0], pair[1], tuple((first, end) for first, end in opened.get(topic_id, {}).get(str(number), ()))
+        )
+        for topic_id, pairs in document["ends"].items()
+        for number, pair in enumerate(pairs)
+        if pair is not None
+    }
+    begins = {
+        PartitionId(topic_id=topic_id, partition=int(number)): offset
+        for topic_id, offsets in document.get("from", {}).items()
+        for number, offset in offsets.items()
+    }
+    return StreamPosition(marks=marks, begins=begins)
+
+
+def without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
+    """The ranges minus those `taken`, in order. Neither list may overlap itself."""
+    left: list[Range] = []
+    for first, end in sorted(ranges):
+        at = first
+        for taken_first, taken_end in sorted(taken):
+            if taken_first >= end or taken_end <= at:
+                continue
+            if taken_first > at:
+                left.append((at, taken_first))
+            at = min(taken_end, end)
+        if at < end:
+            left.append((at, end))
+    return left
+
+
+def ranges_between(start: StreamPosition | None, end: StreamPosition) -> dict[PartitionId, list[Range]]:
+    """The offsets of the batch from `start` (None: the stream's beginning) to `end`, by partition."""
+    found: dict[PartitionId, list[Range]] = {}
+    for partition, mark in end.marks.items():
+        before = None if start is None else start.marks.get(partition)
+        first = end.begins[partition] if before is None or partition in end.begins else before.end
+        # An open gap beyond a truncation belongs to a history that no longer exists.
+        again = [] if before is None else [(low, min(high, first)) for low, high in before.open if low < first]
+        fresh = [(first, mark.end)] if first < mark.end else []
+        if ranges := without([*again, *fresh], mark.open):
+            found[partition] = ranges
+    return found
+
+
+def _checked(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    version = document.get(FORMAT_FIELD)
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        raise UnsupportedFormatError(
+            f"the checkpoint holds no position that this release can read: its version is {version!r}",
+            operation="follow an archive",
+            hint="it belongs to another query or to a newer release; give the stream a checkpoint of its own",
+        )
+    return document
+
+
+def _lists(values: Mapping[PartitionId, list[int]]) -> dict[str, list[list[int] | None]]:
+    """By partition number; null for a partition that is not followed."""
+    lists: dict[str, list[list[int] | None]] = {}
+    count_partitions((place.topic_id, place.partition) for place in values)
+    for place, value in values.items():
+        numbers = lists.setdefault(place.topic_id, [])
+        numbers.extend([None] * (place.partition - len(numbers)))
+        numbers.append(value)
+    return lists
+
+
+def _by_number(values: Mapping[PartitionId, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for place, value in values.items():
+        found.setdefault(place.topic_id, {})[str(place.partition)] = value
+    return found
 
 
 OPERATION: Final = "follow an archive"
@@ -47,27 +178,22 @@ _COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The limits of one batch; None: no limit. Bytes are stored bytes, and a single segment may exceed them."""
-
-    offsets: int | None = None
-    bytes: int | None = None
+_Candidates: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]"
+"""Rows that a batch may take, by partition and offset: the rows, the numbers of their partitions, and the offset at
+which reading each begins, which is its base or behind what was read of it before."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """Rows that a batch may take, by partition and offset."""
+def advance(
+    view: StreamView, start: StreamPosition, limits: tuple[int | None, int | None], scope: Scope, *, lossy: bool
+) -> StreamPosition:
+    """The next position; `start` itself if nothing is new. RefusedError: the stream lost records, unless `lossy`.
 
-    rows: NDArray[np.int64]
-    groups: NDArray[np.int64]
-    first: NDArray[np.int64]
-    """The offset at which reading each begins: at its base, or behind what was read of it before."""
-
-
-def advance(view: StreamView, start: StreamPosition, limits: Limits, scope: Scope, *, lossy: bool) -> StreamPosition:
-    """The next position; `start` itself if nothing is new. RefusedError: the stream lost records, unless `lossy`."""
-    lows = {number: resume(view, number, start.marks.get(each), lossy=lossy) for number, each in _news(view, start)}
+    `limits` are the offsets and the stored bytes of one batch; None: no limit. A single segment may exceed its bytes.
+    """
+    lows = {
+        number: resume(view, number, start.marks.get(partition), lossy=lossy)
+        for number, partition in _news(view, start)
+    }
     marks: dict[PartitionId, StreamMark] = dict(start.marks)
     begins: dict[PartitionId, int] = {}
     for number, low in lows.items():
@@ -82,10 +208,12 @@ def advance(view: StreamView, start: StreamPosition, limits: Limits, scope: Scop
         fresh = view.mendable_in(number, mark.end, end)
         marks[each] = StreamMark(end, max(mark.epoch, epoch), (*mark.open, *fresh))
     # A new partition of which the limit left nothing joins in a later batch.
-    kept = {each: mark for each, mark in marks.items() if each in start.marks or mark.end > begins[each]}
+    kept = {
+        partition: mark for partition, mark in marks.items() if partition in start.marks or mark.end > begins[partition]
+    }
     if kept == start.marks:
         return start
-    return StreamPosition(marks=kept, begins={each: low for each, low in begins.items() if each in kept})
+    return StreamPosition(marks=kept, begins={partition: low for partition, low in begins.items() if partition in kept})
 
 
 def mark_at(view: StreamView, number: int, end: int) -> StreamMark:
@@ -100,10 +228,10 @@ def _news(view: StreamView, start: StreamPosition) -> list[tuple[int, PartitionI
     last = view.starts[1:] - 1
     ends, epochs = view.end[last].tolist(), view.first_epoch[last].tolist()
     found = []
-    for number, each in enumerate(view.partitions):
-        mark = start.marks.get(each)
+    for number, partition in enumerate(view.partitions):
+        mark = start.marks.get(partition)
         if mark is None or mark.end != ends[number] or epochs[number] > mark.epoch or mark.open:
-            found.append((number, each))
+            found.append((number, partition))
     return found
 
 
@@ -131,16 +259,18 @@ def _candidates(view: StreamView, lows: Mapping[int, int]) -> _Candidates:
         rows.append(mine)
         groups.append(np.full(mine.size, number, np.int64))
         firsts.append(np.maximum(view.base[mine], low))
-    return _Candidates(np.concatenate(rows), np.concatenate(groups), np.concatenate(firsts))
+    return np.concatenate(rows), np.concatenate(groups), np.concatenate(firsts)
 
 
-def _taken(view: StreamView, candidates: _Candidates, limits: Limits, scope: Scope) -> list[tuple[int, int, int]]:
+def _taken(
+    view: StreamView, candidates: _Candidates, limits: tuple[int | None, int | None], scope: Scope
+) -> list[tuple[int, int, int]]:
     """The number, new end and highest epoch of each partition that the batch reads."""
-    order = np.argsort(_ages(view, candidates), kind="stable")
-    rows, groups, first = candidates.rows[order], candidates.groups[order], candidates.first[order]
+    order = np.argsort(_ages(view, *candidates[:2]), kind="stable")
+    rows, groups, first = (column[order] for column in candidates)
     wanted = view.data[rows] & _in_scope(view, rows, scope)
-    by_offsets, left = _fitting(np.where(wanted, view.end[rows] - first, 0), limits.offsets)
-    by_bytes, _ = _fitting(np.where(wanted, view.bytes[rows], 0), limits.bytes)
+    by_offsets, left = _fitting(np.where(wanted, view.end[rows] - first, 0), limits[0])
+    by_bytes, _ = _fitting(np.where(wanted, view.bytes[rows], 0), limits[1])
     if by_bytes == 0 or not wanted[:by_bytes].any():
         # At least one segment, or the stream would never advance.
         by_bytes = max(by_bytes, int(np.argmax(wanted)) + 1) if wanted.any() else rows.size
@@ -156,11 +286,11 @@ def _taken(view: StreamView, candidates: _Candidates, limits: Limits, scope: Sco
     return [(number, end, epoch) for number, (end, epoch) in found.items()]
 
 
-def _ages(view: StreamView, candidates: _Candidates) -> NDArray[np.int64]:
+def _ages(view: StreamView, rows: NDArray[np.int64], groups: NDArray[np.int64]) -> NDArray[np.int64]:
     """For each row the highest timestamp up to it in its partition, so that sorting by it keeps offsets in order."""
-    times = np.where(view.data[candidates.rows], view.timestamp[candidates.rows], TIMELESS)
-    borders = np.flatnonzero(np.diff(candidates.groups)) + 1
-    return np.concatenate([np.maximum.accumulate(each) for each in np.split(times, borders)])
+    times = np.where(view.data[rows], view.timestamp[rows], TIMELESS)
+    borders = np.flatnonzero(np.diff(groups)) + 1
+    return np.concatenate([np.maximum.accumulate(run) for run in np.split(times, borders)])
 
 
 def _in_scope(view: StreamView, rows: NDArray[np.int64], scope: Scope) -> NDArray[np.bool_]:
@@ -294,22 +424,17 @@ def view_of(archive: Archive, options: TableOptions) -> StreamView:
     """The topics and partitions that the options select. A pattern may match nothing yet."""
     rows = archive.catalog.rows(columns=_COLUMNS)
     named = rows.group_by("topic_id").aggregate([("topic", "max")]).to_pylist()
-    names = {each["topic_id"]: each["topic_max"] for each in named}
+    names = {row["topic_id"]: row["topic_max"] for row in named}
     chosen = {*select_topics(dict.fromkeys(names.values(), False), options.topics, internal=True).chosen}
     topics = {topic_id: name for topic_id, name in names.items() if name in chosen}
     followed = pc.field("topic_id").isin(pa.array(sorted(topics), pa.string()))
     if options.scope.partitions is not None:
         followed &= pc.field("partition").isin(pa.array(sorted(options.scope.partitions), pa.int32()))
     rows = rows.filter(followed).combine_chunks()
-    native = archive.survey is None
-    return _arrays(rows, topics, frozenset(names), native=native)
-
-
-def _arrays(rows: pa.Table, topics: Mapping[str, str], known: frozenset[str], *, native: bool) -> StreamView:
     # Without threads, so that groups keep the order of the rows.
     groups = rows.group_by(["topic_id", "partition"], use_threads=False).aggregate([("kind", "count")]).to_pylist()
     counts = [group["kind_count"] for group in groups]
-    open_reasons = sorted(MENDABLE if native else {*MENDABLE, GapReason.UNRECORDED})
+    open_reasons = sorted(MENDABLE if archive.is_native else {*MENDABLE, GapReason.UNRECORDED})
     gap = pc.equal(rows["kind"], Kind.GAP)
 
     def because(reasons: list[GapReason]) -> NDArray[np.bool_]:
@@ -319,7 +444,7 @@ def _arrays(rows: pa.Table, topics: Mapping[str, str], known: frozenset[str], *,
     return StreamView(
         partitions=tuple(PartitionId(topic_id=group["topic_id"], partition=group["partition"]) for group in groups),
         topics=topics,
-        known=known,
+        known=frozenset(names),
         starts=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
         base=_numbers(rows["base_offset"], 0),
         end=_numbers(rows["end_offset"], 0),
@@ -330,7 +455,7 @@ def _arrays(rows: pa.Table, topics: Mapping[str, str], known: frozenset[str], *,
         data=_truths(pc.equal(rows["kind"], Kind.DATA)),
         mendable=because(open_reasons),
         pruned=because([GapReason.PRUNED]),
-        native=native,
+        native=archive.is_native,
     )
 
 

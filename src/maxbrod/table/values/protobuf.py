@@ -9,21 +9,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from maxbrod.errors import EnvironmentMissingError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.nodes import Node, Program, Shape
+from maxbrod.layouts.avro.program import Node, Program, Shape
 from maxbrod.table.values import protobuf_kernels as kernels
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 _MESSAGE: Final = 11
 _GROUP: Final = 10
@@ -81,8 +78,8 @@ class _Compiler:
         fields: list[int] = []
         columns: list[Node] = []
         members: list[tuple[int, int, int]] = []
-        for each in message.about.field:
-            code, column, begins = self._field(each, message)
+        for member in message.about.field:
+            code, column, begins = self._field(member, message)
             fields += code
             columns.append(column)
             members += begins
@@ -93,31 +90,31 @@ class _Compiler:
         self.code += [number for member in members for number in member]
         return address, columns, members
 
-    def _field(self, each: Any, message: _Message) -> tuple[list[int], Node, list[tuple[int, int, int]]]:  # noqa: ANN401
-        many = each.label == _REPEATED
-        whole = self.node(Shape.LIST, pa.null(), name=each.name) if many else None
-        kind, item, address, begins = self._item(each)
-        item.name = "element" if many else each.name
+    def _field(self, member: Any, message: _Message) -> tuple[list[int], Node, list[tuple[int, int, int]]]:  # noqa: ANN401
+        many = member.label == _REPEATED
+        whole = self.node(Shape.LIST, pa.null(), name=member.name) if many else None
+        kind, item, address, begins = self._item(member)
+        item.name = "element" if many else member.name
         if whole is None:
-            code = [each.number, kind, item.number, _ABSENT, address]
-            length = 0 if _has_default(each, message) else _ABSENT
+            code = [member.number, kind, item.number, _ABSENT, address]
+            length = 0 if _has_default(member, message) else _ABSENT
             return code, item, begins if kind == kernels.MESSAGE else [(item.number, 0, length)]
         if item.shape is Shape.LIST:
             # The entries of a map: key and value are the list's own children.
             whole.children, whole.type = item.children, item.type
         else:
             whole.children, whole.type = [item], pa.list_(pa.field("element", item.type))
-        return [each.number, kind, item.number, whole.number, address], whole, [(whole.number, 0, 0)]
+        return [member.number, kind, item.number, whole.number, address], whole, [(whole.number, 0, 0)]
 
-    def _item(self, each: Any) -> tuple[int, Node, int, list[tuple[int, int, int]]]:  # noqa: ANN401 - a descriptor
+    def _item(self, member: Any) -> tuple[int, Node, int, list[tuple[int, int, int]]]:  # noqa: ANN401 - a descriptor
         """One value of a field: its kind, its node, the address of its message, and its initial values."""
-        if each.type == _GROUP:
-            raise _refused(f"the field {each.name} is a group")
-        if each.type != _MESSAGE:
-            kind, shape, arrow = _TYPES[each.type]
-            symbols = self.enums[each.type_name.lstrip(".")] if each.type == _ENUM else {}
+        if member.type == _GROUP:
+            raise _refused(f"the field {member.name} is a group")
+        if member.type != _MESSAGE:
+            kind, shape, arrow = _TYPES[member.type]
+            symbols = self.enums[member.type_name.lstrip(".")] if member.type == _ENUM else {}
             return kind, self.node(shape, arrow, symbols=symbols), 0, []
-        name = each.type_name.lstrip(".")
+        name = member.type_name.lstrip(".")
         if name not in self.messages:
             raise _refused(f"there is no message {name}")
         if self._recurs(name, frozenset()):
@@ -138,8 +135,8 @@ class _Compiler:
     def _recurs(self, name: str, above: frozenset[str]) -> bool:
         if name in above or name in self.open_names:
             return True
-        below = [each.type_name.lstrip(".") for each in self.messages[name].about.field if each.type == _MESSAGE]
-        return any(each in self.messages and self._recurs(each, above | {name}) for each in below)
+        below = [member.type_name.lstrip(".") for member in self.messages[name].about.field if member.type == _MESSAGE]
+        return any(child in self.messages and self._recurs(child, above | {name}) for child in below)
 
 
 def compile_protobuf(descriptors: bytes, message: str) -> Program:
@@ -149,7 +146,7 @@ def compile_protobuf(descriptors: bytes, message: str) -> Program:
     if message in messages:
         found = [message]
     if len(found) != 1:
-        known = ", ".join(sorted(name for name, each in messages.items() if not each.about.options.map_entry))
+        known = ", ".join(sorted(name for name, message in messages.items() if not message.about.options.map_entry))
         raise UsageError(
             f"there is {'no' if not found else 'more than one'} message {message!r}",
             operation="decode",
@@ -171,9 +168,9 @@ def message_places(descriptors: bytes, file: str) -> dict[int, str]:
     ways: list[dict[int, str]] = []
     for counted in (True, False):
         found: dict[int, str] = {}
-        for each in _files(descriptors):
-            if each.name == file:
-                _add_places(each.message_type, each.package, found, counted=counted)
+        for descriptor in _files(descriptors):
+            if descriptor.name == file:
+                _add_places(descriptor.message_type, descriptor.package, found, counted=counted)
         ways.append(found)
     one, other = ways
     return {place: name for place, name in (one | other).items() if one.get(place, name) == other.get(place, name)}
@@ -183,12 +180,12 @@ def _add_places(
     messages: Iterable[Any], space: str, found: dict[int, str], *, counted: bool, above: int = 0, level: int = 0
 ) -> None:
     written = [message for message in messages if counted or not message.options.map_entry]
-    for index, each in enumerate(written[: kernels.INDEX_MAX + 1]):
-        if each.options.map_entry or level >= kernels.LEVELS_MAX:
+    for index, written_type in enumerate(written[: kernels.INDEX_MAX + 1]):
+        if written_type.options.map_entry or level >= kernels.LEVELS_MAX:
             continue
-        place, name = above | (index + 1) << (8 * level), f"{space}.{each.name}" if space else each.name
+        place, name = above | (index + 1) << (8 * level), f"{space}.{written_type.name}" if space else written_type.name
         found[0 if place == 1 else place] = name
-        _add_places(each.nested_type, name, found, counted=counted, above=place, level=level + 1)
+        _add_places(written_type.nested_type, name, found, counted=counted, above=place, level=level + 1)
 
 
 def _files(descriptors: bytes) -> Any:  # noqa: ANN401 - descriptors
@@ -221,20 +218,20 @@ def _declare(
     enums: dict[str, dict[int, str]],
 ) -> None:
     prefix = f"{space}." if space else ""
-    for each in scope.enum_type:
+    for enum in scope.enum_type:
         # If several names have one number, the first one is used.
-        enums[prefix + each.name] = {value.number: value.name for value in reversed(each.value)}
+        enums[prefix + enum.name] = {value.number: value.name for value in reversed(enum.value)}
     nested = scope.message_type if hasattr(scope, "message_type") else scope.nested_type
-    for each in nested:
-        messages[prefix + each.name] = _Message(each, implicit)
-        _declare(each, prefix + each.name, implicit, messages, enums)
+    for child in nested:
+        messages[prefix + child.name] = _Message(child, implicit)
+        _declare(child, prefix + child.name, implicit, messages, enums)
 
 
-def _has_default(each: Any, message: _Message) -> bool:  # noqa: ANN401 - a descriptor
+def _has_default(member: Any, message: _Message) -> bool:  # noqa: ANN401 - a descriptor
     if message.about.options.map_entry:
         return True
-    alone = not each.proto3_optional and not each.HasField("oneof_index")
-    return message.implicit and alone and each.type != _MESSAGE
+    alone = not member.proto3_optional and not member.HasField("oneof_index")
+    return message.implicit and alone and member.type != _MESSAGE
 
 
 def _refused(why: str) -> UnsupportedFormatError:
@@ -263,7 +260,14 @@ def compile_files(files: Mapping[str, str], *, main: str, folder: Path | None = 
             for name, text in files.items():
                 _write(place, name, text)
         out = Path(scratch) / "maxbrod.descriptors"
-        ran = _run(["--include_imports", f"--descriptor_set_out={out}", f"-I{place}", f"-I{_own_files()}", main])
+        arguments = ["--include_imports", f"--descriptor_set_out={out}", f"-I{place}", f"-I{_own_files()}", main]
+        # In a process of its own, because the compiler writes errors to the terminal.
+        ran = subprocess.run(
+            [sys.executable, "-P", "-m", f"{_COMPILER}.protoc", *arguments],
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
         if ran.returncode:
             complaints = ran.stderr.decode(errors="replace").strip().splitlines()
             raise UnsupportedFormatError(
@@ -282,16 +286,6 @@ def _write(place: Path, name: str, text: str) -> None:
         )
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
-
-
-def _run(arguments: list[str]) -> subprocess.CompletedProcess[bytes]:
-    # In a process of its own, because the compiler writes errors to the terminal.
-    return subprocess.run(
-        [sys.executable, "-P", "-m", f"{_COMPILER}.protoc", *arguments],
-        capture_output=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
 
 
 def _own_files() -> Path:

@@ -1,1 +1,0 @@
-"""Decides what a compaction merges. Pure."""

@@ -1,1 +1,0 @@
-"""Changes topics, ACLs, quotas and groups. Each change has its own outcome."""

@@ -1,0 +1,1 @@
+"""A read-only Kafka cluster over an archive."""

@@ -1,0 +1,1 @@
+"""First steps: `maxbrod init`, `maxbrod config`, `maxbrod doctor`."""

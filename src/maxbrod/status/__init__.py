@@ -1,1 +1,0 @@
-"""`maxbrod status`: whether an archive keeps its promises, one line each."""

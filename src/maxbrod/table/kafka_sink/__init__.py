@@ -1,1 +1,0 @@
-"""A DataFrame into Kafka, exactly once."""

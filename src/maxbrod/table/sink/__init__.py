@@ -1,0 +1,1 @@
+"""A DataFrame into an archive, or into Kafka exactly once."""
