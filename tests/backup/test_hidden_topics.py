@@ -172,7 +172,6 @@ def test_a_backup_by_a_user_that_may_not_see_everything_is_incomplete_in_every_o
 def test_every_interval_of_a_follower_says_what_is_hidden_from_it(
     fenced: Cluster, prefix: str, tmp_path: Path, layout: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dave may Describe the cluster or not, whatever a test before this one has allowed him."""
     stay_without_spark(monkeypatch)
     config = as_dave(fenced, tmp_path / "archive", f"{prefix}-*", every=0.1).model_copy(update={"layout": layout})
     intervals: list[Interval] = []

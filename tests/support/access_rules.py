@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
+
+from kafka.admin import (
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    KafkaAdminClient,
+    ResourcePatternFilter,
+    ResourceType,
+)
 
 from maxbrod.kafka.admin import create_acls
 from maxbrod.kafka.state.access import read_acls
@@ -40,3 +51,13 @@ def allow(cluster: Cluster, *rules: Acl) -> None:
         wait_for(
             "the rules", lambda: set(rules) <= set(read_acls(client, deadline=Deadline.after(30))[1]), timeout_s=60
         )
+
+
+def forbid_all(cluster: Cluster) -> None:
+    """Delete every rule."""
+    anything = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
+    everyone = ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, anything)
+    with closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap)) as admin:
+        admin.delete_acls([everyone])
+    with client_of(cluster) as client:
+        wait_for("no rule", lambda: not read_acls(client, deadline=Deadline.after(30))[1], timeout_s=60)

@@ -95,6 +95,16 @@ def fenced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield started
 
 
+@pytest.fixture(autouse=True)
+def _no_rule_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests share the cluster with ACLs, and which of them share it depends on how many run at a time."""
+    yield
+    if "fenced" in request.fixturenames:
+        from support.access_rules import forbid_all
+
+        forbid_all(request.getfixturevalue("fenced"))
+
+
 @pytest.fixture(scope="session")
 def java() -> Iterator[JavaOracle]:
     """Kafka's own Java classes."""
