@@ -66,6 +66,7 @@ class RestoreKeywords(_CommonKeywords, total=False):
     strict: bool
     accept_gaps: bool
     again: bool
+    order: str | Iterable[str]
     rate_bytes_per_s: int | str | None
     provenance: bool
     groups: str | Iterable[str]

@@ -85,6 +85,13 @@ class RestoreOptions(SelectionOptions):
         BEHAVIOR,
         default=False,
     )
+    order: Words = option(
+        "Restore topics that match first, and let consumers use them while the rest is restored: a name, a glob, or a "
+        "/regular expression/. May be repeated, most urgent first. Topics that match none come last.",
+        BEHAVIOR,
+        "PATTERN",
+        default=(),
+    )
     rate_bytes_per_s: RateLimit = None
     provenance: bool = option(
         "Add headers to every record that name its origin. This re-encodes all records.", BEHAVIOR, default=False

@@ -74,6 +74,8 @@ class RestoreReport(Report):
     """The restored ACLs and quotas, once all records are restored."""
     transform: TransformPlan | None = None
     """The transformation of records, with the counts of its changes."""
+    usable_at_ms: Mapping[str, int] = field(default_factory=dict)
+    """Target topics that are complete and have their final configuration, and since when."""
     accepted_gaps: tuple[str, ...] = ()
     """Requested ranges that the archive lacks, and that `--accept-gaps` allows to leave out."""
 
@@ -131,7 +133,14 @@ def pruned_in(plan: RestorePlan) -> tuple[str, ...]:
     )
 
 
-def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms: int, resumed: bool) -> RestoreReport:
+def report_of(
+    plan: RestorePlan,
+    restored: Sequence[Restored],
+    *,
+    started_at_ms: int,
+    resumed: bool,
+    usable_at_ms: Mapping[str, int] | None = None,
+) -> RestoreReport:
     found = {outcome.where: outcome for outcome in restored}
     partitions = []
     for topic in plan.topics:
@@ -166,5 +175,6 @@ def report_of(plan: RestorePlan, restored: Sequence[Restored], *, started_at_ms:
         known_from=plan.known_from,
         left_out=plan.left_out,
         pruned=pruned_in(plan),
+        usable_at_ms=usable_at_ms or {},
         accepted_gaps=tuple(str(obstacle) for obstacle in plan.obstacles if obstacle.kind in GAPS),
     )

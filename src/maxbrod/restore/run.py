@@ -6,7 +6,7 @@ target's logs how far they got, and continues there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -42,12 +42,13 @@ from maxbrod.restore.plan.plan import (
     TopicPlan,
     done_before,
     held_by,
+    part_of,
     refuse_changes,
     sources_of,
     without_lost,
 )
 from maxbrod.restore.plan.preflight import lost_obstacles
-from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, choose_groups, command_digest
+from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, choose_groups, command_digest, in_stages
 from maxbrod.restore.plan.sources import revisions_of, rows_to_read
 from maxbrod.restore.plan.targets import Right, TargetState
 from maxbrod.restore.report import AGAIN, RestoreReport, report_of
@@ -228,12 +229,13 @@ class Restore:
         started_at_ms, resumed = now_ms(), self._resumed
         plan = self._store(plan)
         topics, producer_id = self._prepare(plan)
-        plan, restored = self._write(plan, topics, producer_id)
-        if any(outcome.failure is not None for outcome in restored):
-            return report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
-        self._release(plan, topics)
-        report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed)
-        return self._finish(plan, report)
+        plan, restored, usable = self._write(plan, topics, producer_id)
+        failed = any(outcome.failure is not None for outcome in restored)
+        if not failed:
+            restore_quotas(self._client, plan, patience_s=self._patience_s)
+            restore_settings(self._client, plan, patience_s=self._patience_s)
+        report = report_of(plan, restored, started_at_ms=started_at_ms, resumed=resumed, usable_at_ms=usable)
+        return report if failed else self._finish(plan, report)
 
     def _store(self, plan: RestorePlan) -> RestorePlan:
         """Store the plan, or what a resumed one leaves out in addition. Nothing at the target has changed yet."""
@@ -260,24 +262,44 @@ class Restore:
         topics.fill_starts(plan, producers.fillers)
         return topics, producers.records
 
-    def _write(self, plan: RestorePlan, topics: TargetTopics, producer_id: int) -> tuple[RestorePlan, list[Restored]]:
-        """The outcome of every partition; and the plan without damaged ranges, if the user accepts to lose them."""
-        if self._work.is_stopped():
-            raise UnavailableError("the restore was stopped", operation="restore")
+    def _write(
+        self, plan: RestorePlan, topics: TargetTopics, producer_id: int
+    ) -> tuple[RestorePlan, list[Restored], dict[str, int]]:
+        """Write stage by stage, and release the topics of a stage as soon as they are complete.
+
+        Returns the plan without damaged ranges, if the user accepts to lose them; the outcome of every partition; and
+        the time at which each target topic could be used.
+        """
         workers = self._workers or self._work.workers(needs_of(self._config))
-        executor = workers.for_bytes(plan.bytes)
-        restored = self._write_once(executor, plan, topics, producer_id)
-        while lost := self._accepted_losses(executor, plan, restored):
+        executor, restored, usable = workers.for_bytes(plan.bytes), list[Restored](), dict[str, int]()
+        for names in in_stages(self._request.order, {topic.target.source_topic for topic in plan.topics}):
+            if self._work.is_stopped():
+                raise UnavailableError("the restore was stopped", operation="restore")
+            plan, outcomes = self._write_stage(executor, plan, names, topics, producer_id)
+            restored += outcomes
+            if all(outcome.failure is None for outcome in outcomes):
+                self._work.tell("releasing topics")
+                complete = part_of(plan, names)
+                topics.release(complete)
+                usable |= dict.fromkeys((topic.target.name for topic in complete.topics), now_ms())
+        return plan, restored, usable
+
+    def _write_stage(
+        self, executor: Executor, plan: RestorePlan, names: Container[str], topics: TargetTopics, producer_id: int
+    ) -> tuple[RestorePlan, list[Restored]]:
+        restored = self._write_once(executor, plan, part_of(plan, names), topics, producer_id)
+        while lost := self._accepted_losses(executor, part_of(plan, names), restored):
             # Stored before any record that follows them is written: a resumed restore must leave out the same.
             store_lost(self._archive.storage, plan.restore_id, lost)
             plan = without_lost(plan, lost, accepted=True)
-            again = damaged_part(plan, restored)
-            restored = joined(plan, restored, self._write_once(executor, again, topics, producer_id))
+            again = damaged_part(part_of(plan, names), restored)
+            restored = joined(plan, restored, self._write_once(executor, plan, again, topics, producer_id))
         return plan, restored
 
     def _write_once(
-        self, executor: Executor, plan: RestorePlan, topics: TargetTopics, producer_id: int
+        self, executor: Executor, whole: RestorePlan, plan: RestorePlan, topics: TargetTopics, producer_id: int
     ) -> list[Restored]:
+        """Write a part of the whole plan."""
         slices = restore_slices(self._archive, self._config.storage, plan, self._request)
         tasks = restore_tasks(self._archive, plan, topics, slices, executor.parallelism)
         if not tasks:
@@ -295,14 +317,8 @@ class Restore:
             batches=self._request.batches,
             patience_s=self._patience_s,
         )
-        with metering_logs(self._config.cluster, plan, self._work.on_progress, tasks=len(tasks)) as meter:
+        with metering_logs(self._config.cluster, whole, self._work.on_progress, tasks=len(tasks)) as meter:
             return run_restore_tasks(executor, settings, tasks, meter=meter, stop=self._work.stop)
-
-    def _release(self, plan: RestorePlan, topics: TargetTopics) -> None:
-        self._work.tell("releasing topics")
-        topics.release(plan)
-        restore_quotas(self._client, plan, patience_s=self._patience_s)
-        restore_settings(self._client, plan, patience_s=self._patience_s)
 
     def _finish(self, plan: RestorePlan, report: RestoreReport) -> RestoreReport:
         """Move groups, store the report, and remove staged records."""

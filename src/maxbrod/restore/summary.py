@@ -215,7 +215,8 @@ def print_report(report: RestoreReport, *, quiet: bool) -> None:
 
 
 def _print_topics(report: RestoreReport) -> None:
-    shown = table("", "*topic", "*into", ">parts", ">records", "offsets")
+    times = len(set(report.usable_at_ms.values())) > 1
+    shown = table("", "*topic", "*into", ">parts", ">records", "offsets", *([">usable after"] if times else []))
     shown.title = None
 
     def key(report: PartitionReport) -> tuple[str, str]:
@@ -224,7 +225,10 @@ def _print_topics(report: RestoreReport) -> None:
     topics = [(names, list(group)) for names, group in groupby(sorted(report.partitions, key=key), key=key)]
     for (source, target), parts in topics[:LINES_SHOWN_MAX]:
         modes = ", ".join(sorted({part.offsets for part in parts}))
-        shown.add_row(source, target, f"{len(parts):,}", human_count(sum(part.records for part in parts)), modes)
+        since_ms = report.usable_at_ms.get(target)
+        after = "not yet" if since_ms is None else f"{(since_ms - report.started_at_ms) / 1000:,.1f} s"
+        records = human_count(sum(part.records for part in parts))
+        shown.add_row(source, target, f"{len(parts):,}", records, modes, *([after] if times else []))
     if topics:
         out.print(shown)
     if len(topics) > LINES_SHOWN_MAX:

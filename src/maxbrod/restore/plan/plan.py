@@ -9,7 +9,7 @@ each partition got is not decided here: the task reads that from the target's lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,7 @@ from maxbrod.model import PartitionId, TopicPartition
 from maxbrod.restore.plan.access import AccessPlan, find_access_obstacles, plan_access
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order, refusal
 from maxbrod.restore.plan.preflight import Subject, find_missing_rights, find_obstacles, lost_obstacles, why_left_out
-from maxbrod.restore.plan.request import Chosen, OffsetsMode, RestoreRequest, choose_groups, command_digest
+from maxbrod.restore.plan.request import Chosen, OffsetsMode, RestoreRequest, choose_groups, command_digest, in_stages
 from maxbrod.restore.plan.sources import RowsInMemory, Source, SourceRows, UnreadableRange, measure_sources, with_lost
 from maxbrod.restore.plan.targets import (
     OffsetsPlan,
@@ -199,7 +199,7 @@ def plan_restore(
         since_ms=request.since_ms,
         until_ms=request.until_ms,
         rate_bytes_per_s=request.rate_bytes_per_s,
-        topics=tuple(_topic_plan(subject, read, topic_runs or {}) for subject in subjects),
+        topics=_in_order([_topic_plan(subject, read, topic_runs or {}) for subject in subjects], request),
         groups=request.groups,
         with_acls=request.with_acls,
         with_quotas=request.with_quotas,
@@ -209,6 +209,18 @@ def plan_restore(
         obstacles=in_order(obstacles),
         left_out=tuple(LeftOut(topic=name, why=why_left_out(name)) for name in chosen.left_out),
     )
+
+
+def _in_order(topics: Sequence[TopicPlan], request: RestoreRequest) -> tuple[TopicPlan, ...]:
+    """The topics in the order in which they are restored, so that the printed plan shows it."""
+    stages = in_stages(request.order, {topic.target.source_topic for topic in topics})
+    ranks = {name: rank for rank, names in enumerate(stages) for name in names}
+    return tuple(sorted(topics, key=lambda topic: ranks[topic.target.source_topic]))
+
+
+def part_of(plan: RestorePlan, names: Container[str]) -> RestorePlan:
+    """The plan with only these topics of the archive."""
+    return replace(plan, topics=tuple(topic for topic in plan.topics if topic.target.source_topic in names))
 
 
 def sources_of(plan: RestorePlan) -> list[Source]:

@@ -85,6 +85,8 @@ class RestoreRequest:
     """Restore although the archive lacks some of the records."""
     again: bool = False
     """Restore again what the same command has already restored."""
+    order: tuple[str, ...] = ()
+    """Patterns of topics that are restored before the others, the first pattern first."""
     rate_bytes_per_s: int | None = None
     groups: tuple[str, ...] = ()
     force_groups: bool = False
@@ -185,7 +187,8 @@ def encode_request(request: RestoreRequest) -> dict[str, Any]:
         for each in request.ranges
     )
     # These say how to restore, not what.
-    del fields["batches"], fields["rate_bytes_per_s"], fields["force_groups"], fields["staging"], fields["again"]
+    for name in ("batches", "order", "rate_bytes_per_s", "force_groups", "staging", "again"):
+        del fields[name]
     # A restore that was stopped by damage is resumed by the same command with --accept-gaps.
     fields["accept_gaps"] = False
     # Options that are not used are left out, so that restores which an earlier release began are still found.
@@ -217,7 +220,7 @@ def _check(request: RestoreRequest) -> None:
         raise _wrong("--force-groups needs groups", "name groups with --groups, '*' for all")
     if request.transform is None and request.staging is not None:
         raise _wrong("--staging needs a transformation", "give --where or --select, or leave --staging out")
-    for patterns in ((*request.topics, *request.exclude), request.groups):
+    for patterns in ((*request.topics, *request.exclude), request.groups, request.order):
         select_topics({}, patterns)  # raises for invalid patterns
     _check_ranges(request.ranges)
 
@@ -267,7 +270,8 @@ def choose_incarnations(request: RestoreRequest, archived: Mapping[str, str], ne
     absent = [*selection.missing, *(request.topic_ids - archived.keys()), *named_elsewhere]
     missing = sorted(set(absent))
     known, meant = sorted(set(archived.values())), sorted(set(topics.values()))
-    words = [*missing, *selection.unmatched, *selection.unused]
+    first = select_topics(dict.fromkeys(meant, False), request.order, internal=True)
+    words = [*missing, *selection.unmatched, *selection.unused, *first.missing, *first.unmatched]
     rules = [unused_rule(each, meant) for each in request.rename.unused(meant)] if meant else []
     wrong = [*(matches_nothing(word, known) for word in words), *rules]
     every = select_topics(dict.fromkeys(archived.values(), False), request.topics, request.exclude, internal=True)
@@ -277,6 +281,16 @@ def choose_incarnations(request: RestoreRequest, archived: Mapping[str, str], ne
         left_out=tuple(sorted(set(every.chosen) - names)),
         wrong=tuple(wrong),
     )
+
+
+def in_stages(order: Iterable[str], names: Iterable[str]) -> list[frozenset[str]]:
+    """Divide topics into those that match the first pattern, the second, and so on; the rest comes last."""
+    rest, stages = set(names), []
+    for pattern in order:
+        chosen = frozenset(select_topics(dict.fromkeys(rest, False), [pattern], internal=True).chosen)
+        stages.append(chosen)
+        rest -= chosen
+    return [stage for stage in (*stages, frozenset(rest)) if stage]
 
 
 def choose_groups(patterns: Sequence[str], groups: Iterable[Group]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
