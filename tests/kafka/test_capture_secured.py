@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from kafka.protocol.admin import CreateAclsRequest
 
 from maxbrod.config import from_java_properties
 from maxbrod.kafka.produce.transactions import open_transactions
-from maxbrod.kafka.state.access import read_acls
+from maxbrod.kafka.state.access import read_acls, read_tokens
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import (
     OPERATIONS,
@@ -24,6 +25,7 @@ from maxbrod.kafka.state.cluster_state import (
 from maxbrod.kafka.state.topics import partition_sizes
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
+from maxbrod.sandbox.jars import run_tool
 from maxbrod.sandbox.process import wait_for
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import numbered, open_transaction, produce
@@ -33,6 +35,7 @@ from support.kafka_reads import client_of, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from maxbrod.sandbox.cluster import Cluster
 
@@ -96,7 +99,10 @@ def create_acls(client: KafkaClient, acls: Iterable[Acl]) -> None:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("guarded")
-    with start_cluster(folder, listeners=["SASL_PLAINTEXT"], users=PASSWORDS, authorizer=True) as started:
+    tokens = {"delegation.token.secret.key": "signs-tokens"}
+    with start_cluster(
+        folder, listeners=["SASL_PLAINTEXT"], users=PASSWORDS, authorizer=True, config=tokens
+    ) as started:
         for topic in ("seen", "secret"):
             create_topic(started, topic)
             produce(started, topic, numbered(5))
@@ -201,3 +207,26 @@ def test_an_open_transaction_is_told_as_far_as_a_user_may_know(guarded: Cluster)
         assert (unnamed.producer_id, unnamed.start_offset) == (known.producer_id, offset)
         assert (unnamed.transactional_id, unnamed.started_at_ms) == (None, None)
         assert open_transactions(carol, where) == {}
+
+
+def test_delegation_tokens_are_listed_without_their_secrets_to_users_that_have_logged_in(
+    guarded: Cluster, tmp_path: Path
+) -> None:
+    properties = tmp_path / "carol.properties"
+    login = guarded.java_properties("SASL_PLAINTEXT", "carol", mechanism="PLAIN")
+    properties.write_text("".join(f"{name}={value}\n" for name, value in login.items()))
+    where = ("--bootstrap-server", login["bootstrap.servers"], "--command-config", str(properties))
+    renewer = ("--renewer-principal", "User:alice")
+    shown = run_tool(
+        "org.apache.kafka.tools.DelegationTokenCommand", *where, "--create", "--max-life-time-period", "-1", *renewer
+    )
+    with client_for(guarded, "carol") as client:
+        wait_for("the token", lambda: read_tokens(client, deadline=Deadline.after(30)), timeout_s=60)
+        state = capture(client, [], (), settings=True)
+    (token,) = state.tokens or ()
+    assert (token.owner, token.requester, token.renewers) == ("User:carol", "User:carol", ("User:alice",))
+    assert token.issued_at_ms < token.expires_at_ms
+    (hmac,) = re.findall(rf"^{re.escape(token.token_id)}\s+(\S{{40,}})", shown, re.MULTILINE)
+    assert hmac not in json.dumps(encode_state(state))
+    with client_of(guarded) as client:
+        assert capture(client, [], (), settings=True).tokens is None, "nobody has logged in there"

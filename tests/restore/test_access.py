@@ -101,7 +101,7 @@ def test_rules_follow_their_topic_and_are_planned_stored_and_told(
 
 def test_without_being_asked_a_restore_never_touches_access(client: KafkaClient, topic: str, command: Command) -> None:
     report = command.json("restore", "--suffix", "-plain")
-    assert report["access"] == {"acls": None, "quotas": None, "settings": None, "users": []}
+    assert report["access"] == {"acls": None, "quotas": None, "settings": None, "users": [], "tokens": []}
     assert acls_of(client, f"{topic}-plain") == set()
 
 

@@ -19,7 +19,7 @@ from kafka.protocol.consumer import LeaveGroupRequest, OffsetCommitRequest, Offs
 
 from maxbrod.errors import MaxbrodError, UnavailableError
 from maxbrod.kafka.admin import ChangeOutcome
-from maxbrod.kafka.state.cluster_state import CommittedOffset
+from maxbrod.kafka.state.cluster_state import CommittedOffset, Subtopology
 from maxbrod.kafka.state.topics import see_topics
 from maxbrod.kafka.wire.client import KafkaClient, each_partition, retry, topic_messages
 from maxbrod.kafka.wire.connection import Message
@@ -35,14 +35,17 @@ from maxbrod.kafka.wire.coordination import (
 )
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, reaction
+from maxbrod.kafka.wire.messages import message_pair
 from maxbrod.model import TopicPartition, topic_id_text
 
 GroupOffsets: TypeAlias = tuple[str, int, tuple[CommittedOffset, ...]]
 """A group, its error code, and its offsets."""
 CLASSIC: Final = "classic"
 SHARE: Final = "share"
+STREAMS: Final = "streams"
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 _TYPES_SINCE: Final = 5  # the first version of ListGroups with the type of a group
+_StreamsGroupDescribeRequest, _described = message_pair("StreamsGroupDescribe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,34 @@ def read_offsets(
     offsets.found |= of_share.found
     offsets.refused |= of_share.refused
     return offsets
+
+
+def read_topologies(
+    client: KafkaClient, groups: Collection[ListedGroup], *, deadline: Deadline
+) -> Answers[tuple[Subtopology, ...] | None]:
+    """The topologies of streams groups, which exist since Kafka 4.1; None for a group that has not told one."""
+    streams = {group.group_id for group in groups if group.type == STREAMS}
+    return ask_coordinators(client, streams, _topologies_request, _topologies, deadline=deadline)
+
+
+def _topologies_request(group_ids: Iterable[str]) -> Message:
+    return _StreamsGroupDescribeRequest(group_ids=list(group_ids), include_authorized_operations=False)
+
+
+def _topologies(answer: Message) -> Iterator[tuple[str, int, tuple[Subtopology, ...] | None]]:
+    for group in answer.groups:
+        parts = None if group.topology is None else group.topology.subtopologies
+        yield group.group_id, group.error_code, None if parts is None else tuple(map(_subtopology, parts))
+
+
+def _subtopology(part: Message) -> Subtopology:
+    return Subtopology(
+        subtopology_id=part.subtopology_id,
+        source_topics=tuple(sorted(part.source_topics)),
+        sink_topics=tuple(sorted(part.repartition_sink_topics)),
+        repartition_topics=tuple(sorted(topic.name for topic in part.repartition_source_topics)),
+        changelog_topics=tuple(sorted(topic.name for topic in part.state_changelog_topics)),
+    )
 
 
 def _offset_fetch_request(group_ids: Iterable[str]) -> Message:

@@ -103,9 +103,14 @@ def _print_state(report: StateReport) -> None:
     out.print(topics)
     kinds = Counter(group["type"] for group in found["groups"])
     print_line(f"groups: {', '.join(f'{count:,} {kind}' for kind, count in sorted(kinds.items())) or 'none'}")
+    for group in found["groups"]:
+        if group["topology"]:
+            print_line(f"  {group['group_id']}: {'; '.join(map(_subtopology, group['topology']))}")
     _print_list("ACLs", found["acls"], lambda acl: " ".join(acl.values()))
     _print_list("quotas", found["quotas"], lambda quota: f"{_entities(quota)}: {_words(quota['values'])}")
     _print_list("SCRAM users", found["users"], lambda user: f"{user['name']} ({user['mechanism']})")
+    if found["tokens"]:
+        _print_list("delegation tokens", found["tokens"], lambda token: f"{token['token_id']} of {token['owner']}")
     _print_list("settings", found["settings"], _settings)
     print_line(f"features: {'unknown' if found['features'] is None else _words(found['features']) or 'none'}")
     for gap in found["gaps"]:
@@ -114,6 +119,12 @@ def _print_state(report: StateReport) -> None:
 
 def _entities(quota: Mapping[str, Any]) -> str:
     return ", ".join(f"{entity['type']} {entity['name'] or '(default)'}" for entity in quota["entities"])
+
+
+def _subtopology(part: Mapping[str, Any]) -> str:
+    read, written = (*part["source_topics"], *part["repartition_topics"]), part["sink_topics"]
+    ways = [("reads", read), ("writes", written), ("keeps its state in", part["changelog_topics"])]
+    return f"{part['subtopology_id']} " + ", ".join(f"{verb} {', '.join(names)}" for verb, names in ways if names)
 
 
 def _settings(entity: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ class StateChange:
     """One thing that differs between two runs."""
 
     what: str
-    """A topic, an ACL, a quota, a user, settings, a feature or a group."""
+    """A topic, an ACL, a quota, a user, a token, settings, a feature or a group."""
     name: str
     change: str
     """added, removed or changed."""
@@ -97,6 +97,7 @@ def changes_between(before: ClusterState, after: ClusterState) -> Iterator[State
         ("ACL", _listed(before.acls), _listed(after.acls)),
         ("quota", _quotas(before), _quotas(after)),
         ("user", _listed(before.users), _listed(after.users)),
+        ("token", _tokens(before), _tokens(after)),
         ("settings", _settings(before), _settings(after)),
         ("feature", before.features, after.features),
         ("group", _groups(before), _groups(after)),
@@ -141,4 +142,15 @@ def _settings(state: ClusterState) -> Mapping[str, Any] | None:
 
 
 def _groups(state: ClusterState) -> Mapping[str, Any]:
-    return {group.group_id: {"type": group.type, "protocol_type": group.protocol_type} for group in state.groups}
+    return {
+        group.group_id: {
+            "type": group.type,
+            "protocol_type": group.protocol_type,
+            "topology": None if group.topology is None else [asdict(part) for part in group.topology],
+        }
+        for group in state.groups
+    }
+
+
+def _tokens(state: ClusterState) -> Mapping[str, Any] | None:
+    return None if state.tokens is None else {token.token_id: asdict(token) for token in state.tokens}

@@ -14,6 +14,7 @@ from maxbrod.kafka.state.cluster_state import (
     METRICS_SETTINGS,
     Acl,
     ClusterState,
+    DelegationToken,
     EntitySettings,
     Quota,
     QuotaEntity,
@@ -117,6 +118,21 @@ def test_access_that_the_archive_does_not_know_is_never_passed_over() -> None:
         found = access_obstacles(restored(RestoreRequest(with_acls=True, with_quotas=True), archived=archived))
         assert [fatal for fatal, _ in found] == [True, True]
         assert access_obstacles(restored(RestoreRequest(), archived=archived)) == []
+
+
+def test_tokens_do_not_come_back_and_their_owners_are_named_for_another_cluster_alone() -> None:
+    token = DelegationToken(
+        token_id="t", owner="User:alice", requester="User:bob", renewers=(), issued_at_ms=1, expires_at_ms=2
+    )
+    archived = replace(cluster(topic()), tokens=(token,), cluster_id="lost")
+    made = restored(
+        RestoreRequest(with_acls=True), archived=archived, into=replace(cluster(), cluster_id="new", users=())
+    )
+    assert made.access.tokens == ("User:alice",)
+    ((fatal, what),) = access_obstacles(made)
+    assert (fatal, "User:alice" in what) == (False, True)
+    same = restored(RestoreRequest(with_acls=True), archived=archived, into=replace(cluster(), cluster_id="lost"))
+    assert same.access.tokens == ()
 
 
 def test_secrets_of_users_do_not_come_back_and_that_is_said_of_those_that_are_missing() -> None:

@@ -1,4 +1,4 @@
-"""Reads ACLs, client quotas, SCRAM users, and what this user may do. Changes nothing.
+"""Reads ACLs, client quotas, SCRAM users, delegation tokens, and what this user may do. Changes nothing.
 
 Operations have Kafka's names (WRITE, ALTER_CONFIGS), as in ACLs. Brokers also report them for topics and groups that
 do not exist yet, to users that may Describe those. A user without Describe has no other useful right.
@@ -25,6 +25,7 @@ from maxbrod.kafka.state.cluster_state import (
     PERMISSIONS,
     RESOURCE_TYPES,
     Acl,
+    DelegationToken,
     Quota,
     QuotaEntity,
     ScramUser,
@@ -35,10 +36,12 @@ from maxbrod.kafka.wire.connection import Message
 from maxbrod.kafka.wire.coordination import ask_coordinators
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
+from maxbrod.kafka.wire.messages import message_pair
 
 Operations: TypeAlias = "frozenset[str]"
 NOTHING: Final[Operations] = frozenset()
 _ANY: Final = 1
+_DescribeDelegationTokenRequest, _described = message_pair("DescribeDelegationToken")
 
 
 def read_acls(client: KafkaClient, *, deadline: Deadline) -> tuple[bool, tuple[Acl, ...]]:
@@ -91,6 +94,30 @@ def read_users(client: KafkaClient, *, deadline: Deadline) -> tuple[ScramUser, .
         ScramUser(name=user.user, mechanism=name_of(MECHANISMS, info.mechanism), iterations=info.iterations)
         for user in answer.results
         for info in user.credential_infos
+    )
+
+
+def read_tokens(client: KafkaClient, *, deadline: Deadline) -> tuple[DelegationToken, ...] | None:
+    """Every delegation token that this user may see. None: brokers do not tell, because it has not logged in."""
+    answer = client.ask_any(lambda: _DescribeDelegationTokenRequest(owners=None), deadline=deadline)
+    if answer.error_code == Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED:
+        return None
+    if answer.error_code == Code.DELEGATION_TOKEN_AUTH_DISABLED:
+        return ()
+    if answer.error_code:
+        raise answered_with(answer.error_code, operation="read delegation tokens", object_name="the cluster")
+    return tuple(
+        DelegationToken(
+            token_id=token.token_id,
+            owner=f"{token.principal_type}:{token.principal_name}",
+            # Before Kafka 3.3 a token was always requested by its owner.
+            requester=f"{token.token_requester_principal_type or token.principal_type}:"
+            f"{token.token_requester_principal_name or token.principal_name}",
+            renewers=tuple(sorted(f"{one.principal_type}:{one.principal_name}" for one in token.renewers)),
+            issued_at_ms=token.issue_timestamp,
+            expires_at_ms=token.expiry_timestamp,
+        )
+        for token in answer.tokens
     )
 
 

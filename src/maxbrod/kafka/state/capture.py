@@ -12,8 +12,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from maxbrod.errors import CorruptDataError, MaxbrodError
-from maxbrod.kafka.groups import list_groups, read_offsets
-from maxbrod.kafka.state.access import may_describe_cluster, read_acls, read_quotas, read_users
+from maxbrod.kafka.groups import list_groups, read_offsets, read_topologies
+from maxbrod.kafka.state.access import may_describe_cluster, read_acls, read_quotas, read_tokens, read_users
 from maxbrod.kafka.state.cluster_state import (
     HIDDEN_TOPIC,
     HIDDEN_TOPICS,
@@ -52,7 +52,7 @@ def capture(
 ) -> ClusterState:
     """The state of the cluster, with these topics and groups or with all that this user may see.
 
-    With `settings`, also those of groups, client metrics and brokers, and the levels of features.
+    With `settings`, also those of groups, client metrics and brokers, the levels of features, and delegation tokens.
 
     Topics and groups that do not exist are left out. UnavailableError if no broker answers before the deadline.
     """
@@ -90,6 +90,7 @@ class _Capture:
             users=self._attempt("SCRAM users", read_users, _DESCRIBE_CLUSTER),
             settings=self._attempt(_SETTINGS, read_them, _DESCRIBE_SETTINGS) if settings else None,
             features=self._attempt("levels of features", read_features) if settings else None,
+            tokens=self._attempt("delegation tokens", read_tokens) if settings else None,
             gaps=tuple(self._gaps),
         )
 
@@ -167,7 +168,13 @@ class _Capture:
         offsets = read_offsets(self._client, listed.values(), topic_ids, deadline=self._limit)
         for group_id, why in offsets.refused.items():
             self._gap(f"offsets of group {group_id}", why, _DESCRIBE_GROUP if _denied(why) else _AGAIN)
-        return tuple(Group(**asdict(group), offsets=offsets.found.get(group.group_id)) for group in listed.values())
+        topologies = read_topologies(self._client, listed.values(), deadline=self._limit)
+        for group_id, why in topologies.refused.items():
+            self._gap(f"topology of group {group_id}", why, _DESCRIBE_GROUP if _denied(why) else _AGAIN)
+        return tuple(
+            Group(**asdict(group), offsets=offsets.found.get(group_id), topology=topologies.found.get(group_id))
+            for group_id, group in listed.items()
+        )
 
 
 def _denied(why: str) -> bool:

@@ -149,6 +149,18 @@ class ScramUser:
     iterations: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class DelegationToken:
+    """A token that stands for the log-in of its owner. Its secret is never read: a new cluster needs new tokens."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_at_ms: int
+    expires_at_ms: int
+
+
 GROUP_SETTINGS: Final = "group"
 METRICS_SETTINGS: Final = "client-metrics"
 BROKER_SETTINGS: Final = "broker"
@@ -185,6 +197,20 @@ class CommittedOffset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Subtopology:
+    """A part of a Kafka Streams application, as its members have told their coordinator."""
+
+    subtopology_id: str
+    source_topics: tuple[str, ...]
+    sink_topics: tuple[str, ...]
+    """Repartition topics that it writes."""
+    repartition_topics: tuple[str, ...]
+    """Repartition topics that it reads."""
+    changelog_topics: tuple[str, ...]
+    """Topics from which it rebuilds its state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """`type` is classic, consumer, share or streams; `offsets` is None if they could not be read."""
 
@@ -193,6 +219,8 @@ class Group:
     state: str
     protocol_type: str
     offsets: tuple[CommittedOffset, ...] | None
+    topology: tuple[Subtopology, ...] | None = None
+    """Of a streams group; None if it is of another type, or its coordinator does not know."""
 
     def __post_init__(self) -> None:
         if self.offsets is not None:
@@ -231,6 +259,8 @@ class ClusterState:
     """Snapshots of older releases have neither settings nor features."""
     features: Mapping[str, int] | None = None
     """The finalized level of each feature, such as metadata.version."""
+    tokens: tuple[DelegationToken, ...] | None = None
+    """None also if the user of the backup did not log in: Kafka tells tokens only to users that did."""
 
     def __post_init__(self) -> None:
         orders: dict[str, Any] = {
@@ -239,6 +269,7 @@ class ClusterState:
             "acls": None,
             "quotas": lambda quota: [_entity_order(entity) for entity in quota.entities],
             "users": None,
+            "tokens": None,
             "groups": lambda group: group.group_id,
             "gaps": None,
             "settings": lambda entity: (entity.kind, entity.name),

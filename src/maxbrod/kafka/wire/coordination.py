@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
@@ -19,6 +18,7 @@ from maxbrod.kafka.wire.client import KafkaClient, in_requests, retry
 from maxbrod.kafka.wire.connection import Message
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, Reaction, answered_with, code_name, reaction
+from maxbrod.kafka.wire.messages import message_pair
 
 Found = TypeVar("Found")
 _GROUPS_PER_REQUEST: Final = 200
@@ -127,18 +127,7 @@ def _by_coordinator(
         yield from ((node_id, portion) for portion in in_requests(groups, _GROUPS_PER_REQUEST))
 
 
-_MESSAGES: Final = {
-    (verb, kind): type(ApiMessage)(
-        f"{verb}ShareGroupOffsets{kind}",
-        (ApiMessage,),
-        {"__module__": __name__},
-        load_json="maxbrod.kafka.wire.messages",
-    )
-    for verb in ("Describe", "Alter", "Delete")
-    for kind in ("Request", "Response")
-}
-"""For the offsets of share groups, new in Kafka 4.1. kafka-python lacks these messages, and builds them from JSON. It
-refers weakly to the classes of responses."""
-DescribeShareGroupOffsetsRequest: Final = _MESSAGES["Describe", "Request"]
-AlterShareGroupOffsetsRequest: Final = _MESSAGES["Alter", "Request"]
-DeleteShareGroupOffsetsRequest: Final = _MESSAGES["Delete", "Request"]
+# For the offsets of share groups, new in Kafka 4.1.
+DescribeShareGroupOffsetsRequest, _described = message_pair("DescribeShareGroupOffsets")
+AlterShareGroupOffsetsRequest, _altered = message_pair("AlterShareGroupOffsets")
+DeleteShareGroupOffsetsRequest, _deleted = message_pair("DeleteShareGroupOffsets")

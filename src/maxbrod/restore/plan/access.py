@@ -5,7 +5,7 @@ A rule may become narrower, never wider.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -72,6 +72,8 @@ class AccessPlan:
     settings: SettingsPlan | None = None
     users: tuple[str, ...] = ()
     """SCRAM users that the target lacks. Kafka never reveals their secrets, so no archive holds them."""
+    tokens: tuple[str, ...] = ()
+    """Owners of delegation tokens. Tokens belong to one cluster: clients need new ones."""
 
 
 def plan_access(
@@ -96,7 +98,10 @@ def plan_access(
         quotas = plan_quotas(archived.quotas, target.quotas or ())
     there = {user.name for user in target.users or ()}
     users = {user.name for user in archived.users or ()} - there
-    return AccessPlan(acls=acls, quotas=quotas, settings=settings, users=tuple(sorted(users)))
+    tokens = {token.owner for token in archived.tokens or ()} if archived.cluster_id != target.cluster_id else ()
+    return AccessPlan(
+        acls=acls, quotas=quotas, settings=settings, users=tuple(sorted(users)), tokens=tuple(sorted(tokens))
+    )
 
 
 def is_whole(request: RestoreRequest) -> bool:
@@ -228,11 +233,22 @@ def find_access_obstacles(
         what = "the target has another quota for it and keeps it"
         hint = "to use the archived one, see 'maxbrod show' and set it with kafka-configs.sh"
         yield _warning(request, what, hint, where=describe_quota(quota))
+    yield from _secrets(request, access)
+
+
+def _secrets(request: RestoreRequest, access: AccessPlan) -> Iterator[Obstacle]:
+    """What an archive cannot hold."""
     if access.users:
-        shown = ", ".join(access.users[:_USERS_NAMED_MAX])
-        more = f" and {len(access.users) - _USERS_NAMED_MAX} more" if len(access.users) > _USERS_NAMED_MAX else ""
-        what = f"Kafka does not reveal the secrets of SCRAM users, so these are not restored: {shown}{more}"
+        what = f"Kafka does not reveal the secrets of SCRAM users, so these are not restored: {_some(access.users)}"
         yield _warning(request, what, "create them with kafka-configs.sh")
+    if access.tokens:
+        what = "delegation tokens are valid in one cluster alone, so those of these owners are not restored: "
+        yield _warning(request, what + _some(access.tokens), "create new ones with kafka-delegation-tokens.sh")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _USERS_NAMED_MAX} more" if len(names) > _USERS_NAMED_MAX else ""
+    return ", ".join(names[:_USERS_NAMED_MAX]) + more
 
 
 def _acls(request: RestoreRequest, state: TargetState, acls: AclPlan) -> Iterator[Obstacle]:
