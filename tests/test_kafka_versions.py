@@ -9,14 +9,19 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata
+from kafka import TopicPartition as LibraryPartition
+from kafka.admin import NewTopic
 
 from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction, read_as_group
+from support.zookeeper import old_broker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 VERSIONS = os.environ.get("MAXBROD_KAFKA_VERSIONS", "4.3.1 4.0.2 3.9.2 3.3.1").split()
+OLD_VERSIONS = os.environ.get("MAXBROD_OLD_KAFKA_VERSIONS", "3.0.2 2.8.2").split()
 GROUP = "readers"
 
 
@@ -47,6 +53,30 @@ def fill(cluster: Cluster) -> None:
     produce(cluster, "customers", numbered(300, keys=10))
     compact(cluster, "customers")
     read_as_group(cluster, GROUP, {"orders": 200})
+
+
+@pytest.mark.parametrize("version", OLD_VERSIONS)
+def test_a_cluster_of_the_time_of_zookeeper_moves_to_a_new_one(version: str, tmp_path: Path) -> None:
+    """Kafka 2.8 is the first that has ids of topics; up to 3.0 records are fetched by the name of a topic."""
+    archive = str(tmp_path / "archive")
+    with old_broker(tmp_path / "old", version) as bootstrap:
+        with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+            admin.create_topics([NewTopic("orders", 2, 1)])
+        with closing(KafkaProducer(bootstrap_servers=bootstrap)) as producer:
+            for number in range(1_000):
+                producer.send("orders", value=b"%d" % number, partition=number % 2)
+        with closing(KafkaConsumer(bootstrap_servers=bootstrap, group_id=GROUP)) as consumer:
+            consumer.commit({LibraryPartition("orders", 0): OffsetAndMetadata(200, "", -1)})
+        archived = maxbrod("backup", "--bootstrap", bootstrap, "--archive", archive)
+        print(version, json.dumps(archived["notices"]))
+        assert maxbrod("backup", "--bootstrap", bootstrap, "--archive", archive)["records"] == 0
+        assert maxbrod("compare", "--archive", archive, "--bootstrap", bootstrap)["equal"] is True
+    with Cluster.start(tmp_path / "new") as cluster:
+        where = ("--archive", archive, "--bootstrap", cluster.bootstrap)
+        restored = maxbrod("restore", *where, "--offsets", "exact", "--yes")
+        print(version, json.dumps(restored["warnings"]))
+        assert maxbrod("compare", *where)["equal"] is True
+        assert offsets(cluster, "orders") == (0, 500)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

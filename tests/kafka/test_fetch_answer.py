@@ -16,6 +16,7 @@ from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.kafka.fetch.request import announced_bytes, read_answer, select
 from maxbrod.sandbox.events import orders
 
+NAME = "örders"
 TOPIC_ID = UUID(int=7)
 TOPIC = FetchResponse.FetchableTopicResponse
 PARTITION = TOPIC.PartitionData
@@ -34,7 +35,7 @@ def frame(*partitions: object, version: int = 13, throttle_ms: int = 0) -> bytes
         throttle_time_ms=throttle_ms,
         error_code=0,
         session_id=0,
-        responses=[TOPIC(topic_id=TOPIC_ID, partitions=list(partitions))],
+        responses=[TOPIC(topic=NAME, topic_id=TOPIC_ID, partitions=list(partitions))],
         version=version,
     )
     answer.with_header(correlation_id=5)
@@ -46,7 +47,7 @@ def as_array(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
 
-@pytest.mark.parametrize("version", range(13, 19))
+@pytest.mark.parametrize("version", range(12, 19))
 def test_every_field_of_every_version_is_read(version: int) -> None:
     aborted = [PARTITION.AbortedTransaction(producer_id=1 << 40, first_offset=1 << 50)]
     diverging = PARTITION.EpochEndOffset(epoch=3, end_offset=1 << 41)
@@ -60,7 +61,8 @@ def test_every_field_of_every_version_is_read(version: int) -> None:
                 version=version,
                 throttle_ms=1234,
             )
-        )
+        ),
+        {NAME: TOPIC_ID} if version == 12 else None,
     )
     assert (answer.throttle_ms, answer.error_code, len(answer.partitions)) == (1234, 0, 3)
     first, second, third = (answer.partitions[TOPIC_ID, index] for index in range(3))
@@ -69,6 +71,11 @@ def test_every_field_of_every_version_is_read(version: int) -> None:
     assert first.records.tobytes() == RECORDS
     assert (second.error_code, second.records.size, second.diverging) == (6, 0, None)
     assert (third.diverging, third.aborted, third.records.size) == ((3, 1 << 41), (), 0)
+
+
+def test_a_topic_that_was_not_requested_by_its_name_is_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="not requested"):
+        read_answer(as_array(frame(partition(0), version=12)), {"another": TOPIC_ID})
 
 
 def test_an_answer_cut_at_any_byte_is_corrupt() -> None:

@@ -60,7 +60,9 @@ def test_records_are_a_slice_of_the_buffer_that_the_socket_wrote_into(
     deadline = Deadline.after(30)
     leader = client.leader(partition_of(topic), deadline=deadline)
     connection = client.connection(leader.node_id, deadline=deadline)
-    requests = [PartitionFetch(topic_id=topic_id, partition=each, offset=0, bytes_max=1 << 20) for each in (0, 1)]
+    requests = [
+        PartitionFetch(topic=topic, topic_id=topic_id, partition=each, offset=0, bytes_max=1 << 20) for each in (0, 1)
+    ]
     frame = connection.receive(connection.send(fetch_request(requests, bytes_max=1 << 20), deadline), deadline)
     answer = read_answer(frame)
     for partition in (0, 1):

@@ -116,7 +116,7 @@ def test_a_damaged_range_is_left_out_and_the_others_come(
     wanted = ranges_of(client, topic, filled)
     read = fetch.read_answer
 
-    def damaged(frame: object) -> object:
+    def damaged(frame: object, _names: object) -> object:
         answer = read(frame)  # type: ignore[arg-type]
         answer.partitions[filled, 7].records[-1] ^= 1
         return answer

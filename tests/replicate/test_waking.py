@@ -116,7 +116,13 @@ def test_news_are_records_that_are_committed_behind_the_given_offset(cluster: Cl
 
         def places(offset: int) -> list[LogPlace]:
             return [
-                LogPlace(topic_id=found.topic_id, partition=number, leader=cast("int", each.leader), offset=offset)
+                LogPlace(
+                    topic=topic,
+                    topic_id=found.topic_id,
+                    partition=number,
+                    leader=cast("int", each.leader),
+                    offset=offset,
+                )
                 for number, each in found.partitions.items()
             ]
 
@@ -129,7 +135,7 @@ def test_news_are_records_that_are_committed_behind_the_given_offset(cluster: Cl
         assert heard == [True]
         assert not news.wait(places(3), 0.3), "they are known, and an older request says nothing new"
         # A place that a broker refuses keeps nobody waiting for the others, and is not asked for all the time.
-        assert not news.wait([LogPlace(topic_id=found.topic_id, partition=9, leader=1, offset=0)], 0.3)
+        assert not news.wait([LogPlace(topic=topic, topic_id=found.topic_id, partition=9, leader=1, offset=0)], 0.3)
 
 
 def test_an_egress_without_interval_wakes_by_a_record_not_by_a_beat(

@@ -115,4 +115,10 @@ def _places(observed: Observed, put_off: frozenset[PartitionId]) -> Iterator[Log
         topic = observed.topics[state.topic]
         found = topic.partitions.get(state.partition)
         if found is not None and found.leader is not None:
-            yield LogPlace(topic_id=topic.topic_id, partition=state.partition, leader=found.leader, offset=state.end)
+            yield LogPlace(
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition=state.partition,
+                leader=found.leader,
+                offset=state.end,
+            )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 from uuid import UUID
 
 from maxbrod.errors import CorruptDataError, UnavailableError
-from maxbrod.kafka.fetch.request import FetchAnswer, PartitionFetch, fetch_request, read_answer
+from maxbrod.kafka.fetch.request import FetchAnswer, PartitionFetch, by_name, fetch_request, read_answer
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.kafka.wire.connection import Connection, wait_for_any
 from maxbrod.kafka.wire.deadline import Deadline
@@ -37,6 +37,7 @@ _Key = tuple[UUID, int]
 class LogPlace:
     """A place in a log: the next record that is committed will be at `offset`, or behind it."""
 
+    topic: str
     topic_id: UUID
     partition: int
     leader: int
@@ -49,6 +50,7 @@ class _Asked:
 
     connection: Connection
     ticket: int
+    names: Mapping[str, UUID] | None
 
 
 class News:
@@ -97,7 +99,9 @@ class News:
         limit = Deadline.after(_TIMEOUT_S)
         # One byte: a broker sends the first batch whole, however small the limit, and no second one.
         partitions = (
-            PartitionFetch(topic_id=place.topic_id, partition=place.partition, offset=place.offset, bytes_max=1)
+            PartitionFetch(
+                topic=place.topic, topic_id=place.topic_id, partition=place.partition, offset=place.offset, bytes_max=1
+            )
             for place in wanted.values()
         )
         try:
@@ -106,16 +110,17 @@ class News:
             connection = self._client.connection(leader, deadline=limit)
             if connection.throttled:
                 return False
-            ticket = connection.send(fetch_request(partitions, bytes_max=1, wait_ms=WAIT_MS), limit)
+            request = fetch_request(partitions, bytes_max=1, wait_ms=WAIT_MS)
+            ticket = connection.send(request, limit)
         except UnavailableError:
             return False
-        self._asked[leader] = _Asked(connection=connection, ticket=ticket)
+        self._asked[leader] = _Asked(connection=connection, ticket=ticket, names=by_name(request))
         return True
 
     def _receive(self, leader: int, asked: _Asked) -> FetchAnswer | None:
         del self._asked[leader]
         try:
-            answer = read_answer(asked.connection.receive(asked.ticket, Deadline.after(_TIMEOUT_S)))
+            answer = read_answer(asked.connection.receive(asked.ticket, Deadline.after(_TIMEOUT_S)), asked.names)
         except (UnavailableError, CorruptDataError):
             asked.connection.close()
             return None

@@ -8,7 +8,7 @@ hand are checked and returned, so that broker and network work in the meantime.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
@@ -33,6 +33,7 @@ from maxbrod.kafka.fetch.request import (
     PartitionFetch,
     Selection,
     announced_bytes,
+    by_name,
     empty_chunk,
     fetch_request,
     read_answer,
@@ -109,6 +110,7 @@ class _InFlight(NamedTuple):
     connection: Connection
     ticket: int
     topic_id: UUID
+    names: Mapping[str, UUID] | None
 
 
 class _RangeReader:
@@ -169,7 +171,7 @@ class _RangeReader:
         flight = self._in_flight or self._send(self.position, self._last_epoch)
         frame = flight.connection.receive(flight.ticket, self._request_deadline())
         self._in_flight = None
-        answer = read_answer(frame)
+        answer = read_answer(frame, flight.names)
         flight.connection.throttle(answer.throttle_ms)
         if answer.error_code:
             raise answered_with(answer.error_code, operation=_OPERATION, object_name=str(self._where))
@@ -179,6 +181,8 @@ class _RangeReader:
             return None
         if found.error_code:
             return self._react(found.error_code)
+        if flight.names is not None and not self._is_same_topic():
+            return None
         if found.diverging is not None:
             epoch, offset = found.diverging
             # The broker compared the epoch of our last batch with its own history (KIP-595): they differ.
@@ -274,6 +278,7 @@ class _RangeReader:
         # The current leader epoch fences a broker that no longer leads, or does not know yet that it leads. The epoch
         # of the last batch lets the leader notice that its log has diverged from what was read.
         target = PartitionFetch(
+            topic=self._where.topic,
             topic_id=self._topic_id,
             partition=self._where.partition,
             offset=offset,
@@ -283,7 +288,7 @@ class _RangeReader:
         )
         request = fetch_request([target], bytes_max=self._fetch_bytes, read_committed=self._read_committed)
         ticket = connection.send(request, deadline)
-        self._in_flight = _InFlight(connection, ticket, self._topic_id)
+        self._in_flight = _InFlight(connection, ticket, self._topic_id, by_name(request))
         return self._in_flight
 
     def _leader(self) -> Leader:
@@ -315,6 +320,18 @@ class _RangeReader:
         if self._confirm("the log ends before"):
             raise self._truncated("it now ends before this offset")
         raise self._unavailable("the broker reports that its log ends before this offset")
+
+    def _is_same_topic(self) -> bool:
+        """True if the topic still has its id, so that it had it when the broker sent records by its name.
+
+        TopicGoneError if it has another one, or none; False if the broker that was asked does not know it yet.
+        """
+        topic = self._client.metadata([self._where.topic], deadline=self._deadline).topics.get(self._where.topic)
+        if topic is not None and topic.topic_id == self._topic_id:
+            return True
+        self._check_topic()
+        self._wait_for("the id of the topic")
+        return False
 
     def _check_topic(self) -> None:
         topic = self._client.metadata([self._where.topic], deadline=self._deadline).topics.get(self._where.topic)
@@ -433,6 +450,7 @@ def _ask(
     """The content of one response: a chunk, or None for a range to be read alone. Without a response, nothing."""
     wanted = [
         PartitionFetch(
+            topic=small.where.topic,
             topic_id=small.topic_id,
             partition=small.where.partition,
             offset=small.start,
@@ -445,13 +463,19 @@ def _ask(
     limit = Deadline.after(client.request_timeout_s)
     try:
         connection = client.connection(node_id, deadline=limit)
-        answer = read_answer(connection.receive(connection.send(request, limit), limit))
+        ticket = connection.send(request, limit)
+        names = by_name(request)
+        answer = read_answer(connection.receive(ticket, limit), names)
+        known = None if names is None else client.metadata(sorted(names), deadline=limit).topics
     except (UnavailableError, CorruptDataError):
         return
     connection.throttle(answer.throttle_ms)
     for small, _ in asked:
         found = answer.partitions.get((small.topic_id, small.where.partition))
-        if found is not None and (found.error_code or found.diverging or len(found.records)):
+        now = None if known is None else known.get(small.where.topic)
+        if known is not None and (now is None or now.topic_id != small.topic_id):
+            yield small, None
+        elif found is not None and (found.error_code or found.diverging or len(found.records)):
             yield small, _whole(small, found)
 
 

@@ -1,7 +1,9 @@
 """The Fetch request: built with kafka-python's class, with a hand-written reader of the response.
 
 The library would copy the records, which are most of the bytes. Here `records` is a slice of the buffer that the socket
-wrote into. All versions from 13 to 18 have this layout.
+wrote into. All versions from 13 to 18 have this layout; version 12, the newest of Kafka 2.7 to 3.0, has the name of a
+topic instead of its id. A name does not tell one topic from another that was created in its place, so whoever reads
+such a response asks for the id once more: `by_name`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ _PARTITION: Final = struct.Struct(">ihqqq")  # index, error code, high watermark
 _ABORTED: Final = struct.Struct(">qq")  # producer id, first offset
 _DIVERGING: Final = struct.Struct(">iq")  # epoch, end offset
 _TAG_DIVERGING: Final = 0
+_IDS_SINCE: Final = 13
 _VARINT_BYTES_MAX: Final = 5
 
 
@@ -37,6 +40,7 @@ _VARINT_BYTES_MAX: Final = 5
 class PartitionFetch:
     """The offset to fetch from and the size limit. An epoch of -1 is unknown."""
 
+    topic: str
     topic_id: UUID
     partition: int
     offset: int
@@ -78,9 +82,9 @@ def fetch_request(
     A session saves naming partitions that have not changed, which pays off for consumers that poll many idle ones. Here
     every request asks for other offsets, and a session would add an epoch to keep in step and an error to recover from.
     """
-    topics: dict[UUID, list[Any]] = defaultdict(list)
+    topics: dict[tuple[str, UUID], list[Any]] = defaultdict(list)
     for partition in partitions:
-        topics[partition.topic_id].append(
+        topics[partition.topic, partition.topic_id].append(
             FetchRequest.FetchTopic.FetchPartition(
                 partition=partition.partition,
                 current_leader_epoch=partition.leader_epoch,
@@ -97,21 +101,29 @@ def fetch_request(
         session_id=0,
         session_epoch=-1,
         topics=[
-            FetchRequest.FetchTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()
+            FetchRequest.FetchTopic(topic=name, topic_id=topic_id, partitions=partitions)
+            for (name, topic_id), partitions in topics.items()
         ],
         forgotten_topics_data=[],
         rack_id="",
     )
 
 
-def read_answer(frame: NDArray[np.uint8]) -> FetchAnswer:
-    """Read a response from its correlation id on. CorruptDataError if it is malformed."""
+def by_name(request: Message) -> Mapping[str, UUID] | None:
+    """The ids of the topics that a request has named, if it was sent in a version without ids."""
+    if request.API_VERSION >= _IDS_SINCE:
+        return None
+    return {topic.topic: topic.topic_id for topic in request.topics}
+
+
+def read_answer(frame: NDArray[np.uint8], names: Mapping[str, UUID] | None = None) -> FetchAnswer:
+    """Read a response from its correlation id on. `names`: see `by_name`. CorruptDataError if it is malformed."""
     reader = _Reader(frame)
     try:
         _, throttle_ms, error_code, _ = reader.fields(_HEADER)
         partitions = {}
         for _ in range(reader.count()):
-            topic_id = UUID(bytes=reader.slice(16).tobytes())
+            topic_id = UUID(bytes=reader.slice(16).tobytes()) if names is None else _id_of(reader, names)
             for _ in range(reader.count()):
                 index, found = _partition(reader)
                 partitions[topic_id, index] = found
@@ -122,6 +134,13 @@ def read_answer(frame: NDArray[np.uint8]) -> FetchAnswer:
     if reader.position != len(frame):
         raise CorruptDataError("a fetch response has bytes after its end", position=reader.position)
     return FetchAnswer(throttle_ms=throttle_ms, error_code=error_code, partitions=partitions)
+
+
+def _id_of(reader: _Reader, names: Mapping[str, UUID]) -> UUID:
+    name = reader.slice(reader.count()).tobytes().decode(errors="replace")
+    if name not in names:
+        raise CorruptDataError(f"a fetch response has a topic {name!r} that was not requested")
+    return names[name]
 
 
 def _partition(reader: _Reader) -> tuple[int, FetchedPartition]:

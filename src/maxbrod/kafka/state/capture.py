@@ -119,7 +119,7 @@ class _Capture:
             self._gap(f"{HIDDEN_TOPIC}{name}", code_name(Code.TOPIC_AUTHORIZATION_FAILED), _DESCRIBE_TOPIC)
         configs, refused = read_configs(self._client, seen.topics, deadline=self._limit)
         for name, why in refused.items():
-            self._gap(f"configuration of topic {name}", why, _DESCRIBE_CONFIGS if _denied(why) else _AGAIN)
+            self._gap(f"configuration of topic {name}", why, _way_out(why, _DESCRIBE_CONFIGS))
         return tuple(
             TopicState(
                 name=topic.name,
@@ -167,14 +167,20 @@ class _Capture:
         topic_ids = {topic.name: topic.topic_id for topic in topics}
         offsets = read_offsets(self._client, listed.values(), topic_ids, deadline=self._limit)
         for group_id, why in offsets.refused.items():
-            self._gap(f"offsets of group {group_id}", why, _DESCRIBE_GROUP if _denied(why) else _AGAIN)
+            self._gap(f"offsets of group {group_id}", why, _way_out(why, _DESCRIBE_GROUP))
         topologies = read_topologies(self._client, listed.values(), deadline=self._limit)
         for group_id, why in topologies.refused.items():
-            self._gap(f"topology of group {group_id}", why, _DESCRIBE_GROUP if _denied(why) else _AGAIN)
+            self._gap(f"topology of group {group_id}", why, _way_out(why, _DESCRIBE_GROUP))
         return tuple(
             Group(**asdict(group), offsets=offsets.found.get(group_id), topology=topologies.found.get(group_id))
             for group_id, group in listed.items()
         )
+
+
+def _way_out(why: str, right: str) -> str:
+    if _denied(why):
+        return right
+    return "upgrade the broker" if "too old" in why else _AGAIN
 
 
 def _denied(why: str) -> bool:

@@ -58,12 +58,12 @@ Piece: TypeAlias = "bytes | memoryview | NDArray[np.uint8]"
 # The kernel accepts 1,024 at once.
 _PIECES_MAX: Final = 512
 
-OLDEST_KAFKA: Final = "3.1"
+OLDEST_KAFKA: Final = "2.8"
 """It introduced fetching by topic id, without which a topic that was deleted and recreated looks like the old one."""
 _LEAST: Final[dict[int, int]] = {
     ApiKey.DeleteTopics: 6,  # topics by id
     ApiKey.DescribeConfigs: 1,  # has the source of a value
-    ApiKey.Fetch: 13,  # topics by id
+    ApiKey.Fetch: 12,  # fences by leader epoch, and tells if the log has diverged
     ApiKey.FindCoordinator: 4,  # many groups at once
     ApiKey.ListOffsets: 4,  # fences by leader epoch
     ApiKey.Metadata: 10,  # has topic ids
