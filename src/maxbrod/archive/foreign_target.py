@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
+from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.layouts.avro.format import instance_folder
 from maxbrod.layouts.avro.instances import Instance, InstanceMark, InstanceStage, fenced, put_next, read_instances
 from maxbrod.layouts.avro.survey import survey as survey_tree
@@ -29,10 +30,6 @@ from maxbrod.layouts.tree import encode_facts, extended_by
 from maxbrod.model import TopicPartition
 from maxbrod.storage.composed import OWN_FOLDER, without_own
 from maxbrod.storage.stores import open_storage
-
-if TYPE_CHECKING:
-    from maxbrod.kafka.state.cluster_state import ClusterState
-
 
 _MEMORY: Final = f"{OWN_FOLDER}/backup.json"
 

@@ -19,8 +19,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.errors import CorruptDataError, naming
 from maxbrod.kafka.state.cluster_state import (
     Acl,
@@ -34,10 +35,6 @@ from maxbrod.kafka.state.cluster_state import (
     decode_state,
 )
 from maxbrod.strict_json import value_of
-
-if TYPE_CHECKING:
-    from maxbrod.archive.snapshot_document import Snapshot
-
 
 Place: TypeAlias = tuple[str, str, int]
 """A group, a topic id and a partition."""

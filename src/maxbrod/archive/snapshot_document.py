@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from maxbrod import strict_json
@@ -22,10 +23,6 @@ from maxbrod.batch.crc import crc32c
 from maxbrod.bounds import count_partitions
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import Codec, PartitionId
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 FORMAT_FIELD: Final = "maxbrod.snapshot"
 FORMAT_VERSION: Final = 1

@@ -36,10 +36,10 @@ from maxbrod.errors import (
     UnavailableError,
 )
 from maxbrod.model import now_ms
+from maxbrod.storage.interface import Storage
 
 if TYPE_CHECKING:
     from maxbrod.catalog.catalog import Catalog
-    from maxbrod.storage.interface import Storage
 
 
 NONCE_KEY: Final = "maxbrod.commit"

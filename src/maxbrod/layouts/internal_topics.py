@@ -12,21 +12,19 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod import strict_json
 from maxbrod.batch.columns import binary_column, number_array, number_column, project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts.foreign import ForeignGroup
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 COLUMNS: Final = ["offset", "key", "value", "producer_id", "transactional", "control"]
 """The columns that are needed."""

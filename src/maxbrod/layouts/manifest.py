@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from maxbrod import strict_json
 from maxbrod.bounds import DOCUMENT_BYTES_MAX, check_object
@@ -29,9 +29,7 @@ from maxbrod.layouts.foreign import (
     is_plain_name,
 )
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 MANIFEST: Final = "manifest.json"
 DEFAULT_BACKUP_ID: Final = "maxbrod"

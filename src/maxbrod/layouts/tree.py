@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -41,9 +41,7 @@ from maxbrod.layouts.foreign import (
     is_plain_name,
 )
 from maxbrod.model import MENDABLE, GapReason, TopicPartition
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 PATH: Final = "maxbrod.json"
 _VERSION: Final = 1

@@ -16,10 +16,11 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import cramjam
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod import strict_json
 from maxbrod.batch import compression
@@ -33,11 +34,7 @@ from maxbrod.errors import (
 )
 from maxbrod.layouts.foreign import INT32_MAX, Loss, WriteOptions, is_plain_name
 from maxbrod.model import Codec, TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 NAMESPACE: Final = "ch.tbd.kafka.backuprestore.model.avro"
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.kernels import sealed
 from maxbrod.layouts.avro import format as avro
@@ -21,9 +22,6 @@ from maxbrod.layouts.buffers import RecordBuffers, Rotation, TreeWriter
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.model import TopicPartition
 from maxbrod.storage.interface import Storage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SEGMENT_BYTES_MAX: Final = 64 << 20
 BLOCK_BYTES: Final = 256 << 10

@@ -12,19 +12,16 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.foreign import INT32_MAX, INT64_MAX, check_topic, is_plain_name
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import ObjectInfo
+from maxbrod.storage.interface import ObjectInfo
 
 RECORDS: Final = "_records"
 INDEX: Final = "_index"

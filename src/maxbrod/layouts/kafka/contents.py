@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import cramjam
 import numpy as np
@@ -28,9 +28,7 @@ from maxbrod.layouts.kafka.format import (
     Slice,
     is_framed,
 )
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 VERSION: Final = 1
 CONTROL_TYPE: Final = 0x6D62

@@ -10,18 +10,16 @@ That is fast for many batches of few records.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.compression import Arena, append, compressed_rows
 from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders
 from maxbrod.errors import CorruptDataError, MaxbrodError, UsageError
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import AbortedTransaction, Codec
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _CODECS: Final = max(Codec) + 1
 LOOKED_INTO_BYTES: Final = 16 << 20

@@ -9,11 +9,14 @@ read depends on its bytes alone.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk_sound
 from maxbrod.errors import (
@@ -26,16 +29,9 @@ from maxbrod.errors import (
 )
 from maxbrod.layouts.kafka.format import is_framed
 from maxbrod.layouts.kafka.frames import ALGORITHM, CONTENT_BYTES_MAX, FrameDecoder, SliceDigest
+from maxbrod.storage.interface import Storage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
-    from concurrent.futures import Executor
-
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
-
-    Part = tuple[memoryview, TruncatedDataError | None]
+Part = tuple[memoryview, TruncatedDataError | None]
 
 _RATIO_MAX: Final = 1000
 REQUEST_BYTES: Final = 8 << 20

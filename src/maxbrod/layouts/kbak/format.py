@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, Any, Final
 import cramjam
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, TruncatedDataError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.foreign import INT32_MAX, ClusterFacts, ForeignSegment, ForeignTopic, is_plain_name
 from maxbrod.layouts.manifest import SEGMENT_BYTES_LIMIT, BackupRef
 from maxbrod.model import TopicPartition
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.urls import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Buffer
-
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
 
 NAME: Final = "kbak"
 MAGIC: Final = b"KBAK"

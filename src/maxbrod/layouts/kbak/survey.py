@@ -16,7 +16,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
 from maxbrod.layouts import manifest as backups
@@ -40,9 +40,7 @@ from maxbrod.layouts.foreign import (
 )
 from maxbrod.layouts.kbak import format as kbak
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 _BACKUP_ID: Final = re.compile(rb'"backup_id"\s*:')
 _VERSION: Final = re.compile(rb'"version"\s*:')  # in the manifest of the layout kbs

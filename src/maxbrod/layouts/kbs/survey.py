@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UnsupportedFormatError, naming
@@ -41,9 +41,7 @@ from maxbrod.layouts.foreign import (
 )
 from maxbrod.layouts.kbs import format as kbs
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 _VERSION: Final = re.compile(rb'"version"\s*:\s*"')
 _BACKUP_ID: Final = re.compile(rb'"backup_id"\s*:')

@@ -12,9 +12,10 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
@@ -24,10 +25,6 @@ from maxbrod.layouts.logdir.format import EPOCHS, encode_epochs, own_like, write
 from maxbrod.model import AbortedTransaction
 from maxbrod.storage.beneath import sync_folder
 from maxbrod.storage.local import Writeback
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 SEGMENT_BYTES: Final = 1 << 30
 """Kafka's default."""

@@ -22,11 +22,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import (
     RECORD_SCHEMA,
@@ -41,9 +42,6 @@ from maxbrod.batch.columns import (
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.foreign import INT32_MAX, INT64_MAX, is_plain_name
 from maxbrod.model import TimestampType, TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _HEADER: Final = pa.struct(
     [pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]

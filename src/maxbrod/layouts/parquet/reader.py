@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import project
 from maxbrod.errors import (
@@ -27,6 +28,7 @@ from maxbrod.errors import (
     UsageError,
     naming,
 )
+from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.parquet.format import (
     SOURCES,
     TOOL_COLUMNS,
@@ -47,11 +49,6 @@ from maxbrod.layouts.parquet.metadata import (
 )
 from maxbrod.storage.interface import ByteRange, Storage
 from maxbrod.storage.object_file import ObjectFile
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.layouts.foreign import ForeignSegment
 
 BUFFER_BYTES: Final = 4 << 20
 """The size of one request to the storage, for each column that is being read."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.archive.selection import select_topics
 from maxbrod.batch.columns import number_column
@@ -33,8 +34,6 @@ from maxbrod.errors import LogTruncatedError, RefusedError, UnsupportedFormatErr
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.archive.archive import Archive
     from maxbrod.table.read.options import TableOptions
     from maxbrod.table.read.scope import Scope
