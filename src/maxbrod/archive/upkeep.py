@@ -14,11 +14,7 @@ such an announcement before each request of deletion.
 from __future__ import annotations
 
 import time
-from collections.abc import (
-    Callable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final

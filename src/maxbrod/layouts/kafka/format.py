@@ -33,7 +33,7 @@ LEVEL_MAX: Final = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class StoredSlice:
     """Contiguous batches of one partition within one object, as the catalog records them."""
 
     path: str
@@ -59,6 +59,12 @@ class Slice:
     """The number of `records` that are transaction markers; None if they were not counted."""
     details: str | None = None
     """The details by which another layout reads it. None in our own archives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice(StoredSlice):
+    """A slice to read, or one that was written."""
+
     sound_end: int | None = None
     """Offsets from here are known to be lost and are not read. None: all must be readable."""
 

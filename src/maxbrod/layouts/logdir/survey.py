@@ -26,13 +26,7 @@ from maxbrod.bounds import count_partitions
 from maxbrod.errors import CorruptDataError, RefusedError, UnsupportedFormatError
 from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
 from maxbrod.layouts.internal_topics import COLUMNS, OFFSETS_TOPIC, RecordFields, last_records
-from maxbrod.layouts.logdir.format import (
-    CLUSTER_METADATA,
-    META,
-    PartitionFolder,
-    arrange,
-    parse_settings,
-)
+from maxbrod.layouts.logdir.format import CLUSTER_METADATA, META, PartitionFolder, arrange, parse_settings
 from maxbrod.layouts.logdir.metadata_log import MetadataImage, read_metadata
 from maxbrod.layouts.logdir.partition import Copy, OpenTransaction, join, load_copy, read_notes
 from maxbrod.layouts.logdir.reader import Fate, read

@@ -30,12 +30,7 @@ from maxbrod.batch.encode import BATCH_BYTES_MAX
 from maxbrod.batch.hashes import partition_for
 from maxbrod.batch.headers import BatchHeaders
 from maxbrod.batch.rewrite import encode_shared
-from maxbrod.errors import (
-    MaxbrodError,
-    RefusedError,
-    UnavailableError,
-    UsageError,
-)
+from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin import NewTopic, create_topics
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
 from maxbrod.kafka.produce.producer import produce_all
