@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,7 @@ from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.parquet.format import (
     SOURCES,
     TOOL_COLUMNS,
+    Footer,
     SegmentName,
     check_footer,
     from_file,
@@ -84,11 +85,7 @@ def stored_records(
     name = parse_name(segment.path)
     if name is None:
         raise UsageError("no segment of this layout has such a name", object_name=segment.path)
-    opened = open_parquet(storage, segment.path, segment.bytes)
-    with parquet_errors(opened.object_name, name.start):
-        footer = parse_footer(opened.keys)
-        check_footer(footer, name)
-        check_columns(opened)
+    opened, footer = open_segment(storage, name, segment.bytes)
     last, records = name.start - 1, 0
     for found in stored_batches(opened, {"offset", *sources}, name.start):
         with parquet_errors(opened.object_name, last + 1):
@@ -128,6 +125,21 @@ class OpenSegment:
     @property
     def keys(self) -> dict[bytes, bytes]:
         return self.parquet.metadata.metadata or {}
+
+
+def open_segment(storage: Storage, name: SegmentName, size: int) -> tuple[OpenSegment, Footer]:
+    """Open a segment, and check its footer against its name. UnsupportedFormatError: it lacks columns of a segment."""
+    opened = open_parquet(storage, name.path, size)
+    with parquet_errors(opened.object_name, name.start):
+        footer = parse_footer(opened.keys)
+        check_footer(footer, name)
+        missing = [column for column in TOOL_COLUMNS if column not in opened.parquet.schema_arrow.names]
+        if missing:
+            raise UnsupportedFormatError(
+                f"the file lacks the column {', '.join(missing)}",
+                hint="this Parquet file is not a segment of kafka-replicator",
+            )
+    return opened, replace(footer, name=name)
 
 
 def open_parquet(storage: Storage, path: str, size: int) -> OpenSegment:
@@ -203,16 +215,6 @@ def stored_batches(opened: OpenSegment, columns: Collection[str], offset: int) -
             raise CorruptDataError(
                 f"{missing} records of a row group are missing", object_name=opened.object_name, offset=offset
             )
-
-
-def check_columns(opened: OpenSegment) -> None:
-    """UnsupportedFormatError: the Parquet file lacks columns of a segment."""
-    missing = [name for name in TOOL_COLUMNS if name not in opened.parquet.schema_arrow.names]
-    if missing:
-        raise UnsupportedFormatError(
-            f"the file lacks the column {', '.join(missing)}",
-            hint="this Parquet file is not a segment of kafka-replicator",
-        )
 
 
 def _fetch(opened: OpenSegment, chunks: Sequence[ColumnChunk]) -> None:
