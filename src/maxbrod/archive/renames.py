@@ -39,11 +39,10 @@ class Rename:
         """The rules, as in `--rename`, that match none of these topics."""
         known = set(topics)
         listed = [f"{old}={new}" for old, new in self.names.items() if old not in known]
-        rules = ((expression, into) for expression, into in self.expressions)
-        return (
-            *listed,
-            *(f"/{each}/{into}/" for each, into in rules if not any(re.fullmatch(each, topic) for topic in known)),
-        )
+        for expression, into in self.expressions:
+            if not any(re.fullmatch(expression, topic) for topic in known):
+                listed.append(f"/{expression}/{into}/")
+        return tuple(listed)
 
 
 def unused_rule(rule: str, topics: Iterable[str]) -> UsageError:

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NoReturn
 from uuid import UUID
 
 import pyarrow as pa
@@ -18,7 +18,6 @@ import pyarrow.dataset as ds
 
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.bounds import PARTITIONS_MAX, count_partitions
-from maxbrod.catalog.generations import GenerationChanges
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, encode_rows
 from maxbrod.catalog.validity import find_fault, refused_row
@@ -339,17 +338,8 @@ class SurveyedCatalog(Queries):
         del since_ms
         return set()
 
-    def commit(
-        self,
-        rows: Iterable[Row] | pa.Table,
-        *,
-        replaced: Iterable[Row] | pa.Table = (),
-        retired: Iterable[Row] | pa.Table = (),
-        generations: GenerationChanges | None = None,
-        expected_version: int | None = None,
-    ) -> int:
+    def commit(self, *_: object, **__: object) -> NoReturn:
         """Always refused."""
-        del rows, replaced, retired, generations, expected_version
         raise RefusedError(
             "this archive is in the layout of another tool, and has no catalog to commit to",
             operation="commit to the catalog",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -279,17 +279,25 @@ def _put_entry(storage: Storage, version: int, entry: bytes) -> bool:
     return True
 
 
+def newer_tables(storage: Storage, table: Table) -> Iterator[Table | None]:
+    """Yield the table after each commit of others since; None, and no more, after one that did more than add rows."""
+    newer: Table | None = table
+    while newer is not None:
+        name = entry_name(newer.log.version + 1)
+        try:
+            newer = with_added(newer, name, bytes(storage.get(log_path(name))))
+        except ObjectNotFoundError:
+            return
+        yield newer
+
+
 def _follow(storage: Storage, table: Table, removed: AbstractSet[str]) -> Table | None:
     """The table after the commits of others since; None: one of them did more than add rows, or folded one of ours."""
-    while True:
-        name = entry_name(table.log.version + 1)
-        try:
-            newer = with_added(table, name, bytes(storage.get(log_path(name))))
-        except ObjectNotFoundError:
-            return table
+    for newer in newer_tables(storage, table):
         if newer is None or not removed <= {file.path for file in newer.files}:
             return None
         table = newer
+    return table
 
 
 def _run_of(version: int) -> str:
