@@ -24,8 +24,6 @@ from maxbrod import strict_json
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UnsupportedFormatError, naming
 from maxbrod.layouts.foreign import (
-    INT32_MAX,
-    INT64_MAX,
     ClusterFacts,
     Doubt,
     Fault,
@@ -38,9 +36,8 @@ from maxbrod.layouts.foreign import (
     WriteOptions,
     by_partition,
     by_topic,
-    is_plain_name,
 )
-from maxbrod.model import MENDABLE, GapReason, TopicPartition
+from maxbrod.model import INT32_MAX, INT64_MAX, MENDABLE, GapReason, TopicPartition, is_topic_name
 from maxbrod.storage.interface import Storage
 
 PATH: Final = "maxbrod.json"
@@ -270,7 +267,7 @@ def _decode_partitions(topics: Any) -> Iterator[tuple[TopicPartition, Any]]:  # 
     """Yield the values of partitions: the inverse of `by_topic`."""
     for topic, partitions in topics.items():
         for partition, value in partitions.items():
-            if not is_plain_name(topic) or not 0 <= int(partition) <= INT32_MAX:
+            if not is_topic_name(topic) or not 0 <= int(partition) <= INT32_MAX:
                 raise ValueError(f"{topic[:80]!r} has no partition {partition[:20]!r}")
             yield TopicPartition(topic=topic, partition=int(partition)), value
 

@@ -32,9 +32,9 @@ from maxbrod.errors import (
     UsageError,
     naming,
 )
-from maxbrod.layouts.foreign import INT32_MAX, Loss, WriteOptions, is_plain_name
+from maxbrod.layouts.foreign import Loss, WriteOptions
 from maxbrod.layouts.varints import LONG_BYTES_MAX, decode_long, encode_bytes, encode_long
-from maxbrod.model import Codec, TopicPartition
+from maxbrod.model import INT32_MAX, Codec, TopicPartition, is_topic_name
 from maxbrod.storage.interface import Storage
 
 NAMESPACE: Final = "ch.tbd.kafka.backuprestore.model.avro"
@@ -120,7 +120,7 @@ def parse_name(path: str) -> FileName | None:
     else:
         return None
     same = topic == topic_again and partition == partition_again == str(int(partition))
-    if not same or not is_plain_name(topic) or int(partition) > INT32_MAX:
+    if not same or not is_topic_name(topic) or int(partition) > INT32_MAX:
         return None
     where = TopicPartition(topic=topic, partition=int(partition))
     return FileName(where=where, first_offset=first_offset, instance=instance)
@@ -136,7 +136,7 @@ def file_path(
     deletes none of a later one when it wakes up. The tool lists the folder, and takes any name, in their order.
     """
     topic = where.topic
-    if not is_plain_name(topic):
+    if not is_topic_name(topic):
         raise UsageError(f"{topic!r} is not a valid topic name", hint="use letters, digits, '.', '_' and '-'")
     folder, name = f"topics/{topic}/partition={where.partition}", f"{topic}+{where.partition}-{first_offset:020d}.data"
     if instance is not None:

@@ -21,8 +21,6 @@ from typing import Any, Final
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
 from maxbrod.layouts import manifest as backups
 from maxbrod.layouts.foreign import (
-    INT32_MAX,
-    INT64_MAX,
     UNCOMMITTED,
     ClusterFacts,
     Doubt,
@@ -39,7 +37,7 @@ from maxbrod.layouts.foreign import (
     by_topic,
 )
 from maxbrod.layouts.kbak import format as kbak
-from maxbrod.model import TopicPartition
+from maxbrod.model import INT32_MAX, INT64_MAX, TopicPartition
 from maxbrod.storage.interface import Storage
 
 _BACKUP_ID: Final = re.compile(rb'"backup_id"\s*:')

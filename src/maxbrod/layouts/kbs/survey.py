@@ -25,8 +25,6 @@ from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UnsupportedFormatError, naming
 from maxbrod.layouts import manifest as backups
 from maxbrod.layouts.foreign import (
-    INT32_MAX,
-    INT64_MAX,
     ClusterFacts,
     Fault,
     ForeignGroup,
@@ -40,7 +38,7 @@ from maxbrod.layouts.foreign import (
     by_topic,
 )
 from maxbrod.layouts.kbs import format as kbs
-from maxbrod.model import TopicPartition
+from maxbrod.model import INT32_MAX, INT64_MAX, TopicPartition
 from maxbrod.storage.interface import Storage
 
 _VERSION: Final = re.compile(rb'"version"\s*:\s*"')
