@@ -133,8 +133,12 @@ def read_log(storage: Storage) -> Log | None:
 
 
 def has_entry(storage: Storage, version: int) -> bool:
+    return has_object(storage, log_path(entry_name(version)))
+
+
+def has_object(storage: Storage, path: str) -> bool:
     try:
-        storage.head(log_path(entry_name(version)))
+        storage.head(path)
     except ObjectNotFoundError:
         return False
     return True

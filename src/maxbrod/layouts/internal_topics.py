@@ -203,7 +203,7 @@ class RecordFields:
         return self._data[self._at - size : self._at]
 
 
-def _apply_each(
+def apply_each(
     batches: Iterable[pa.RecordBatch], apply: Callable[[bytes, bytes | None], None], *, committed: bool = False
 ) -> list[tuple[int, str]]:
     """Apply the key and the value of each last record. Return the offsets of those that cannot be decoded, and why."""
@@ -315,7 +315,7 @@ def read_offsets_topic(partitions: Iterable[Iterable[pa.RecordBatch]], *, commit
         else:
             found[key.where] = decode_commit(value)
 
-    unreadable = [one for batches in partitions for one in _apply_each(batches, apply, committed=committed)]
+    unreadable = [one for batches in partitions for one in apply_each(batches, apply, committed=committed)]
     return OffsetsTopic(
         commits={group_id: found for group_id, found in commits.items() if found}, unreadable=tuple(unreadable)
     )
@@ -388,7 +388,7 @@ def read_schemas_topic(batches: Iterable[pa.RecordBatch]) -> SchemasTopic:
         elif kind == "DELETE_SUBJECT" and value is not None:
             deleted[_get(key, "subject", str)] = _get(value, "version", int)
 
-    unreadable = _apply_each(batches, apply)
+    unreadable = apply_each(batches, apply)
     marked = {
         place: replace(schema, deleted=True) if schema.version <= deleted.get(schema.subject, 0) else schema
         for place, schema in versions.items()
