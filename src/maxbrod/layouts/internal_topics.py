@@ -315,7 +315,7 @@ def read_offsets_topic(partitions: Iterable[Iterable[pa.RecordBatch]], *, commit
         else:
             found[key.where] = decode_commit(value)
 
-    unreadable = [one for batches in partitions for one in apply_each(batches, apply, committed=committed)]
+    unreadable = [record for batches in partitions for record in apply_each(batches, apply, committed=committed)]
     return OffsetsTopic(
         commits={group_id: found for group_id, found in commits.items() if found}, unreadable=tuple(unreadable)
     )
@@ -366,8 +366,10 @@ class SchemasTopic:
 
     def by_id(self, context: str = DEFAULT_CONTEXT) -> dict[int, RegisteredSchema]:
         """Return the schema of each id. If several versions have the same id, one that is not deleted is preferred."""
-        by_preference = sorted(self.versions.values(), key=lambda one: (not one.deleted, one.subject, one.version))
-        return {version.id: version for version in by_preference if version.context == context}
+        preferred = sorted(
+            self.versions.values(), key=lambda schema: (not schema.deleted, schema.subject, schema.version)
+        )
+        return {schema.id: schema for schema in preferred if schema.context == context}
 
 
 def read_schemas_topic(batches: Iterable[pa.RecordBatch]) -> SchemasTopic:

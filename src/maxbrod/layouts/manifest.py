@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from maxbrod import strict_json
 from maxbrod.bounds import DOCUMENT_BYTES_MAX, check_object
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UsageError
-from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey, WriteOptions
+from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Loss, Survey, WriteOptions
 from maxbrod.model import INT32_MAX, INT64_MAX, TopicPartition, is_topic_name
 from maxbrod.storage.interface import Storage
 
@@ -34,6 +34,13 @@ _HEAD_BYTES: Final = 4096
 _LEVEL: Final = 3
 _LEVELS: Final = range(1, 23)
 _OPTIONS: Final = frozenset({"backup_id", "offset_headers", "source_cluster"})
+
+LOSSES: Final = (
+    Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
+    Loss(what="transaction markers, and which records were written in a transaction", real=False),
+    Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
+)
+"""What no backup of these layouts holds."""
 
 Codec = TypeVar("Codec", bound=IntEnum)
 

@@ -184,8 +184,8 @@ def judge(found: Iterable[ForeignSegment], known: Mapping[TopicPartition, Covera
         ]
         doubtful = _without(explained, coverage.empty)
         # A topic that has offsets without a record within segments has them between segments, too.
-        counted = (segment for segment in held if segment.records is not None)
-        likely = max((one.end_offset - one.base_offset - (one.records or 0) for one in counted), default=0)
+        counted = ((segment, segment.records) for segment in held if segment.records is not None)
+        likely = max((segment.end_offset - segment.base_offset - records for segment, records in counted), default=0)
         explicable = [hole for hole in doubtful if hole[1] - hole[0] <= likely]
         gaps += [
             ForeignGap(where=where, base_offset=base, end_offset=end, reason="unexplained")

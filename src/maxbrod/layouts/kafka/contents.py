@@ -112,8 +112,8 @@ def _fields(entry: Entry) -> dict[str, Any]:
         "topic_id": entry.topic_id,
         "partition": entry.partition,
         **{name: getattr(found, name) for name in _SLICE_FIELDS},
-        "aborted": [[one.producer_id, one.first_offset, one.last_offset] for one in found.aborted],
-        "epochs": [list(one) for one in entry.epochs],
+        "aborted": [[ended.producer_id, ended.first_offset, ended.last_offset] for ended in found.aborted],
+        "epochs": [list(epoch) for epoch in entry.epochs],
     }
 
 
@@ -164,7 +164,7 @@ def _decode(batch: bytes, path: str, name: str) -> Contents:
                 "slice": {
                     "path": path,
                     **{key: row[key] for key in _SLICE_FIELDS},
-                    "aborted": [dict(zip(keys, one, strict=True)) for one in row["aborted"]],
+                    "aborted": [dict(zip(keys, ended, strict=True)) for ended in row["aborted"]],
                 },
             }
             for row in document["slices"]

@@ -180,7 +180,7 @@ def merge_manifest(
     if not facts.committed:
         manifest["isolation_level"] = UNCOMMITTED_LEVEL
     topics = _list(manifest, "topics")
-    for segment in sorted(written, key=lambda one: one.base_offset):
+    for segment in sorted(written, key=lambda segment: segment.base_offset):
         _merge_segment(_entry(topics, _new_topic(segment.where.topic)), segment)
     for topic in facts.topics.values():
         _merge_topic(_entry(topics, _new_topic(topic.name)), topic)

@@ -31,7 +31,6 @@ from maxbrod.layouts.foreign import (
     ForeignSegment,
     ForeignTopic,
     Layout,
-    Loss,
     Survey,
     WriteOptions,
     by_partition,
@@ -237,7 +236,7 @@ def _by_headers(storage: Storage, backup: backups.BackupRef, faults: list[Fault]
     ends: dict[TopicPartition, int] = {}
     found: list[ForeignSegment] = []
     for where, index, path, size in sorted(
-        backups.list_segments(storage, backup, kbs.SEGMENT), key=lambda one: (one[0], -one[1])
+        backups.list_segments(storage, backup, kbs.SEGMENT), key=lambda listed: (listed[0], -listed[1])
     ):
         try:
             header = read_header(storage, path, size)
@@ -427,9 +426,5 @@ LAYOUT: Final = Layout(
     publish=publish,
     prune=prune,
     choices=("backup_id",),
-    losses=(
-        Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
-        Loss(what="transaction markers, and which records were written in a transaction", real=False),
-        Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
-    ),
+    losses=backups.LOSSES,
 )
