@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
@@ -10,6 +11,10 @@ from typing import Final
 from uuid import UUID
 
 from maxbrod.errors import CorruptDataError
+
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
+TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class Codec(IntEnum):
@@ -85,6 +90,11 @@ is half of `catalog.catalog.LATE_MS`, which allows for clocks that differ."""
 def now_ms() -> int:
     """The current time of rows and reports, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def is_topic_name(name: str) -> bool:
+    """True if Kafka allows it as a topic's name. Then it is one part of a path, too, and leads nowhere else."""
+    return TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def topic_id_text(topic_id: UUID) -> str:

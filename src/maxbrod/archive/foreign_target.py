@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UsageError
+from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.layouts.avro.format import instance_folder
 from maxbrod.layouts.avro.instances import Instance, InstanceMark, InstanceStage, fenced, put_next, read_instances
 from maxbrod.layouts.avro.survey import survey as survey_tree
@@ -29,10 +30,6 @@ from maxbrod.layouts.tree import encode_facts, extended_by
 from maxbrod.model import TopicPartition
 from maxbrod.storage.composed import OWN_FOLDER, without_own
 from maxbrod.storage.stores import open_storage
-
-if TYPE_CHECKING:
-    from maxbrod.kafka.state.cluster_state import ClusterState
-
 
 _MEMORY: Final = f"{OWN_FOLDER}/backup.json"
 
@@ -119,9 +116,11 @@ class ForeignTarget:
         `unfinished`: topics whose records are not all there. Without a segment such a topic would look like an empty
         one, so it is left out.
         """
-        completed = complete_facts(facts, self.survey, written, unfinished)
-        self._layout.publish(self._storage, self.survey, written, self._options, completed)
+        self._publish(written, complete_facts(facts, self.survey, written, unfinished))
         self.survey = self._look()
+
+    def _publish(self, written: Sequence[ForeignSegment], facts: ClusterFacts) -> None:
+        self._layout.publish(self._storage, self.survey, written, self._options, facts)
 
     def remember(self, starts: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> None:
         """Add to what is remembered. If a name now has another topic id, its starts are dropped."""
@@ -323,17 +322,11 @@ class InstanceTarget(ForeignTarget):
         found = survey_tree(self._storage, self._other)
         return not found.gaps and not any(fault.fatal for fault in found.faults)
 
-    def publish(
-        self, written: Sequence[ForeignSegment], facts: ClusterFacts, *, unfinished: Collection[str] = ()
-    ) -> None:
-        completed = complete_facts(facts, self.survey, written, unfinished)
-        known = self.document.decode_facts().coverage
-        coverage = extended_by(known, self.survey, written, completed.gaps)
-        new = encode_facts(self.survey, completed, coverage)
-        old = dict(self.document.facts)
-        if {**new, "taken_at_ms": 0} != {**old, "taken_at_ms": 0}:
+    def _publish(self, written: Sequence[ForeignSegment], facts: ClusterFacts) -> None:
+        coverage = extended_by(self.document.decode_facts().coverage, self.survey, written, facts.gaps)
+        new = encode_facts(self.survey, facts, coverage)
+        if {**new, "taken_at_ms": 0} != {**self.document.facts, "taken_at_ms": 0}:
             self.save(facts=new)
-        self.survey = self._look()
 
     def remember(self, starts: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> None:
         """A generation always begins at the start of the log."""

@@ -14,11 +14,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod import strict_json
 from maxbrod.archive.archive import HOLDS, Archive
@@ -40,9 +41,6 @@ from maxbrod.errors import (
 )
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.storage.interface import Storage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 HOLD_COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "kind", "details"),

@@ -19,8 +19,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
+from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.errors import CorruptDataError, naming
 from maxbrod.kafka.state.cluster_state import (
     Acl,
@@ -34,10 +36,6 @@ from maxbrod.kafka.state.cluster_state import (
     decode_state,
 )
 from maxbrod.strict_json import value_of
-
-if TYPE_CHECKING:
-    from maxbrod.archive.snapshot_document import Snapshot
-
 
 Place: TypeAlias = tuple[str, str, int]
 """A group, a topic id and a partition."""
@@ -247,7 +245,7 @@ def decode_carried(fields: Mapping[str, Any]) -> Carried:
         return Carried(
             topics=tuple(value_of(LostTopic, topic, "topics") for topic in fields["topics"]),
             offsets=tuple(
-                sorted((one for group in fields["groups"] for one in _decode_group(group)), key=lambda one: one.place)
+                sorted((lost for group in fields["groups"] for lost in _decode_group(group)), key=attrgetter("place"))
             ),
             access=tuple(map(_decode_access, fields["access"])),
         )
@@ -368,8 +366,8 @@ def _access(cluster: ClusterState, carried: Carried, lost: Sequence[LostTopic]) 
         lists = [entry for entry in carried.access if entry.what == what]
         own = getattr(cluster, what)
         for entry in sorted(lists, key=lambda entry: entry.cluster_id != cluster.cluster_id):
-            known = {_identity(one) for one in own or ()}
-            own = (*(own or ()), *(one for one in entry.values if _identity(one) not in known))
+            known = {_identity(value) for value in own or ()}
+            own = (*(own or ()), *(value for value in entry.values if _identity(value) not in known))
         found[what] = own
     acls: tuple[Acl, ...] | None = found["acls"]
     rules = [rule for topic in lost for rule in topic.acls if not _is_covered(rule, acls or ())]

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.archive.upkeep import NO_ROWS
 from maxbrod.catalog.replaced import as_replaced, places_of, revisions_of
 from maxbrod.catalog.rows import Run, newest_times, time_of
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.model import GapReason, PartitionId
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NEWEST: Final = "newest_ms"
 """In the statistics of a prune: no record that is missing in its gaps is newer."""

@@ -9,10 +9,10 @@ from typing import Final
 
 from maxbrod.archive.selection import nearest
 from maxbrod.errors import UsageError
+from maxbrod.model import TOPIC_NAME, is_topic_name
 
 _RENAMING: Final = "read how topics are renamed"
 _HINT: Final = r"give old=new, or /expression/replacement/ such as /prod-(.*)/test-\1/, which matches the whole name"
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,10 @@ class Rename:
         """The rules, as in `--rename`, that match none of these topics."""
         known = set(topics)
         listed = [f"{old}={new}" for old, new in self.names.items() if old not in known]
-        rules = ((expression, into) for expression, into in self.expressions)
-        return (
-            *listed,
-            *(f"/{each}/{into}/" for each, into in rules if not any(re.fullmatch(each, topic) for topic in known)),
-        )
+        for expression, into in self.expressions:
+            if not any(re.fullmatch(expression, topic) for topic in known):
+                listed.append(f"/{expression}/{into}/")
+        return tuple(listed)
 
 
 def unused_rule(rule: str, topics: Iterable[str]) -> UsageError:
@@ -67,14 +66,9 @@ def parse_rename(words: Iterable[str] = (), *, prefix: str = "", suffix: str = "
         if names.setdefault(old, new) != new:
             raise UsageError(f"{old} is given two names, {names[old]} and {new}", operation=_RENAMING, object_name=old)
     for affix in filter(None, (prefix, suffix)):
-        if not _NAME.fullmatch(affix):
+        if not TOPIC_NAME.fullmatch(affix):
             raise UsageError(f"no topic's name can have {affix!r} in it", operation=_RENAMING, hint=_HINT)
     return Rename(names=names, expressions=tuple(expressions), prefix=prefix, suffix=suffix)
-
-
-def is_topic_name(name: str) -> bool:
-    """Kafka's own rule."""
-    return _NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def _expression(word: str) -> tuple[str, str]:

@@ -8,21 +8,19 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod import strict_json
+from maxbrod.archive.archive import Archive
 from maxbrod.archive.selection import select_names
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.archive.snapshots import UNREADABLE, find_moment, find_run, read_snapshot
+from maxbrod.catalog.rows import Run
 from maxbrod.catalog.schema import Kind
 from maxbrod.model import MENDABLE, GapReason, PartitionId
-
-if TYPE_CHECKING:
-    from maxbrod.archive.archive import Archive
-    from maxbrod.catalog.rows import Run
 
 PARTIAL: Final = "partial"
 """The statistic of a backup that topics may have been hidden from."""

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.errors import UsageError
+from maxbrod.model import INT64_MAX
 from maxbrod.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _ALL: Final = "*"
 """Matches all topics, and is no mistake if there are none."""
 _HINT: Final = r"give a name, a glob such as orders-*, or a regular expression between slashes such as /orders-\d+/"
 
-INT64_MAX: Final = 2**63 - 1
 PARTITIONS_MAX: Final = 100_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_MS: Final = re.compile(r"-?\d{1,19}", re.ASCII)

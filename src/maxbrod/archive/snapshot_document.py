@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from maxbrod import strict_json
@@ -21,11 +22,7 @@ from maxbrod.batch.compression import compress, unpack_document
 from maxbrod.batch.crc import crc32c
 from maxbrod.bounds import count_partitions
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.model import Codec, PartitionId
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+from maxbrod.model import INT64_MAX, Codec, PartitionId
 
 FORMAT_FIELD: Final = "maxbrod.snapshot"
 FORMAT_VERSION: Final = 1
@@ -33,7 +30,6 @@ _CHECKSUM_FIELD: Final = "crc32c"
 _CARRIED_FIELD: Final = "carried"
 RUNS: Final = "runs"
 _OPERATION: Final = "read a snapshot"
-_INT64_MAX: Final = 2**63 - 1
 _NEVER: Final = -1
 
 ExplainedGap: TypeAlias = tuple[int, int, str]
@@ -246,8 +242,8 @@ def _document(data: bytes, object_name: str | None) -> tuple[dict[str, Any], byt
     return document, text
 
 
-_Number: TypeAlias = Annotated[int, Field(ge=0, le=_INT64_MAX)]
-_Point: TypeAlias = Annotated[int, Field(ge=_NEVER, le=_INT64_MAX)]
+_Number: TypeAlias = Annotated[int, Field(ge=0, le=INT64_MAX)]
+_Point: TypeAlias = Annotated[int, Field(ge=_NEVER, le=INT64_MAX)]
 _Numbers: TypeAlias = dict[str, list[_Number | None]]
 """By topic id, a list by partition number."""
 _Points: TypeAlias = dict[str, list[_Point | None]]

@@ -21,12 +21,12 @@ from maxbrod.archive.snapshot_document import Snapshot, decode
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.model import PartitionId
+from maxbrod.storage.interface import Storage
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import AnyCatalog
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
-    from maxbrod.storage.interface import Storage
 
 UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
 """The errors of a snapshot that cannot be read."""

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, NoReturn
 from uuid import UUID
 
 import pyarrow as pa
@@ -18,7 +18,6 @@ import pyarrow.dataset as ds
 
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.bounds import PARTITIONS_MAX, count_partitions
-from maxbrod.catalog.generations import GenerationChanges
 from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, encode_rows
 from maxbrod.catalog.validity import find_fault, refused_row
@@ -200,25 +199,20 @@ def _reasons(recorded: Sequence[ForeignGap], first: int, end: int) -> Iterator[t
 
 
 def _gap(survey: Survey, where: TopicPartition, first: int, end: int, reason: GapReason, at: int) -> Gap:
-    return Gap(
-        topic=where.topic,
-        topic_id=topic_id_in(survey, where.topic),
-        partition=where.partition,
-        base_offset=first,
-        end_offset=end,
-        reason=reason,
-        run_id=RUN_ID,
-        written_at=at,
-    )
+    return Gap(**_shared(survey, where, at), base_offset=first, end_offset=end, reason=reason)
+
+
+def _shared(survey: Survey, where: TopicPartition, at: int) -> dict[str, Any]:
+    """The fields of every row of a partition."""
+    place = {"topic": where.topic, "topic_id": topic_id_in(survey, where.topic), "partition": where.partition}
+    return {**place, "run_id": RUN_ID, "written_at": at}
 
 
 def _segment(survey: Survey, segment: ForeignSegment, at: int) -> Segment:
     offsets = segment.end_offset - segment.base_offset
     records = offsets if segment.records is None else segment.records
     return Segment(
-        topic=segment.where.topic,
-        topic_id=topic_id_in(survey, segment.where.topic),
-        partition=segment.where.partition,
+        **_shared(survey, segment.where, at),
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
         path=segment.path,
@@ -238,8 +232,6 @@ def _segment(survey: Survey, segment: ForeignSegment, at: int) -> Segment:
         # The number of markers that were left out is unknown.
         reason=_REASONS[segment.reason] if records < offsets or segment.details.get(UNCOMMITTED) else None,
         details=describe(survey.layout, segment),
-        run_id=RUN_ID,
-        written_at=at,
     )
 
 
@@ -339,17 +331,8 @@ class SurveyedCatalog(Queries):
         del since_ms
         return set()
 
-    def commit(
-        self,
-        rows: Iterable[Row] | pa.Table,
-        *,
-        replaced: Iterable[Row] | pa.Table = (),
-        retired: Iterable[Row] | pa.Table = (),
-        generations: GenerationChanges | None = None,
-        expected_version: int | None = None,
-    ) -> int:
+    def commit(self, *_: object, **__: object) -> NoReturn:
         """Always refused."""
-        del rows, replaced, retired, generations, expected_version
         raise RefusedError(
             "this archive is in the layout of another tool, and has no catalog to commit to",
             operation="commit to the catalog",

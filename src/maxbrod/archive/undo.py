@@ -10,12 +10,13 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from maxbrod.archive.archive import Archive
 from maxbrod.archive.pruned import NEWEST, is_pruned, newest_pruned_ms, prune_rows, restore_rows
 from maxbrod.archive.upkeep import NO_ROWS, Change, Clocks, commit_change, read_clocks
 from maxbrod.catalog.commits import IDENTITY, absent_rows
@@ -25,9 +26,6 @@ from maxbrod.catalog.validity import find_fault
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UsageError
 from maxbrod.model import PartitionId
 from maxbrod.storage.interface import Storage
-
-if TYPE_CHECKING:
-    from maxbrod.archive.archive import Archive
 
 PRUNES: Final = "prunes"
 """The folder of undo documents."""

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from maxbrod.archive.snapshot_document import decode
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.archive.surveyed import topic_id_for
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.ledger import documents_in, named_in_ledger, version_of
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.replaced import Intervals, meets, merge
@@ -27,11 +28,7 @@ from maxbrod.layouts.kafka.frames import SliceDigest
 from maxbrod.layouts.kafka.reader import log_bytes_max, read_object
 from maxbrod.layouts.kafka.slices import verify_slice
 from maxbrod.model import MENDABLE, PartitionId, now_ms
-
-if TYPE_CHECKING:
-    from maxbrod.catalog.catalog import Catalog
-    from maxbrod.storage.interface import ObjectInfo, Storage
-
+from maxbrod.storage.interface import ObjectInfo, Storage
 
 FOLDERS: Final = ("packs", "segments")
 UNCOMMITTED_MS: Final = 3600 * 1000

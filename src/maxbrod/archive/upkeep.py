@@ -14,17 +14,14 @@ such an announcement before each request of deletion.
 from __future__ import annotations
 
 import time
-from collections.abc import (
-    Callable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
+from maxbrod.archive.archive import Archive
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import commit_with_retries
 from maxbrod.catalog.log import LOG_FOLDER
@@ -35,10 +32,6 @@ from maxbrod.model import CLOCKS_APART_MS, now_ms
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage, probe_clock_ms
 from maxbrod.text import human_age
-
-if TYPE_CHECKING:
-    from maxbrod.archive.archive import Archive
-
 
 _IDLE_MS: Final = 2 * 24 * 3600 * 1000
 """An archive whose newest backup is older is idle, and reports say what follows from that."""

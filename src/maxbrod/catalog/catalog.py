@@ -15,13 +15,14 @@ from typing import Final, Self
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from maxbrod.catalog.codec import Table, decode_log, encode_checkpoint, first_entry, shortened, with_added
+from maxbrod.catalog.codec import Table, decode_log, encode_checkpoint, first_entry, shortened
 from maxbrod.catalog.commits import (
     StreamBatch,
     commit_with_retries,
     fenced,
     last_batch,
     missing_object,
+    newer_tables,
     overtaken,
     plan_rewrite,
     write_commit,
@@ -52,7 +53,6 @@ from maxbrod.errors import (
     MaxbrodError,
     NoArchiveError,
     ObjectExistsError,
-    ObjectNotFoundError,
     RefusedError,
     UnavailableError,
 )
@@ -170,13 +170,7 @@ class Catalog(Queries):
         None: it must be opened again, because commits have done more than add rows, or have been cleaned up.
         """
         table = self._table
-        while True:
-            name = entry_name(table.log.version + 1)
-            try:
-                entry = bytes(self._storage.get(log_path(name)))
-            except ObjectNotFoundError:
-                break
-            newer = with_added(table, name, entry)
+        for newer in newer_tables(self._storage, table):
             if newer is None:
                 return None
             table = newer

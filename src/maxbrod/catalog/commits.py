@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from deltalake.transaction import RemoveAction
 
 from maxbrod.catalog.codec import FENCE_ID, LEDGER_ID, DataFile, Table, encode_commit, transaction_version, with_added
 from maxbrod.catalog.files import KEPT_ROWS, DataFiles
-from maxbrod.catalog.log import Log, entry_name, has_entry, log_path
+from maxbrod.catalog.log import Log, entry_name, has_entry, has_object, log_path
 from maxbrod.catalog.rows import COMMIT
 from maxbrod.errors import (
     FencedError,
@@ -36,10 +37,10 @@ from maxbrod.errors import (
     UnavailableError,
 )
 from maxbrod.model import now_ms
+from maxbrod.storage.interface import Storage
 
 if TYPE_CHECKING:
     from maxbrod.catalog.catalog import Catalog
-    from maxbrod.storage.interface import Storage
 
 
 NONCE_KEY: Final = "maxbrod.commit"
@@ -252,13 +253,20 @@ def _demand_predecessor(storage: Storage, table: Table, version: int) -> None:
     on the commit.
     """
     if not has_entry(storage, table.log.version):
-        raise UnavailableError(
+        raise _unknown(
             "others have committed for over an hour since this process read the catalog: it is unknown whether its "
             f"own commit of version {version} took effect",
-            operation="commit to the catalog",
-            object_name=storage.url,
-            hint="it took effect as a whole or not at all; run the command again, it continues from the catalog",
+            storage,
         )
+
+
+def _unknown(message: str, storage: Storage) -> UnavailableError:
+    return UnavailableError(
+        message,
+        operation="commit to the catalog",
+        object_name=storage.url,
+        hint="it took effect as a whole or not at all; run the command again, it continues from the catalog",
+    )
 
 
 def _put_entry(storage: Storage, version: int, entry: bytes) -> bool:
@@ -270,26 +278,30 @@ def _put_entry(storage: Storage, version: int, entry: bytes) -> bool:
         return False
     except UnavailableError as error:
         # The data files stay: if the put does take effect after all, its files must exist.
-        raise UnavailableError(
-            f"the store failed during the commit, and it is unknown whether the commit took effect: {error.message}",
-            operation="commit to the catalog",
-            object_name=storage.url,
-            hint="it took effect as a whole or not at all; run the command again, it continues from the catalog",
-        ) from error
+        message = "the store failed during the commit, and it is unknown whether the commit took effect"
+        raise _unknown(f"{message}: {error.message}", storage) from error
     return True
+
+
+def newer_tables(storage: Storage, table: Table) -> Iterator[Table | None]:
+    """Yield the table after each commit of others since; None, and no more, after one that did more than add rows."""
+    newer: Table | None = table
+    while newer is not None:
+        name = entry_name(newer.log.version + 1)
+        try:
+            newer = with_added(newer, name, bytes(storage.get(log_path(name))))
+        except ObjectNotFoundError:
+            return
+        yield newer
 
 
 def _follow(storage: Storage, table: Table, removed: AbstractSet[str]) -> Table | None:
     """The table after the commits of others since; None: one of them did more than add rows, or folded one of ours."""
-    while True:
-        name = entry_name(table.log.version + 1)
-        try:
-            newer = with_added(table, name, bytes(storage.get(log_path(name))))
-        except ObjectNotFoundError:
-            return table
+    for newer in newer_tables(storage, table):
         if newer is None or not removed <= {file.path for file in newer.files}:
             return None
         table = newer
+    return table
 
 
 def _run_of(version: int) -> str:
@@ -349,14 +361,6 @@ def missing_object(storage: Storage, added: pa.Table, gone: pa.Table) -> str | N
     """An object that a new row names and that does not exist. Objects of replaced rows were named all along."""
     known = set(pc.unique(gone["path"]).to_pylist())
     paths = [path for path in pc.unique(added["path"]).to_pylist() if path is not None and path not in known]
-
-    def is_there(path: str) -> bool:
-        try:
-            storage.head(path)
-        except ObjectNotFoundError:
-            return False
-        return True
-
     with ThreadPoolExecutor(_REQUESTS) as pool:
-        there = pool.map(is_there, paths)
+        there = pool.map(partial(has_object, storage), paths)
         return next((storage.name_of(path) for path, found in zip(paths, there, strict=True) if not found), None)

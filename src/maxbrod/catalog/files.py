@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from maxbrod.bounds import ROWS_PER_BYTE_MAX
+from maxbrod.catalog.codec import DataFile, Table
 from maxbrod.catalog.log import (
     BRING_BACK,
     LOG_FOLDER,
@@ -31,12 +32,9 @@ from maxbrod.catalog.log import (
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, SORT_ORDER, Kind
 from maxbrod.catalog.validity import Totals, find_fault, refused_row
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, TruncatedDataError, UsageError
+from maxbrod.storage.interface import ObjectInfo, Storage
 from maxbrod.storage.object_file import ObjectFile
 from maxbrod.storage.urls import check_name
-
-if TYPE_CHECKING:
-    from maxbrod.catalog.codec import DataFile, Table
-    from maxbrod.storage.interface import ObjectInfo, Storage
 
 _FILE_ROWS_MAX: Final = 1 << 18
 _GROUP_ROWS: Final = 1 << 14

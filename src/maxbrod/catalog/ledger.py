@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,9 +34,7 @@ from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.catalog.validity import find_fault
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 from maxbrod.model import GapReason
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import ObjectInfo, Storage
+from maxbrod.storage.interface import ObjectInfo, Storage
 
 LEDGER: Final = "ledger"
 """The folder of the documents."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import google_crc32c
 import pyarrow as pa
@@ -20,9 +20,7 @@ from maxbrod import strict_json
 from maxbrod.bounds import check_object
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 from maxbrod.model import now_ms
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import ObjectInfo, Storage
+from maxbrod.storage.interface import ObjectInfo, Storage
 
 TABLE_FOLDER: Final = "catalog/segments"
 LOG_FOLDER: Final = f"{TABLE_FOLDER}/_delta_log"
@@ -135,8 +133,12 @@ def read_log(storage: Storage) -> Log | None:
 
 
 def has_entry(storage: Storage, version: int) -> bool:
+    return has_object(storage, log_path(entry_name(version)))
+
+
+def has_object(storage: Storage, path: str) -> bool:
     try:
-        storage.head(log_path(entry_name(version)))
+        storage.head(path)
     except ObjectNotFoundError:
         return False
     return True

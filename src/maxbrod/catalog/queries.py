@@ -12,21 +12,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from numpy.typing import NDArray
 
 from maxbrod.catalog.generations import TopicGenerations, as_active, decode_generations
 from maxbrod.catalog.replaced import REVISION_COLUMNS, Revisions, as_it_was, count_revisions, revive
 from maxbrod.catalog.rows import RUN_COMMIT, Gap, Run, decode_rows, may_have_since, may_have_until
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
 from maxbrod.model import GapReason, PartitionId
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 PORTION_ROWS: Final = 1 << 19
 """About 200 MB with all columns. Smaller portions read more row groups twice, at the edges of portions."""

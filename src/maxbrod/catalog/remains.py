@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,10 +44,7 @@ from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, TABLE_PROPERTIES, Kind
 from maxbrod.catalog.validity import check_rows, find_fault
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectExistsError
 from maxbrod.model import now_ms
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
-
+from maxbrod.storage.interface import Storage
 
 _VERSION: Final = re.compile(r"(\d{20})\.(?:json|checkpoint.*\.parquet)")
 

@@ -11,20 +11,18 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from maxbrod.catalog.schema import Kind
 from maxbrod.errors import UnsupportedFormatError
 from maxbrod.model import PartitionId
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Revisions: TypeAlias = "Mapping[PartitionId, int]"
 """The number of replacements in a partition; 0 for partitions that it does not name."""

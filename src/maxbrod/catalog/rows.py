@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from maxbrod import strict_json
 from maxbrod.catalog.schema import SCHEMA, Kind, fields_of
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.kafka.format import Slice
+from maxbrod.layouts.kafka.format import Slice, StoredSlice
 from maxbrod.model import AbortedTransaction, GapReason
 
 if TYPE_CHECKING:
@@ -36,35 +36,15 @@ _RUN_ID_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """Offsets that are archived: a slice of an object that holds their batches."""
+class Segment(StoredSlice):
+    """Offsets that are archived: a slice of an object that holds their batches, and whose it is."""
 
     topic: str
     topic_id: str
     partition: int
-    base_offset: int
-    end_offset: int
-    path: str
-    position: int
-    bytes: int
-    raw_bytes: int
-    codec: str
-    records: int
-    min_timestamp: int | None
-    max_timestamp: int | None
-    first_leader_epoch: int
-    last_leader_epoch: int
-    aborted: tuple[AbortedTransaction, ...] = ()
-    digest: str
     level: int = 0
     reason: GapReason | None = None
     """The reason why there are fewer records than offsets; None if there are not."""
-    details: str | None = None
-    """The description of a segment of another layout; never set in our own catalogs."""
-    min_timestamp_exact: bool = False
-    """True if no record is older than `min_timestamp`; otherwise it may be that of a batch's first record."""
-    control_records: int | None = None
-    """The number of `records` that are transaction markers; None if they were not counted."""
     run_id: str
     written_at: int
 
@@ -106,9 +86,7 @@ _DEPTH_MAX: Final = 32
 COMMIT: Final = "commit"
 """A key in `details` of a run. It sorts first, so that `RUN_COMMIT` finds it without parsing the JSON."""
 RUN_COMMIT: Final = r'^\{"commit": (?P<commit>[0-9]{1,18}),'
-SLICE_FIELDS: Final = tuple(
-    column.name for column in fields(Slice) if column.name in {known.name for known in fields(Segment)}
-)
+SLICE_FIELDS: Final = tuple(column.name for column in fields(StoredSlice))
 """The fields of a row that describe a slice."""
 _SEGMENT, _GAP = fields_of(Kind.DATA), fields_of(Kind.GAP)
 
@@ -126,7 +104,7 @@ class _RunDetails(BaseModel):
 
 
 def slice_of(row: Segment) -> Slice:
-    """The slice by which the layout reads the segment."""
+    """The slice by which the layout reads the segment, without what only the catalog needs."""
     return Slice(**{name: getattr(row, name) for name in SLICE_FIELDS})
 
 

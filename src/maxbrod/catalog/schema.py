@@ -10,9 +10,10 @@ without interpreting them. A change to the meaning of a row needs a new major ve
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,11 +23,8 @@ from maxbrod.bounds import PARTITIONS_MAX
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.model import GapReason
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    Holds = Callable[[Any, pa.Table], Any]
-    """From a column and the table that it belongs to, a mask of the rows for which the rule holds."""
+Holds = Callable[[Any, pa.Table], Any]
+"""From a column and the table that it belongs to, a mask of the rows for which the rule holds."""
 
 FORMAT_PROPERTY: Final = "maxbrod.format"
 FORMAT_MAJOR: Final = 1

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import (
     HEADER_TYPE,
@@ -30,11 +31,7 @@ from maxbrod.errors import RefusedError, UsageError
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions, check_topic
 from maxbrod.layouts.manifest import SEGMENT_BYTES_LIMIT, SEGMENT_BYTES_MAX, backup_for, refuse_unknown
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 _NO_LIMIT: Final = 1 << 62
 

@@ -7,7 +7,6 @@ make a tree that the tool itself can read. Everything above uses this interface 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from pydantic import TypeAdapter
 
 from maxbrod.errors import UsageError
-from maxbrod.model import AbortedTransaction, TopicPartition
+from maxbrod.model import AbortedTransaction, TopicPartition, is_topic_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-INT32_MAX: Final = (1 << 31) - 1
-INT64_MAX: Final = (1 << 63) - 1
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 UNCOMMITTED: Final = "uncommitted"
 """In the details of a survey and its segments: records of aborted transactions, and markers, may be among the others.
 
@@ -79,14 +75,9 @@ def described(text: str) -> tuple[str, ForeignSegment]:
     return _DESCRIBED.validate_json(text)
 
 
-def is_plain_name(name: str) -> bool:
-    """True if Kafka allows it as a topic's name, so that it is one part of a path and leads nowhere else."""
-    return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
-
-
 def check_topic(topic: str) -> str:
     """The name of a topic to write, which becomes a folder. UsageError: Kafka does not allow it."""
-    if not is_plain_name(topic):
+    if not is_topic_name(topic):
         raise UsageError(f"{topic!r} cannot be a topic", hint="use letters, digits, '.', '_' and '-'")
     return topic
 

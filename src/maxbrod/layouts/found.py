@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import binary_array, default_column, headers_array, number_array
 from maxbrod.batch.kernels import sealed
 from maxbrod.errors import RefusedError
 from maxbrod.layouts import kernels
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.object_file import ObjectFile
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
 
 HELD_BYTES_MAX: Final = 64 << 20
 PIECE_BYTES: Final = 8 << 20

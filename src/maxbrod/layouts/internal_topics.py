@@ -12,21 +12,19 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod import strict_json
 from maxbrod.batch.columns import binary_column, number_array, number_column, project
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts.foreign import ForeignGroup
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 COLUMNS: Final = ["offset", "key", "value", "producer_id", "transactional", "control"]
 """The columns that are needed."""
@@ -205,7 +203,7 @@ class RecordFields:
         return self._data[self._at - size : self._at]
 
 
-def _apply_each(
+def apply_each(
     batches: Iterable[pa.RecordBatch], apply: Callable[[bytes, bytes | None], None], *, committed: bool = False
 ) -> list[tuple[int, str]]:
     """Apply the key and the value of each last record. Return the offsets of those that cannot be decoded, and why."""
@@ -317,7 +315,7 @@ def read_offsets_topic(partitions: Iterable[Iterable[pa.RecordBatch]], *, commit
         else:
             found[key.where] = decode_commit(value)
 
-    unreadable = [one for batches in partitions for one in _apply_each(batches, apply, committed=committed)]
+    unreadable = [record for batches in partitions for record in apply_each(batches, apply, committed=committed)]
     return OffsetsTopic(
         commits={group_id: found for group_id, found in commits.items() if found}, unreadable=tuple(unreadable)
     )
@@ -368,8 +366,10 @@ class SchemasTopic:
 
     def by_id(self, context: str = DEFAULT_CONTEXT) -> dict[int, RegisteredSchema]:
         """Return the schema of each id. If several versions have the same id, one that is not deleted is preferred."""
-        by_preference = sorted(self.versions.values(), key=lambda one: (not one.deleted, one.subject, one.version))
-        return {version.id: version for version in by_preference if version.context == context}
+        preferred = sorted(
+            self.versions.values(), key=lambda schema: (not schema.deleted, schema.subject, schema.version)
+        )
+        return {schema.id: schema for schema in preferred if schema.context == context}
 
 
 def read_schemas_topic(batches: Iterable[pa.RecordBatch]) -> SchemasTopic:
@@ -390,7 +390,7 @@ def read_schemas_topic(batches: Iterable[pa.RecordBatch]) -> SchemasTopic:
         elif kind == "DELETE_SUBJECT" and value is not None:
             deleted[_get(key, "subject", str)] = _get(value, "version", int)
 
-    unreadable = _apply_each(batches, apply)
+    unreadable = apply_each(batches, apply)
     marked = {
         place: replace(schema, deleted=True) if schema.version <= deleted.get(schema.subject, 0) else schema
         for place, schema in versions.items()

@@ -13,25 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from maxbrod import strict_json
 from maxbrod.bounds import DOCUMENT_BYTES_MAX, check_object
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, RefusedError, UsageError
-from maxbrod.layouts.foreign import (
-    INT32_MAX,
-    INT64_MAX,
-    Fault,
-    ForeignSegment,
-    ForeignTopic,
-    Survey,
-    WriteOptions,
-    is_plain_name,
-)
-from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Loss, Survey, WriteOptions
+from maxbrod.model import INT32_MAX, INT64_MAX, TopicPartition, is_topic_name
+from maxbrod.storage.interface import Storage
 
 MANIFEST: Final = "manifest.json"
 DEFAULT_BACKUP_ID: Final = "maxbrod"
@@ -46,12 +35,19 @@ _LEVEL: Final = 3
 _LEVELS: Final = range(1, 23)
 _OPTIONS: Final = frozenset({"backup_id", "offset_headers", "source_cluster"})
 
+LOSSES: Final = (
+    Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
+    Loss(what="transaction markers, and which records were written in a transaction", real=False),
+    Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
+)
+"""What no backup of these layouts holds."""
+
 Codec = TypeVar("Codec", bound=IntEnum)
 
 
 def known_topic(name: str, object_name: str) -> str:
     """The name of a topic that an archive claims to have. CorruptDataError: Kafka does not allow it."""
-    if not is_plain_name(name):
+    if not is_topic_name(name):
         raise CorruptDataError(f"{name[:300]!r} cannot be a topic", object_name=object_name)
     return name
 
@@ -190,7 +186,7 @@ class BackupRef:
 def parse_name(segment: re.Pattern[str], name: str) -> tuple[TopicPartition, int] | None:
     """Partition and number of an object that is named like a segment: the three groups of the pattern."""
     match = segment.fullmatch(name)
-    if match is None or not is_plain_name(match[1]):
+    if match is None or not is_topic_name(match[1]):
         return None
     return TopicPartition(topic=match[1], partition=int(match[2])), int(match[3])
 
@@ -405,7 +401,7 @@ def backup_for(survey: Survey, options: WriteOptions) -> BackupRef:
             )
         return found
     backup_id = DEFAULT_BACKUP_ID if requested is None else requested
-    if not is_plain_name(backup_id):
+    if not is_topic_name(backup_id):
         raise UsageError(f"{backup_id!r} cannot be the id of a backup", hint="use letters, digits, '.', '_' and '-'")
     return BackupRef(backup_id=backup_id, folder=backup_id)
 

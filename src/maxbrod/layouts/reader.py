@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+from concurrent.futures import Executor
+from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import number_column, project
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX
@@ -15,19 +18,12 @@ from maxbrod.batch.transactions import committed_batches
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
 from maxbrod.layouts.foreign import UNCOMMITTED, described
 from maxbrod.layouts.kafka import reader as native
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.registry import layout_of
 from maxbrod.model import AbortedTransaction, Codec
+from maxbrod.storage.interface import Storage
 
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.storage.interface import Storage
-
-    Batches = tuple[NDArray[np.uint8], BatchHeaders]
+Batches = tuple[NDArray[np.uint8], BatchHeaders]
 
 Piece = TypeVar("Piece")
 _CODEC: Final = Codec.LZ4

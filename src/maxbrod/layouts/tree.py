@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -24,8 +24,6 @@ from maxbrod import strict_json
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, RefusedError, UnsupportedFormatError, naming
 from maxbrod.layouts.foreign import (
-    INT32_MAX,
-    INT64_MAX,
     ClusterFacts,
     Doubt,
     Fault,
@@ -38,12 +36,9 @@ from maxbrod.layouts.foreign import (
     WriteOptions,
     by_partition,
     by_topic,
-    is_plain_name,
 )
-from maxbrod.model import MENDABLE, GapReason, TopicPartition
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.model import INT32_MAX, INT64_MAX, MENDABLE, GapReason, TopicPartition, is_topic_name
+from maxbrod.storage.interface import Storage
 
 PATH: Final = "maxbrod.json"
 _VERSION: Final = 1
@@ -189,8 +184,8 @@ def judge(found: Iterable[ForeignSegment], known: Mapping[TopicPartition, Covera
         ]
         doubtful = _without(explained, coverage.empty)
         # A topic that has offsets without a record within segments has them between segments, too.
-        counted = (segment for segment in held if segment.records is not None)
-        likely = max((one.end_offset - one.base_offset - (one.records or 0) for one in counted), default=0)
+        counted = ((segment, segment.records) for segment in held if segment.records is not None)
+        likely = max((segment.end_offset - segment.base_offset - records for segment, records in counted), default=0)
         explicable = [hole for hole in doubtful if hole[1] - hole[0] <= likely]
         gaps += [
             ForeignGap(where=where, base_offset=base, end_offset=end, reason="unexplained")
@@ -272,7 +267,7 @@ def _decode_partitions(topics: Any) -> Iterator[tuple[TopicPartition, Any]]:  # 
     """Yield the values of partitions: the inverse of `by_topic`."""
     for topic, partitions in topics.items():
         for partition, value in partitions.items():
-            if not is_plain_name(topic) or not 0 <= int(partition) <= INT32_MAX:
+            if not is_topic_name(topic) or not 0 <= int(partition) <= INT32_MAX:
                 raise ValueError(f"{topic[:80]!r} has no partition {partition[:20]!r}")
             yield TopicPartition(topic=topic, partition=int(partition)), value
 

@@ -15,10 +15,9 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from maxbrod import strict_json
-from maxbrod.archive.renames import is_topic_name
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
-from maxbrod.model import TopicPartition
+from maxbrod.model import TopicPartition, is_topic_name
 
 PositionKey: TypeAlias = tuple[str, TopicPartition]
 """A source topic, and a destination partition: a link that appends has a position for each."""

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.archive.pruned import PointInTime, had
-from maxbrod.archive.selection import INT64_MAX
 from maxbrod.archive.snapshots import Moment, find_moment, known_topics
 from maxbrod.catalog.replaced import Revisions
 from maxbrod.catalog.rows import Run, Segment, decode_rows, slice_of
@@ -25,7 +24,7 @@ from maxbrod.check.problems import Problem, ProblemKind
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, MaxbrodError
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.reader import read_logs
-from maxbrod.model import PartitionId, TopicPartition, now_ms
+from maxbrod.model import INT64_MAX, PartitionId, TopicPartition, now_ms
 from maxbrod.restore.plan.mapping import build_map, decode_map, encode_map
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore, sources_of

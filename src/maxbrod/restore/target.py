@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.renames import is_topic_name
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
 from maxbrod.kafka.admin import (
     ChangeOutcome,
@@ -41,7 +40,7 @@ from maxbrod.kafka.wire.client import KafkaClient, retry
 from maxbrod.kafka.wire.coordination import TRANSACTION, ask_for_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
-from maxbrod.model import TopicPartition, topic_id_of, topic_id_text
+from maxbrod.model import TopicPartition, is_topic_name, topic_id_of, topic_id_text
 from maxbrod.restore.items import transactional_id_of
 from maxbrod.restore.plan.access import describe_acl, describe_quota, lacking, plan_quotas
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind

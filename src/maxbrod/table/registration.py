@@ -34,8 +34,6 @@ def write(frame: DataFrame, url: str, **options: str | int | bool) -> None:
     Options are those of the format `maxbrod`. Rows with offsets are sorted by them. Others keep their order and are
     numbered in it.
     """
-    from maxbrod.table.registration import register  # noqa: PLC0415 - Spark, only when it is used
-
     register(frame.sparkSession)
     in_order(frame).write.format("maxbrod").options(**options).mode("append").save(url)
 

@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession, datasource
+from pyspark.sql.types import StructType
 
 from maxbrod.table.read.options import SCOPES
 from maxbrod.table.read.scope import Scope, decode_scopes, narrow
 from maxbrod.table.sql_errors import plain_errors
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 
 Alternatives: TypeAlias = tuple[tuple[datasource.Filter, ...], ...]
 """A row must pass all filters of at least one of these."""

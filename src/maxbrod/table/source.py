@@ -45,6 +45,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from maxbrod.table.read.columns import column_names, names_in, spark_schema
 from maxbrod.table.read.options import GivenOptions, StreamOptions, TableOptions, parse_options, parse_stream_options
@@ -53,8 +54,6 @@ from maxbrod.table.stream.plan import encode_start
 from maxbrod.work.worker_garbage import settle
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from maxbrod.table.sink.archive import ArchiveSink
     from maxbrod.table.sink.kafka import KafkaSink
     from maxbrod.table.stream.follower import Follower

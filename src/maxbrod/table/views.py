@@ -208,8 +208,8 @@ def _counted(spark: SparkSession, counts: Sequence[Count], names: Sequence[str])
     }
     schema = spark_schema(names).add("records", IntegerType())
     few = frame_of(spark, pa.table({name: values[name] for name in schema.names}), schema)
-    each = spark_functions.explode(spark_functions.array_repeat(spark_functions.lit(0), few["records"]))
-    return few.select(*names, each.alias("record")).select(*names)
+    rows = spark_functions.explode(spark_functions.array_repeat(spark_functions.lit(0), few["records"]))
+    return few.select(*names, rows.alias("record")).select(*names)
 
 
 def _read(

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.layouts.avro import format as container
-from maxbrod.layouts.avro.format import CODECS, MARK, SCHEMA, encode_block, encode_header, encode_long
+from maxbrod.layouts.avro.format import CODECS, MARK, SCHEMA, encode_block, encode_header
 from maxbrod.layouts.avro.program import compile_records
 from maxbrod.layouts.avro.survey import LAYOUT
 from maxbrod.layouts.foreign import ForeignSegment, WriteOptions
+from maxbrod.layouts.varints import encode_long
 from maxbrod.model import TopicPartition
 from support.given_records import Given, batch, given_of
 from support.storages import fresh_storage

@@ -16,10 +16,11 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import cramjam
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod import strict_json
 from maxbrod.batch import compression
@@ -31,13 +32,10 @@ from maxbrod.errors import (
     UsageError,
     naming,
 )
-from maxbrod.layouts.foreign import INT32_MAX, Loss, WriteOptions, is_plain_name
-from maxbrod.model import Codec, TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
+from maxbrod.layouts.foreign import Loss, WriteOptions
+from maxbrod.layouts.varints import LONG_BYTES_MAX, decode_long, encode_bytes, encode_long
+from maxbrod.model import INT32_MAX, Codec, TopicPartition, is_topic_name
+from maxbrod.storage.interface import Storage
 
 NAMESPACE: Final = "ch.tbd.kafka.backuprestore.model.avro"
 
@@ -122,7 +120,7 @@ def parse_name(path: str) -> FileName | None:
     else:
         return None
     same = topic == topic_again and partition == partition_again == str(int(partition))
-    if not same or not is_plain_name(topic) or int(partition) > INT32_MAX:
+    if not same or not is_topic_name(topic) or int(partition) > INT32_MAX:
         return None
     where = TopicPartition(topic=topic, partition=int(partition))
     return FileName(where=where, first_offset=first_offset, instance=instance)
@@ -138,7 +136,7 @@ def file_path(
     deletes none of a later one when it wakes up. The tool lists the folder, and takes any name, in their order.
     """
     topic = where.topic
-    if not is_plain_name(topic):
+    if not is_topic_name(topic):
         raise UsageError(f"{topic!r} is not a valid topic name", hint="use letters, digits, '.', '_' and '-'")
     folder, name = f"topics/{topic}/partition={where.partition}", f"{topic}+{where.partition}-{first_offset:020d}.data"
     if instance is not None:
@@ -212,7 +210,6 @@ def losses(options: WriteOptions) -> tuple[Loss, ...]:
 # compared with the object's size before that many bytes are read.
 MAGIC: Final = b"Obj\x01"
 SYNC_BYTES: Final = 16
-_LONG_BYTES_MAX: Final = 10
 _HEAD_BYTES: Final = 16 << 10
 _HEAD_BYTES_MAX: Final = 16 << 20
 _REQUEST_BYTES: Final = 8 << 20
@@ -240,34 +237,6 @@ class Block:
     position: int
     count: int
     data: memoryview
-
-
-def encode_long(value: int) -> bytes:
-    raw = ((value << 1) ^ (value >> 63)) & ((1 << 64) - 1)
-    out = bytearray()
-    while raw > 0x7F:
-        out.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    out.append(raw)
-    return bytes(out)
-
-
-def encode_bytes(data: bytes) -> bytes:
-    return encode_long(len(data)) + data
-
-
-def decode_long(data: memoryview | bytes, at: int) -> tuple[int, int]:
-    """A number and its end. TruncatedDataError: `data` ends within it; CorruptDataError: it is too long."""
-    raw = 0
-    for index, byte in enumerate(data[at : at + _LONG_BYTES_MAX]):
-        raw |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            if raw >= 1 << 64:
-                break
-            return (raw >> 1) ^ -(raw & 1), at + index + 1
-    if len(data) - at < _LONG_BYTES_MAX:
-        raise TruncatedDataError("a number is cut off", position=at)
-    raise CorruptDataError("a number has more than 64 bits", position=at)
 
 
 def encode_header(schema: str, codec: str, metadata: Mapping[str, str], sync: bytes) -> bytes:
@@ -362,7 +331,7 @@ def read_blocks(storage: Storage, path: str, size: int, header: Header) -> Itera
 
 
 def _read_block(window: _Window, position: int, size: int, sync: bytes) -> tuple[Block, int]:
-    head = window.bytes(position, 2 * _LONG_BYTES_MAX)
+    head = window.bytes(position, 2 * LONG_BYTES_MAX)
     try:
         count, at = decode_long(head, 0)
         length, at = decode_long(head, at)

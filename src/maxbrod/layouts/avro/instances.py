@@ -27,9 +27,10 @@ from maxbrod.errors import (
     UnsupportedFormatError,
     UsageError,
 )
-from maxbrod.layouts.avro.format import CLAIM, GENERATION, INSTANCE, decode_long, encode_bytes, encode_long, read_header
+from maxbrod.layouts.avro.format import CLAIM, GENERATION, INSTANCE, read_header
 from maxbrod.layouts.foreign import WriteOptions
 from maxbrod.layouts.tree import Facts, decode_facts
+from maxbrod.layouts.varints import decode_long, encode_bytes, encode_long
 from maxbrod.storage.composed import OWN_FOLDER
 from maxbrod.storage.interface import Storage
 from maxbrod.strict_json import parse

@@ -12,29 +12,7 @@ import numpy as np
 from numba import njit
 
 from maxbrod.batch.kernels import copy_bytes, read_varint, varint_bytes, write_varint
-from maxbrod.layouts.avro.program import (
-    HEADER_LIST,
-    HEADER_MAP,
-    KEY,
-    OFFSET,
-    OP_BLOCKS,
-    OP_BOOLEAN,
-    OP_BYTES,
-    OP_END,
-    OP_FIXED,
-    OP_FLOAT,
-    OP_JUMP,
-    OP_LONG,
-    OP_NEXT,
-    OP_NULLS,
-    OP_STRUCT,
-    OP_UNION,
-    PARTITION,
-    TIMESTAMP,
-    TIMESTAMP_TYPE,
-    TOPIC,
-    VALUE,
-)
+from maxbrod.layouts.avro import program as avro
 
 OK: Final = 0
 CUT: Final = 1
@@ -85,39 +63,39 @@ def decode(program, data, block_end, block_count, topic, partition, after, stack
             list_count = np.int64(0)
             depth = 0
             pc = np.int64(0)
-            while code[pc] != OP_END:
+            while code[pc] != avro.OP_END:
                 op = code[pc]
-                if op == OP_LONG:
+                if op == avro.OP_LONG:
                     value, at = read_varint(data, at, end)
                     if at < 0:
                         return CUT, block, row
                     slot = slots[code[pc + 1]]
-                    if slot == OFFSET:
+                    if slot == avro.OFFSET:
                         offset[row] = value
-                    elif slot == TIMESTAMP:
+                    elif slot == avro.TIMESTAMP:
                         timestamp[row] = value
-                    elif slot == PARTITION:
+                    elif slot == avro.PARTITION:
                         if value != partition:
                             return BAD_PLACE, block, row
-                    elif slot == TIMESTAMP_TYPE:
+                    elif slot == avro.TIMESTAMP_TYPE:
                         if value < -1 or value > 1:
                             return BAD_TYPE, block, row
                         timestamp_type[row] = value
                     pc += 2
-                elif op == OP_BYTES:
+                elif op == avro.OP_BYTES:
                     size, at = read_varint(data, at, end)
                     if at < 0:
                         return CUT, block, row
                     if size < 0 or size > end - at:
                         return BAD_LENGTH, block, row
                     slot = slots[code[pc + 1]]
-                    if slot == KEY:
+                    if slot == avro.KEY:
                         key_at[row] = at
                         key_length[row] = size
-                    elif slot == VALUE:
+                    elif slot == avro.VALUE:
                         value_at[row] = at
                         value_length[row] = size
-                    elif slot == TOPIC:
+                    elif slot == avro.TOPIC:
                         if size != len(topic):
                             return BAD_PLACE, block, row
                         for i in range(size):
@@ -125,20 +103,20 @@ def decode(program, data, block_end, block_count, topic, partition, after, stack
                                 return BAD_PLACE, block, row
                     at += size
                     pc += 2
-                elif op == OP_UNION:
+                elif op == avro.OP_UNION:
                     branch, at = read_varint(data, at, end)
                     if at < 0:
                         return CUT, block, row
                     if branch < 0 or branch >= code[pc + 1]:
                         return BAD_UNION, block, row
                     pc = code[pc + 2 + branch]
-                elif op == OP_JUMP:
+                elif op == avro.OP_JUMP:
                     pc = code[pc + 1]
-                elif op == OP_BLOCKS:
+                elif op == avro.OP_BLOCKS:
                     slot = slots[code[pc + 1]]
-                    if slot == HEADER_MAP and map_at < 0:
+                    if slot == avro.HEADER_MAP and map_at < 0:
                         map_at = at
-                    elif slot == HEADER_LIST and list_at < 0:
+                    elif slot == avro.HEADER_LIST and list_at < 0:
                         list_at = at
                     count, at = read_varint(data, at, end)
                     if at < 0:
@@ -154,47 +132,47 @@ def decode(program, data, block_end, block_count, topic, partition, after, stack
                     if count == 0:
                         pc = code[pc + 2]
                     else:
-                        if slot == HEADER_MAP:
+                        if slot == avro.HEADER_MAP:
                             map_count += count
-                        elif slot == HEADER_LIST:
+                        elif slot == avro.HEADER_LIST:
                             list_count += count
                         stack[depth] = count
                         depth += 1
                         pc += 3
-                elif op == OP_NEXT:
+                elif op == avro.OP_NEXT:
                     stack[depth - 1] -= 1
                     if stack[depth - 1] > 0:
                         pc = code[pc + 1] + 3
                     else:
                         depth -= 1
                         pc = code[pc + 1]
-                elif op == OP_STRUCT:
+                elif op == avro.OP_STRUCT:
                     pc += 2
-                elif op == OP_NULLS:
+                elif op == avro.OP_NULLS:
                     # A part without a value is null from the beginning.
                     pc += 2 + code[pc + 1]
                 else:
                     size = np.int64(8)
-                    if op == OP_FIXED:
+                    if op == avro.OP_FIXED:
                         size = code[pc + 2]
-                    elif op == OP_BOOLEAN:
+                    elif op == avro.OP_BOOLEAN:
                         size = np.int64(1)
-                    elif op == OP_FLOAT:
+                    elif op == avro.OP_FLOAT:
                         size = np.int64(4)
                     if size > end - at:
                         return CUT, block, row
                     at += size
-                    pc += 3 if op == OP_FIXED else 2
+                    pc += 3 if op == avro.OP_FIXED else 2
             if offset[row] <= after:
                 return BAD_OFFSET, block, row
             after = offset[row]
             if list_at >= 0:
                 header_at[row] = list_at
-                header_kind[row] = HEADER_LIST
+                header_kind[row] = avro.HEADER_LIST
                 header_total += list_count
             else:
                 header_at[row] = map_at
-                header_kind[row] = HEADER_MAP
+                header_kind[row] = avro.HEADER_MAP
                 header_total += map_count
             header_ends[row] = header_total
             row += 1

@@ -7,10 +7,11 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import HEADERS_TYPE, project
 from maxbrod.batch.kernels import sealed
@@ -22,12 +23,7 @@ from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 from maxbrod.layouts.found import Room, Spans
 from maxbrod.layouts.tree import check_records
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
-
+from maxbrod.storage.interface import Storage
 
 _GROUP_BYTES: Final = 16 << 20
 """The size of the decompressed blocks of one batch, unless a single block is larger."""

@@ -7,7 +7,7 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -173,21 +173,22 @@ def _look(
 ) -> tuple[ForeignSegment | None, Fault | None, int | None]:
     """The segment, the fault, and the generation that the file says it belongs to."""
     name, info = file
+    segment = partial(ForeignSegment, where=name.where, path=info.path, bytes=info.size)
     try:
         header = read_header(storage, info.path, info.size)
         if names.MARK in header.metadata:
             generation = header.metadata.get(names.GENERATION, b"")
-            return _marked(name, info, header), None, int(generation) if generation.isdigit() else None
+            return _marked(segment, header), None, int(generation) if generation.isdigit() else None
         if info.size > WHOLE_BYTES:
-            segment = _by_its_ends(storage, name, info, header)
-            if segment is not None:
-                return segment, None, None
+            bounds = _by_its_ends(storage, name, info, header)
+            if bounds is not None:
+                return segment(base_offset=bounds[0], end_offset=bounds[1], records=None), None, None
     except _DAMAGE as error:
         return None, Fault(path=info.path, message=error.message, offset=name.first_offset), None
-    return (*_by_reading(storage, name, info), None)
+    return (*_by_reading(storage, name, info, segment), None)
 
 
-def _marked(name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment:
+def _marked(segment: Callable[..., ForeignSegment], header: Header) -> ForeignSegment:
     keys = (names.BASE_OFFSET, names.END_OFFSET, names.RECORDS, names.MIN_TIMESTAMP, names.MAX_TIMESTAMP)
     try:
         base, end, records, lowest, highest = (int(header.metadata[key]) for key in keys)
@@ -195,20 +196,11 @@ def _marked(name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment:
         raise CorruptDataError("the header does not say what the file holds") from error
     if not 0 <= base < end < 1 << 63 or not 0 < records <= end - base:
         raise CorruptDataError(f"the header claims {records} records from offset {base} to {end}")
-    return ForeignSegment(
-        where=name.where,
-        path=info.path,
-        base_offset=base,
-        end_offset=end,
-        records=records,
-        bytes=info.size,
-        min_timestamp=lowest,
-        max_timestamp=highest,
-    )
+    return segment(base_offset=base, end_offset=end, records=records, min_timestamp=lowest, max_timestamp=highest)
 
 
-def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Header) -> ForeignSegment | None:
-    """A large file by its first and its last block; None if the last one cannot be found from the end."""
+def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Header) -> tuple[int, int] | None:
+    """First and end offset of a large file by its first and its last block; None if the last one is not found."""
     from maxbrod.layouts.avro.reader import Reader  # noqa: PLC0415 - compiled: loading it costs seconds
 
     first = name.first_offset
@@ -227,17 +219,12 @@ def _by_its_ends(storage: Storage, name: FileName, info: ObjectInfo, header: Hea
     reading = reader()
     for _ in (*reading.add(last), *reading.flush()):
         pass
-    return ForeignSegment(
-        where=name.where,
-        path=info.path,
-        base_offset=first,
-        end_offset=reading.last + 1,
-        records=None,
-        bytes=info.size,
-    )
+    return first, reading.last + 1
 
 
-def _by_reading(storage: Storage, name: FileName, info: ObjectInfo) -> tuple[ForeignSegment | None, Fault | None]:
+def _by_reading(
+    storage: Storage, name: FileName, info: ObjectInfo, segment: Callable[..., ForeignSegment]
+) -> tuple[ForeignSegment | None, Fault | None]:
     """A file by all of its records, up to the first damage."""
     from maxbrod.layouts.avro.reader import read_file  # noqa: PLC0415 - compiled: loading it costs seconds
 
@@ -253,17 +240,14 @@ def _by_reading(storage: Storage, name: FileName, info: ObjectInfo) -> tuple[For
         fault = Fault(path=info.path, message=error.message, offset=error.offset)
     if not bounds:
         return None, fault
-    segment = ForeignSegment(
-        where=name.where,
-        path=info.path,
+    found = segment(
         base_offset=bounds[0][0],
         end_offset=bounds[-1][1],
         records=sum(bound[2] for bound in bounds),
-        bytes=info.size,
         min_timestamp=min(bound[3] for bound in bounds),
         max_timestamp=max(bound[4] for bound in bounds),
     )
-    return segment, fault
+    return found, fault
 
 
 LAYOUT: Final = Layout(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.kernels import sealed
 from maxbrod.layouts.avro import format as avro
@@ -19,11 +20,9 @@ from maxbrod.layouts.avro import kernels
 from maxbrod.layouts.avro.instances import mark_of, put_fenced
 from maxbrod.layouts.buffers import RecordBuffers, Rotation, TreeWriter
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
+from maxbrod.layouts.varints import encode_bytes, encode_long
 from maxbrod.model import TopicPartition
 from maxbrod.storage.interface import Storage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SEGMENT_BYTES_MAX: Final = 64 << 20
 BLOCK_BYTES: Final = 256 << 10
@@ -47,7 +46,7 @@ class _Writer(TreeWriter):
         )
         self._seed = avro.is_seed(options)
         self._mark = mark_of(options)
-        head = avro.encode_bytes(where.topic.encode()) + avro.encode_long(where.partition)
+        head = encode_bytes(where.topic.encode()) + encode_long(where.partition)
         self._head = sealed(np.frombuffer(head, np.uint8))
         self._text: NDArray[np.bool_] = np.empty(0, np.bool_)
         """The keys of headers that are UTF-8, in the batch that is being written."""

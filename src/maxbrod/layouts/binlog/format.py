@@ -12,19 +12,16 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError
-from maxbrod.layouts.foreign import INT32_MAX, INT64_MAX, check_topic, is_plain_name
-from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import ObjectInfo
+from maxbrod.layouts.foreign import check_topic
+from maxbrod.model import INT32_MAX, INT64_MAX, TopicPartition, is_topic_name
+from maxbrod.storage.interface import ObjectInfo
 
 RECORDS: Final = "_records"
 INDEX: Final = "_index"
@@ -84,7 +81,7 @@ def is_ours(path: str) -> bool:
     """True if an object is named as in this layout."""
     topic, slash, name = path.partition("/")
     known = _PARTITION_FILE.fullmatch(name) or _SEGMENT_FILE.fullmatch(name)
-    return bool(slash and is_plain_name(topic) and known)
+    return bool(slash and is_topic_name(topic) and known)
 
 
 def arrange(objects: Iterable[ObjectInfo]) -> dict[TopicPartition, PartitionObjects]:
@@ -92,7 +89,7 @@ def arrange(objects: Iterable[ObjectInfo]) -> dict[TopicPartition, PartitionObje
     tree: defaultdict[TopicPartition, PartitionObjects] = defaultdict(PartitionObjects)
     for info in objects:
         topic, _, name = info.path.partition("/")
-        if not is_plain_name(topic):
+        if not is_topic_name(topic):
             continue
         if found := _PARTITION_FILE.fullmatch(name):
             number = int(found[2])

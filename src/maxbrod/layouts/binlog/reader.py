@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import project
 from maxbrod.batch.kernels import sealed
@@ -26,11 +27,6 @@ from maxbrod.layouts.found import Room
 from maxbrod.layouts.tree import check_records
 from maxbrod.model import TopicPartition
 from maxbrod.storage.interface import Storage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
 
 PIECE_BYTES: Final = 16 << 20
 """Bytes of records held at a time, unless a single record is larger."""

@@ -8,10 +8,11 @@ an empty partition index at once, so that unpublished segments are not mistaken 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.layouts.binlog import kernels
 from maxbrod.layouts.binlog.format import INDEX, MAGIC, RECORDS, encode_segment_index, index_path, segment_path
@@ -20,9 +21,6 @@ from maxbrod.layouts.buffers import RecordBuffers, Rotation, TreeWriter
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions
 from maxbrod.model import TopicPartition
 from maxbrod.storage.interface import Storage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SEGMENT_BYTES_MAX: Final = 64 << 20
 """The tool's own default is 1 GiB, because it appends to files. An object is held in memory."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import cramjam
 import numpy as np
@@ -24,13 +24,9 @@ from maxbrod.batch.compression import unpack_document
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import CRC_START, HEADER_BYTES, walk
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
-from maxbrod.layouts.kafka.format import (
-    Slice,
-    is_framed,
-)
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.layouts.kafka.format import Slice, is_framed
+from maxbrod.layouts.varints import decode_long, encode_bytes, encode_long
+from maxbrod.storage.interface import Storage
 
 VERSION: Final = 1
 CONTROL_TYPE: Final = 0x6D62
@@ -116,8 +112,8 @@ def _fields(entry: Entry) -> dict[str, Any]:
         "topic_id": entry.topic_id,
         "partition": entry.partition,
         **{name: getattr(found, name) for name in _SLICE_FIELDS},
-        "aborted": [[one.producer_id, one.first_offset, one.last_offset] for one in found.aborted],
-        "epochs": [list(one) for one in entry.epochs],
+        "aborted": [[ended.producer_id, ended.first_offset, ended.last_offset] for ended in found.aborted],
+        "epochs": [list(epoch) for epoch in entry.epochs],
     }
 
 
@@ -130,8 +126,9 @@ _SLICE_FIELDS: Final = (
 def _batch(value: bytes, written_at: int) -> bytes:
     """A control batch of magic 2 with one record, whose last header ends in the trailer."""
     key = struct.pack(">hh", 0, CONTROL_TYPE)
-    body = b"\0\0\0" + _sized(key) + _sized(value) + _varint(1) + _sized(_HEADER_KEY) + _varint(_TRAILER.size)
-    record = _varint(len(body) + _TRAILER.size) + body
+    header = encode_long(1) + encode_bytes(_HEADER_KEY) + encode_long(_TRAILER.size)
+    body = b"\0\0\0" + encode_bytes(key) + encode_bytes(value) + header
+    record = encode_long(len(body) + _TRAILER.size) + body
     size = HEADER_BYTES + len(record) + _TRAILER.size
     record += _TRAILER.pack(size, MAGIC)
     fields = (_CONTROL, 0, written_at, written_at, -1, -1, -1, 1)
@@ -140,39 +137,14 @@ def _batch(value: bytes, written_at: int) -> bytes:
     return _HEADER.pack(0, size - 12, -1, 2, checksum, *fields) + record
 
 
-def _varint(value: int) -> bytes:
-    """Zig-zag, of a number that is not negative."""
-    value <<= 1
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _sized(data: bytes) -> bytes:
-    return _varint(len(data)) + data
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value >> 1, at
-
-
 def _decode(batch: bytes, path: str, name: str) -> Contents:
     try:
         walk(batch, whole=True, object_name=name)  # its checksum covers all that follows
-        _, at = _read_varint(batch, HEADER_BYTES)
+        _, at = decode_long(batch, HEADER_BYTES)
         at += 3
-        key_size, at = _read_varint(batch, at)
+        key_size, at = decode_long(batch, at)
         at += key_size
-        value_size, at = _read_varint(batch, at)
+        value_size, at = decode_long(batch, at)
         text = unpack_document(batch[at : at + value_size])
         document = strict_json.parse(text)
     except (ValueError, IndexError, CorruptDataError) as error:
@@ -192,7 +164,7 @@ def _decode(batch: bytes, path: str, name: str) -> Contents:
                 "slice": {
                     "path": path,
                     **{key: row[key] for key in _SLICE_FIELDS},
-                    "aborted": [dict(zip(keys, one, strict=True)) for one in row["aborted"]],
+                    "aborted": [dict(zip(keys, ended, strict=True)) for ended in row["aborted"]],
                 },
             }
             for row in document["slices"]

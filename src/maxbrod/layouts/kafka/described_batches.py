@@ -10,18 +10,16 @@ That is fast for many batches of few records.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.compression import Arena, append, compressed_rows
 from maxbrod.batch.headers import HEADER_BYTES, NEWEST_MAGIC, BatchHeaders
 from maxbrod.errors import CorruptDataError, MaxbrodError, UsageError
 from maxbrod.layouts.kafka.format import Slice
-from maxbrod.model import AbortedTransaction, Codec
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from maxbrod.model import INT64_MAX, AbortedTransaction, Codec
 
 _CODECS: Final = max(Codec) + 1
 LOOKED_INTO_BYTES: Final = 16 << 20
@@ -32,7 +30,6 @@ UNPACKED_BYTES: Final = 64 << 20
 _WORD_BYTES: Final = 8
 _PADDING: Final = bytes(4 * _WORD_BYTES)
 _RECORD_BYTES_MIN: Final = 6
-_INT64_MAX: Final = 2**63 - 1
 _STOPS: Final = np.uint64(0x8080808080808080)
 # Groups of 7 bits in bytes become groups of 14, 28 and 56: what to keep, what to move, and how far.
 _FOLDS: Final = tuple(
@@ -316,7 +313,7 @@ def _walk(
     words: NDArray[np.uint64] = np.ndarray((data.size - _WORD_BYTES + 1,), "<u8", data, strides=(1,))
     order = np.argsort(-count, kind="stable")
     at, end, base, count = start[order], end[order], base[order], count[order]
-    lowest, sound = np.full(len(order), _INT64_MAX), count > 0
+    lowest, sound = np.full(len(order), INT64_MAX), count > 0
     # The batches with more records than steps taken; they are sorted to the front.
     live = np.searchsorted(-count, -np.arange(int(count[0]) if len(count) else 0), side="left")
     for rows in map(slice, live.tolist()):
@@ -343,5 +340,5 @@ def _varints(word: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     for keep, move, bits in _FOLDS:
         raw = (raw & keep) | ((raw & move) >> bits)
     value = (raw >> _ONE).view(np.int64) ^ -(raw & _ONE).view(np.int64)
-    size = np.where(stop == 0, _INT64_MAX >> 1, (np.bitwise_count(below).astype(np.int64) + 1) >> 3)
+    size = np.where(stop == 0, INT64_MAX >> 1, (np.bitwise_count(below).astype(np.int64) + 1) >> 3)
     return value, size

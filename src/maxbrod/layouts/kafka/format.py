@@ -12,16 +12,13 @@ from enum import StrEnum
 from typing import Final
 
 from maxbrod.errors import UsageError
-from maxbrod.model import AbortedTransaction
+from maxbrod.model import INT64_MAX, AbortedTransaction, is_topic_name
 
 SEGMENTS: Final = "segments"
 PACKS: Final = "packs"
 _PLAIN: Final = ".log"
 _FRAMED: Final = ".log.zst"
 _NONCE_BYTES: Final = 8
-_NAME_MAX: Final = 249  # Kafka's own bound of a topic's name
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-_OFFSET_MAX: Final = (1 << 63) - 1
 _SEGMENT: Final = re.compile(
     rf"{SEGMENTS}/(?P<topic>[a-zA-Z0-9._-]+)/(?P<topic_id>[a-zA-Z0-9._-]+)/(?P<partition>[0-9]{{1,10}})"
     rf"/(?P<base>[0-9]{{20}})-[a-zA-Z0-9._-]+?\.log(\.zst)?"
@@ -33,7 +30,7 @@ LEVEL_MAX: Final = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class StoredSlice:
     """Contiguous batches of one partition within one object, as the catalog records them."""
 
     path: str
@@ -59,6 +56,12 @@ class Slice:
     """The number of `records` that are transaction markers; None if they were not counted."""
     details: str | None = None
     """The details by which another layout reads it. None in our own archives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice(StoredSlice):
+    """A slice to read, or one that was written."""
+
     sound_end: int | None = None
     """Offsets from here are known to be lost and are not read. None: all must be readable."""
 
@@ -77,7 +80,7 @@ def segment_path(
     *, topic: str, topic_id: str, partition: int, base_offset: int, nonce: str | None = None, framed: bool
 ) -> str:
     """The name of a segment of one partition. Names of a partition's segments sort by offset."""
-    if partition < 0 or not 0 <= base_offset <= _OFFSET_MAX:
+    if partition < 0 or not 0 <= base_offset <= INT64_MAX:
         raise UsageError(f"partition {partition} at offset {base_offset} is invalid", object_name=topic)
     parts = (SEGMENTS, _checked("topic", topic), _checked("topic id", topic_id), str(partition))
     return "/".join((*parts, f"{base_offset:020d}-{_ending(nonce, framed=framed)}"))
@@ -158,11 +161,11 @@ def _ending(nonce: str | None, *, framed: bool) -> str:
 
 def _checked(noun: str, name: str) -> str:
     """The name, if Kafka allows it: another one, even from a broker, could lead out of its folder."""
-    if len(name) <= _NAME_MAX and _NAME.fullmatch(name) and name not in {".", ".."}:
+    if is_topic_name(name):
         return name
     raise UsageError(
         f"{name!r} cannot be a {noun}",
-        hint=f"it has 1 to {_NAME_MAX} of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is not '.' or '..'",
+        hint="it has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is not '.' or '..'",
     )
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import cramjam
 import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.compression import Arena
 from maxbrod.batch.crc import crc32c
@@ -28,9 +29,6 @@ from maxbrod.batch.headers import (
 )
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError
 from maxbrod.model import Codec
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FRAME_BYTES: Final = 1 << 20
 """The content size of every frame but a slice's last."""

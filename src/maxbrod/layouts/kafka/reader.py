@@ -9,11 +9,14 @@ read depends on its bytes alone.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk_sound
 from maxbrod.errors import (
@@ -24,18 +27,11 @@ from maxbrod.errors import (
     UnsupportedFormatError,
     naming,
 )
-from maxbrod.layouts.kafka.format import is_framed
+from maxbrod.layouts.kafka.format import StoredSlice, is_framed
 from maxbrod.layouts.kafka.frames import ALGORITHM, CONTENT_BYTES_MAX, FrameDecoder, SliceDigest
+from maxbrod.storage.interface import Storage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
-    from concurrent.futures import Executor
-
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
-
-    Part = tuple[memoryview, TruncatedDataError | None]
+Part = tuple[memoryview, TruncatedDataError | None]
 
 _RATIO_MAX: Final = 1000
 REQUEST_BYTES: Final = 8 << 20
@@ -49,24 +45,7 @@ HINT: Final = "read it again; if it persists, the object is damaged: back these 
 HINT_MISSING: Final = "restore the object from a copy of the archive, or back these offsets up again"
 
 
-class StoredLog(Protocol):
-    """The location and the digest of stored bytes: a `Slice`, or a row of the catalog."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def raw_bytes(self) -> int: ...
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def digest(self) -> str: ...
-
-
-def read_log(storage: Storage, stored: StoredLog) -> NDArray[np.uint8]:
+def read_log(storage: Storage, stored: StoredSlice) -> NDArray[np.uint8]:
     """All batches of a slice. CorruptDataError, TruncatedDataError: they are not those that were written."""
     with _about(storage, stored):
         part = storage.get_range(stored.path, stored.position, stored.bytes)
@@ -83,7 +62,7 @@ def read_log(storage: Storage, stored: StoredLog) -> NDArray[np.uint8]:
 
 def read_logs(
     storage: Storage,
-    stored: StoredLog,
+    stored: StoredSlice,
     *,
     request_bytes: int = REQUEST_BYTES,
     check_crc: bool = True,
@@ -241,7 +220,7 @@ def _walked(
     return data[headers.end :]
 
 
-def _check_digest(stored: StoredLog, digest: SliceDigest) -> None:
+def _check_digest(stored: StoredSlice, digest: SliceDigest) -> None:
     if not stored.digest.startswith(f"{ALGORITHM}:"):
         raise UnsupportedFormatError(
             f"the digest {stored.digest!r} has an unknown algorithm",
@@ -252,13 +231,13 @@ def _check_digest(stored: StoredLog, digest: SliceDigest) -> None:
         raise CorruptDataError(f"the bytes have the digest {digest}, but {stored.digest} was written")
 
 
-def _check_size(stored: StoredLog, size: int) -> None:
+def _check_size(stored: StoredSlice, size: int) -> None:
     if size != stored.raw_bytes:
         raise CorruptDataError(f"the log has {size} bytes, but {stored.raw_bytes} were written")
 
 
 @contextmanager
-def _about(storage: Storage, stored: StoredLog) -> Iterator[None]:
+def _about(storage: Storage, stored: StoredSlice) -> Iterator[None]:
     """Add the object, the offset and a hint to errors."""
     try:
         with naming(storage.name_of(stored.path)):

@@ -6,21 +6,18 @@ For new or changed records; copies of archived batches do not need it. Loads num
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import number_column
 from maxbrod.batch.encode import BATCH_BYTES_MAX, encode
 from maxbrod.batch.headers import walk
 from maxbrod.errors import RefusedError
+from maxbrod.layouts.kafka.writer import PartitionWriter
 from maxbrod.model import Codec
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.layouts.kafka.writer import PartitionWriter
 
 _PART_BYTES: Final = 8 << 20
 """The size of columns that are encoded at once: their batches are in memory at the same time."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
@@ -22,11 +22,7 @@ from maxbrod.layouts.kafka.described_batches import DescribedBatches, SliceTally
 from maxbrod.layouts.kafka.format import LEVEL_DEFAULT, PartitionName, Slice, is_framed
 from maxbrod.layouts.kafka.reader import read_logs
 from maxbrod.layouts.kafka.writer import OpenObject, SliceWriter
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from threading import Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import BatchHeaders
 from maxbrod.batch.transactions import abort_markers
@@ -35,11 +36,7 @@ from maxbrod.layouts.kafka.format import (
 )
 from maxbrod.layouts.kafka.frames import FrameEncoder, SliceDigest, Unpacker, encode_frame
 from maxbrod.model import AbortedTransaction, Codec, now_ms
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage, Writer
+from maxbrod.storage.interface import Storage, Writer
 
 SAMPLE_BYTES: Final = 1 << 20
 """The bytes of a segment that are compressed on trial."""

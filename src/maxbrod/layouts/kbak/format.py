@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, Any, Final
 import cramjam
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, TruncatedDataError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.foreign import INT32_MAX, ClusterFacts, ForeignSegment, ForeignTopic, is_plain_name
+from maxbrod.layouts.foreign import ClusterFacts, ForeignSegment, ForeignTopic
 from maxbrod.layouts.manifest import SEGMENT_BYTES_LIMIT, BackupRef
-from maxbrod.model import TopicPartition
+from maxbrod.model import INT32_MAX, TopicPartition, is_topic_name
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.urls import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Buffer
-
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
 
 NAME: Final = "kbak"
 MAGIC: Final = b"KBAK"
@@ -182,7 +180,7 @@ def merge_manifest(
     if not facts.committed:
         manifest["isolation_level"] = UNCOMMITTED_LEVEL
     topics = _list(manifest, "topics")
-    for segment in sorted(written, key=lambda one: one.base_offset):
+    for segment in sorted(written, key=lambda segment: segment.base_offset):
         _merge_segment(_entry(topics, _new_topic(segment.where.topic)), segment)
     for topic in facts.topics.values():
         _merge_topic(_entry(topics, _new_topic(topic.name)), topic)
@@ -305,7 +303,7 @@ def read_positions(storage: Storage, path: str, backup_id: str) -> dict[TopicPar
     positions = {}
     for topic, partition, last_offset in rows:
         typed = isinstance(topic, str) and isinstance(partition, int) and isinstance(last_offset, int)
-        if not (typed and is_plain_name(topic) and 0 <= partition <= INT32_MAX and last_offset >= -1):
+        if not (typed and is_topic_name(topic) and 0 <= partition <= INT32_MAX and last_offset >= -1):
             raise CorruptDataError("the database of offsets has a row that cannot be right", object_name=name)
         positions[TopicPartition(topic=topic, partition=partition)] = last_offset + 1
     return positions

@@ -12,11 +12,12 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import binary_array, binary_column, conform, headers_array, number_column, project
 from maxbrod.batch.kernels import sealed
@@ -27,11 +28,7 @@ from maxbrod.layouts.found import Room, Stored
 from maxbrod.layouts.kbak import format as kbak
 from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.manifest import BackupRef, check_segments, other_size, parse_name
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 PIECE_BYTES: Final = 8 << 20
 """Decompressed bytes of records in one batch; more only if a single record has more."""

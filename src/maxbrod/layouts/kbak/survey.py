@@ -16,13 +16,11 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
 from maxbrod.layouts import manifest as backups
 from maxbrod.layouts.foreign import (
-    INT32_MAX,
-    INT64_MAX,
     UNCOMMITTED,
     ClusterFacts,
     Doubt,
@@ -39,10 +37,8 @@ from maxbrod.layouts.foreign import (
     by_topic,
 )
 from maxbrod.layouts.kbak import format as kbak
-from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.model import INT32_MAX, INT64_MAX, TopicPartition
+from maxbrod.storage.interface import Storage
 
 _BACKUP_ID: Final = re.compile(rb'"backup_id"\s*:')
 _VERSION: Final = re.compile(rb'"version"\s*:')  # in the manifest of the layout kbs
@@ -220,7 +216,7 @@ class _Reader:
     def _without_overlaps(self, segments: Sequence[ForeignSegment]) -> list[ForeignSegment]:
         """A run that was resumed may have read some records twice. The earlier segment keeps them."""
         kept: list[ForeignSegment] = []
-        for segment in sorted(segments, key=lambda one: (one.base_offset, -one.end_offset)):
+        for segment in sorted(segments, key=lambda segment: (segment.base_offset, -segment.end_offset)):
             end = kept[-1].end_offset if kept else 0
             if not kept or segment.base_offset >= end:
                 kept.append(segment)
@@ -382,9 +378,7 @@ LAYOUT: Final = Layout(
     prune=prune,
     choices=("backup_id",),
     losses=(
-        Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
-        Loss(what="transaction markers, and which records were written in a transaction", real=False),
-        Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
+        *backups.LOSSES,
         Loss(what="header keys that are not UTF-8, when the tool itself reads them", real=False),
     ),
 )

@@ -7,10 +7,11 @@ import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import GrowingBytes
 from maxbrod.errors import RefusedError
@@ -21,11 +22,7 @@ from maxbrod.layouts.kbak import kernels
 from maxbrod.layouts.manifest import codec_of
 from maxbrod.layouts.reader import Counts, Tallied
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 
 def write(

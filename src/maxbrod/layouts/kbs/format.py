@@ -269,7 +269,7 @@ def pruned_manifest(old: Mapping[str, Any], before: Partitions, kept: Partitions
     if len(times) == len(segments):
         time_range["earliest_timestamp"] = min(times)
     topics = [
-        {**topic, "partitions": [_kept_entry(topic["name"], one, kept) for one in topic.get("partitions") or []]}
+        {**topic, "partitions": [_kept_entry(topic["name"], entry, kept) for entry in topic.get("partitions") or []]}
         for topic in old.get("topics") or []
     ]
     return {**old, "statistics": statistics, "time_range": time_range, "topics": topics, OURS: _pruned_own(old, kept)}

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from maxbrod.batch.kernels import copy_bytes, read_varint, sealed, varint_bytes, write_varint
 from maxbrod.layouts.kernels import length_of
 
 if TYPE_CHECKING:
     from collections.abc import Buffer
-
-    from numpy.typing import NDArray
 
 OK: Final = 0
 BAD_VARINT: Final = 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import project
 from maxbrod.batch.compression import decompress
@@ -21,11 +21,7 @@ from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.kernels import combine, crc64
 from maxbrod.layouts.kbs.survey import parse_partitions, read_header
 from maxbrod.layouts.manifest import MANIFEST, BackupRef, check_segments, list_segments, other_size, read_document
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 
 def read(storage: Storage, segment: ForeignSegment, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

@@ -19,31 +19,26 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from maxbrod.batch.columns import number_column
 from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UnsupportedFormatError, naming
 from maxbrod.layouts import manifest as backups
 from maxbrod.layouts.foreign import (
-    INT32_MAX,
-    INT64_MAX,
     ClusterFacts,
     Fault,
     ForeignGroup,
     ForeignSegment,
     ForeignTopic,
     Layout,
-    Loss,
     Survey,
     WriteOptions,
     by_partition,
     by_topic,
 )
 from maxbrod.layouts.kbs import format as kbs
-from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.model import INT32_MAX, INT64_MAX, TopicPartition
+from maxbrod.storage.interface import Storage
 
 _VERSION: Final = re.compile(rb'"version"\s*:\s*"')
 _BACKUP_ID: Final = re.compile(rb'"backup_id"\s*:')
@@ -241,7 +236,7 @@ def _by_headers(storage: Storage, backup: backups.BackupRef, faults: list[Fault]
     ends: dict[TopicPartition, int] = {}
     found: list[ForeignSegment] = []
     for where, index, path, size in sorted(
-        backups.list_segments(storage, backup, kbs.SEGMENT), key=lambda one: (one[0], -one[1])
+        backups.list_segments(storage, backup, kbs.SEGMENT), key=lambda listed: (listed[0], -listed[1])
     ):
         try:
             header = read_header(storage, path, size)
@@ -431,9 +426,5 @@ LAYOUT: Final = Layout(
     publish=publish,
     prune=prune,
     choices=("backup_id",),
-    losses=(
-        Loss(what="producer ids, producer epochs, sequence numbers and leader epochs", real=False),
-        Loss(what="transaction markers, and which records were written in a transaction", real=False),
-        Loss(what="the timestamp type: all times come back as create times", real=False, field="timestamp_type"),
-    ),
+    losses=backups.LOSSES,
 )

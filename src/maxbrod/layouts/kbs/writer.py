@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -18,9 +17,7 @@ from maxbrod.layouts.kbs import kernels
 from maxbrod.layouts.kbs.kernels import combine, crc64
 from maxbrod.layouts.manifest import codec_of
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 
 def write(

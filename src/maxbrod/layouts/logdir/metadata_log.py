@@ -11,11 +11,15 @@ never extracted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, assert_never
+from typing import Final, NamedTuple, TypeVar, assert_never
 from uuid import UUID
 
+import numpy as np
+from numpy.typing import NDArray
+
+from maxbrod.batch.headers import BatchHeaders
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.foreign import Fault, ForeignAcl, ForeignBroker, ForeignCluster, ForeignQuota, ForeignUser
 from maxbrod.layouts.internal_topics import RecordFields
@@ -23,18 +27,10 @@ from maxbrod.layouts.logdir.partition import Copy, agreed_until
 from maxbrod.layouts.logdir.reader import batches
 from maxbrod.layouts.reader import decode_committed
 from maxbrod.model import topic_id_text
+from maxbrod.storage.interface import Storage
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from maxbrod.batch.headers import BatchHeaders
-    from maxbrod.storage.interface import Storage
-
-    Entities = tuple[tuple[str, str | None], ...]
-    Checkpoint = tuple[int, int, str]  # the end offset, the epoch, and the path of a state that a node has written
+Entities = tuple[tuple[str, str | None], ...]
+Checkpoint = tuple[int, int, str]  # the end offset, the epoch, and the path of a state that a node has written
 
 Value = TypeVar("Value")
 _CHECKPOINT: Final = re.compile(r"(?P<end>\d{20})-(?P<epoch>\d{10})\.checkpoint")

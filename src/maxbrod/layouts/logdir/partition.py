@@ -141,9 +141,9 @@ def touching(
 ) -> tuple[AbortedTransaction, ...]:
     """Return the transactions that reach into a range, as far as they do."""
     return tuple(
-        replace(one, last_offset=min(one.last_offset, end_offset - 1))
-        for one in aborted
-        if one.first_offset < end_offset and one.last_offset >= base_offset
+        replace(transaction, last_offset=min(transaction.last_offset, end_offset - 1))
+        for transaction in aborted
+        if transaction.first_offset < end_offset and transaction.last_offset >= base_offset
     )
 
 

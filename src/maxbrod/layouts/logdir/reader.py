@@ -12,9 +12,11 @@ import struct
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.cuts import begin_at
 from maxbrod.batch.headers import (
@@ -38,17 +40,12 @@ from maxbrod.errors import (
 )
 from maxbrod.layouts.foreign import Fault, ForeignSegment, Survey
 from maxbrod.layouts.kafka.described_batches import DescribedBatches, SliceTally, describe, header_facts
+from maxbrod.layouts.logdir.format import LogFile
 from maxbrod.layouts.reader import decode_committed
 from maxbrod.model import Codec
 from maxbrod.storage.interface import ByteRange, Storage
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from maxbrod.layouts.logdir.format import LogFile
-
-    Batches = tuple[NDArray[np.uint8], BatchHeaders]
+Batches = tuple[NDArray[np.uint8], BatchHeaders]
 
 CHUNK_BYTES: Final = 4 << 20
 """Larger buffers are mapped anew each time, which took as long as everything else together."""

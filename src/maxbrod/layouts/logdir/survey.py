@@ -25,14 +25,8 @@ from uuid import UUID
 from maxbrod.bounds import count_partitions
 from maxbrod.errors import CorruptDataError, RefusedError, UnsupportedFormatError
 from maxbrod.layouts.foreign import Fault, ForeignSegment, ForeignTopic, Survey
-from maxbrod.layouts.internal_topics import COLUMNS, OFFSETS_TOPIC, RecordFields, last_records
-from maxbrod.layouts.logdir.format import (
-    CLUSTER_METADATA,
-    META,
-    PartitionFolder,
-    arrange,
-    parse_settings,
-)
+from maxbrod.layouts.internal_topics import COLUMNS, OFFSETS_TOPIC, RecordFields, apply_each
+from maxbrod.layouts.logdir.format import CLUSTER_METADATA, META, PartitionFolder, arrange, parse_settings
 from maxbrod.layouts.logdir.metadata_log import MetadataImage, read_metadata
 from maxbrod.layouts.logdir.partition import Copy, OpenTransaction, join, load_copy, read_notes
 from maxbrod.layouts.logdir.reader import Fate, read
@@ -270,19 +264,17 @@ def read_decisions(
 ) -> dict[int, ProducerState]:
     """Decisions by producer id. `partitions` are the segments of each partition of the topic, in order."""
     found: dict[int, ProducerState] = {}
+
+    def apply(key: bytes, value: bytes | None) -> None:
+        decision = decode_decision(key, value)
+        if decision is not None:
+            found[decision.producer_id] = decision
+
     for segments in filter(None, partitions):
         batches = (batch for segment in segments for batch in read(storage, segment, COLUMNS))
-        records = last_records(batches, committed=True)
-        columns = (records.column(name).to_pylist() for name in ("offset", "key", "value"))
-        for offset, key, value in zip(*columns, strict=True):
-            try:
-                decision = decode_decision(key, value)
-            except (CorruptDataError, UnsupportedFormatError) as error:
-                message = f"{error.message}; this record of a transaction is skipped"
-                faults.append(Fault(path=segments[0].path, message=message, offset=offset, fatal=False))
-                continue
-            if decision is not None:
-                found[decision.producer_id] = decision
+        for offset, why in apply_each(batches, apply, committed=True):
+            message = f"{why}; this record of a transaction is skipped"
+            faults.append(Fault(path=segments[0].path, message=message, offset=offset, fatal=False))
     return found
 
 

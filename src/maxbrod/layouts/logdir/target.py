@@ -207,7 +207,7 @@ def read_assignments(directories: Iterable[Path]) -> Assignments | None:
     found = [image for image in map(_read, directories) if image is not None]
     if not found:
         return None
-    _, image = max(found, key=lambda one: one[0])
+    _, image = max(found, key=lambda copy: copy[0])
     names = image.names()
     defaults = image.cluster().defaults
     return Assignments(

@@ -12,26 +12,22 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.crc import crc32c
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.transactions import transaction_events
 from maxbrod.errors import CorruptDataError
 from maxbrod.layouts.logdir.format import EPOCHS, encode_epochs, own_like, write_file
-from maxbrod.model import AbortedTransaction
+from maxbrod.model import INT32_MAX, AbortedTransaction
 from maxbrod.storage.beneath import sync_folder
 from maxbrod.storage.local import Writeback
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
 SEGMENT_BYTES: Final = 1 << 30
 """Kafka's default."""
-INT32_MAX: Final = (1 << 31) - 1
 _INTERVAL_BITS: Final = 12
 """The first batch that begins in each 4 KiB has an entry: Kafka's default of `index.interval.bytes`."""
 _OFFSETS: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -224,9 +223,7 @@ def _merge(
         return segment_of(footer, sink.size, (None, None))
     except ObjectExistsError:
         # An earlier run created it, but was interrupted before it deleted the merged segments.
-        info = storage.head(name.path)
-        found = open_found(storage, name, info)
-        return segment_of(replace(found.footer, name=name), info.size, (found.min_timestamp, found.max_timestamp))
+        return open_found(storage, name, storage.head(name.path)).segment
 
 
 def _tables(

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 from maxbrod.errors import CorruptDataError, TruncatedDataError, UnsupportedFormatError, UsageError
+from maxbrod.layouts.varints import encode_varint
 
 _SECOND: Final = 1_000_000_000
 _UINT32_MAX: Final = (1 << 32) - 1
@@ -158,7 +159,7 @@ _SIGN: Final = 1 << 63
 
 def number_field(number: int, value: int) -> bytes:
     """Encode a number. 0 is omitted, as in proto3. Negative numbers take ten bytes."""
-    return _varint(number << 3 | _VARINT) + _varint(value & _UINT64_MAX) if value else b""
+    return encode_varint(number << 3 | _VARINT) + encode_varint(value & _UINT64_MAX) if value else b""
 
 
 def text_field(number: int, value: str) -> bytes:
@@ -167,7 +168,7 @@ def text_field(number: int, value: str) -> bytes:
 
 def message_field(number: int, value: bytes) -> bytes:
     """Encode a nested message. Written even if empty: the tool's nested messages are always present."""
-    return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
+    return encode_varint(number << 3 | _BYTES) + encode_varint(len(value)) + value
 
 
 class EventFields:
@@ -230,15 +231,6 @@ def _cut(data: bytes, at: int, size: int) -> bytes:
             f"a field of {size} bytes is expected where only {len(data) - at} are left", position=at
         )
     return data[at : at + size]
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -22,11 +22,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import (
     RECORD_SCHEMA,
@@ -39,11 +40,7 @@ from maxbrod.batch.columns import (
     number_column,
 )
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
-from maxbrod.layouts.foreign import INT32_MAX, INT64_MAX, is_plain_name
-from maxbrod.model import TimestampType, TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from maxbrod.model import INT32_MAX, INT64_MAX, TimestampType, TopicPartition, is_topic_name
 
 _HEADER: Final = pa.struct(
     [pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
@@ -131,7 +128,7 @@ def parse_name(path: str) -> SegmentName | None:
         return None
     partition, level, start, end = (int(found[part]) for part in ("partition", "level", "start", "end"))
     possible = partition <= INT32_MAX and level <= _UINT32_MAX and start <= end < INT64_MAX
-    if not possible or not is_plain_name(found["topic"]):
+    if not possible or not is_topic_name(found["topic"]):
         return None
     where = TopicPartition(topic=found["topic"], partition=partition)
     return SegmentName(folder=found["folder"] or "", where=where, level=level, start=start, end=end)
@@ -144,7 +141,7 @@ def region_folder(region: str, prefix: str = PREFIX) -> str:
             f"{region!r} cannot be a region", hint="it has 1 to 64 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"
         )
     parts = prefix.split("/") if prefix else []
-    if not all(map(is_plain_name, parts)):
+    if not all(map(is_topic_name, parts)):
         raise UsageError(f"{prefix!r} cannot be the folder of a tree", hint="it is a relative path, such as data")
     return "/".join((*parts, region))
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import project
 from maxbrod.errors import (
@@ -27,9 +28,11 @@ from maxbrod.errors import (
     UsageError,
     naming,
 )
+from maxbrod.layouts.foreign import ForeignSegment
 from maxbrod.layouts.parquet.format import (
     SOURCES,
     TOOL_COLUMNS,
+    Footer,
     SegmentName,
     check_footer,
     from_file,
@@ -47,11 +50,6 @@ from maxbrod.layouts.parquet.metadata import (
 )
 from maxbrod.storage.interface import ByteRange, Storage
 from maxbrod.storage.object_file import ObjectFile
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.layouts.foreign import ForeignSegment
 
 BUFFER_BYTES: Final = 4 << 20
 """The size of one request to the storage, for each column that is being read."""
@@ -87,11 +85,7 @@ def stored_records(
     name = parse_name(segment.path)
     if name is None:
         raise UsageError("no segment of this layout has such a name", object_name=segment.path)
-    opened = open_parquet(storage, segment.path, segment.bytes)
-    with parquet_errors(opened.object_name, name.start):
-        footer = parse_footer(opened.keys)
-        check_footer(footer, name)
-        check_columns(opened)
+    opened, footer = open_segment(storage, name, segment.bytes)
     last, records = name.start - 1, 0
     for found in stored_batches(opened, {"offset", *sources}, name.start):
         with parquet_errors(opened.object_name, last + 1):
@@ -131,6 +125,21 @@ class OpenSegment:
     @property
     def keys(self) -> dict[bytes, bytes]:
         return self.parquet.metadata.metadata or {}
+
+
+def open_segment(storage: Storage, name: SegmentName, size: int) -> tuple[OpenSegment, Footer]:
+    """Open a segment, and check its footer against its name. UnsupportedFormatError: it lacks columns of a segment."""
+    opened = open_parquet(storage, name.path, size)
+    with parquet_errors(opened.object_name, name.start):
+        footer = parse_footer(opened.keys)
+        check_footer(footer, name)
+        missing = [column for column in TOOL_COLUMNS if column not in opened.parquet.schema_arrow.names]
+        if missing:
+            raise UnsupportedFormatError(
+                f"the file lacks the column {', '.join(missing)}",
+                hint="this Parquet file is not a segment of kafka-replicator",
+            )
+    return opened, replace(footer, name=name)
 
 
 def open_parquet(storage: Storage, path: str, size: int) -> OpenSegment:
@@ -206,16 +215,6 @@ def stored_batches(opened: OpenSegment, columns: Collection[str], offset: int) -
             raise CorruptDataError(
                 f"{missing} records of a row group are missing", object_name=opened.object_name, offset=offset
             )
-
-
-def check_columns(opened: OpenSegment) -> None:
-    """UnsupportedFormatError: the Parquet file lacks columns of a segment."""
-    missing = [name for name in TOOL_COLUMNS if name not in opened.parquet.schema_arrow.names]
-    if missing:
-        raise UnsupportedFormatError(
-            f"the file lacks the column {', '.join(missing)}",
-            hint="this Parquet file is not a segment of kafka-replicator",
-        )
 
 
 def _fetch(opened: OpenSegment, chunks: Sequence[ColumnChunk]) -> None:

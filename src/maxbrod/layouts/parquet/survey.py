@@ -22,7 +22,7 @@ from maxbrod.layouts.foreign import Fault, ForeignGap, ForeignSegment, Layout, L
 from maxbrod.layouts.parquet import format as parquet
 from maxbrod.layouts.parquet import writer
 from maxbrod.layouts.parquet.metadata import FileMetadata
-from maxbrod.layouts.parquet.reader import check_columns, open_parquet, parquet_errors, read, stored_batches
+from maxbrod.layouts.parquet.reader import open_parquet, open_segment, parquet_errors, read, stored_batches
 from maxbrod.layouts.tree import (
     EMPTY,
     check_records,
@@ -44,15 +44,16 @@ _TEMPORARY: Final = "temp/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyedSegment:
-    """An object with a segment's name and a valid footer."""
+    """An object with a segment's name and a valid footer. The footer may claim another number of records."""
 
-    name: parquet.SegmentName
-    size: int
-    modified_ms: int
+    segment: ForeignSegment
     footer: parquet.Footer
     rows: int
-    min_timestamp: int | None
-    max_timestamp: int | None
+    modified_ms: int
+
+    @property
+    def name(self) -> parquet.SegmentName:
+        return self.footer.name
 
 
 def detect(storage: Storage) -> bool:
@@ -97,21 +98,10 @@ def survey(storage: Storage, *, region: str | None = None, seen: dict[str, Surve
 
 def open_found(storage: Storage, name: parquet.SegmentName, info: ObjectInfo) -> SurveyedSegment:
     """Open a segment and check its footer against its name."""
-    opened = open_parquet(storage, name.path, info.size)
+    opened, footer = open_segment(storage, name, info.size)
     with parquet_errors(opened.object_name, name.start):
-        footer = parquet.parse_footer(opened.keys)
-        parquet.check_footer(footer, name)
-        check_columns(opened)
-        least, most = _bounds(opened.metadata)
-    return SurveyedSegment(
-        name=name,
-        size=info.size,
-        modified_ms=info.modified_ms,
-        footer=footer,
-        rows=opened.metadata.rows,
-        min_timestamp=least,
-        max_timestamp=most,
-    )
+        segment = writer.segment_of(footer, info.size, _bounds(opened.metadata))
+    return SurveyedSegment(segment=segment, footer=footer, rows=opened.metadata.rows, modified_ms=info.modified_ms)
 
 
 def _named(storage: Storage, region: str | None) -> tuple[list[tuple[parquet.SegmentName, ObjectInfo]], list[Fault]]:
@@ -135,7 +125,7 @@ def _opened(
     def attempt(named: tuple[parquet.SegmentName, ObjectInfo]) -> SurveyedSegment | Fault | None:
         name, info = named
         known = seen.get(name.path)
-        if known is not None and (known.size, known.modified_ms) == (info.size, info.modified_ms):
+        if known is not None and (known.segment.bytes, known.modified_ms) == (info.size, info.modified_ms):
             return known
         try:
             return open_found(storage, name, info)
@@ -179,17 +169,7 @@ def _one_region(storage: Storage, where: TopicPartition, names: list[parquet.Seg
 
 def _segment(found: SurveyedSegment, part: SegmentRange) -> ForeignSegment:
     whole = (part.base, part.end) == (found.name.start, found.name.end + 1)
-    return ForeignSegment(
-        where=found.name.where,
-        path=found.name.path,
-        base_offset=part.base,
-        end_offset=part.end,
-        records=found.rows if whole else None,
-        bytes=found.size,
-        min_timestamp=found.min_timestamp,
-        max_timestamp=found.max_timestamp,
-        details={"region": found.footer.region, "level": found.name.level, "created": found.footer.created},
-    )
+    return replace(found.segment, base_offset=part.base, end_offset=part.end, records=found.rows if whole else None)
 
 
 def _is_of(folder: str, region: str | None) -> bool:

@@ -11,24 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import binary_column, headers_columns, number_column
 from maxbrod.errors import UsageError
 from maxbrod.layouts.foreign import ForeignSegment, Survey, WriteOptions, check_topic
 from maxbrod.layouts.parquet import format as parquet
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.storage.interface import Storage
-
+from maxbrod.storage.interface import Storage
 
 CODECS: Final[dict[str, range]] = {"snappy": range(0), "gzip": range(1, 10), "zstd": range(1, 23), "none": range(0)}
 """The codecs that the tool can read, with their levels. It crashes on Parquet's others."""

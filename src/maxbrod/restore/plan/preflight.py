@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.archive.renames import is_topic_name
 from maxbrod.kafka.state.cluster_state import GROUP_SETTINGS
-from maxbrod.model import GapReason, TopicPartition
+from maxbrod.model import GapReason, TopicPartition, is_topic_name
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.sources import TROUBLES_MAX, Source, UnreadableRange

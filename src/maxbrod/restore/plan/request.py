@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from maxbrod.archive.renames import Rename, is_topic_name, unused_rule
-from maxbrod.archive.selection import INT64_MAX, PARTITIONS_MAX, matches_nothing, select_topics
+from maxbrod.archive.renames import Rename, unused_rule
+from maxbrod.archive.selection import PARTITIONS_MAX, matches_nothing, select_topics
 from maxbrod.errors import UsageError
-from maxbrod.model import TopicPartition
+from maxbrod.model import INT64_MAX, TopicPartition, is_topic_name
 from maxbrod.transform.plan import Transform
 
 if TYPE_CHECKING:

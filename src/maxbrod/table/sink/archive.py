@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
@@ -43,10 +44,6 @@ from maxbrod.table.sink.archive_plan import WrittenRange, cluster_with, number, 
 from maxbrod.table.sink.input import ArchiveSinkOptions, check_columns, parse_archive_sink_options
 from maxbrod.table.source import QUERY_ID
 from maxbrod.work.worker_garbage import settle
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 
 _PACKED_BYTES: Final = 4 << 20
 _EMPTY: Final = Snapshot(run_id="", taken_at_ms=0, cluster={}, ends={}, topics={})

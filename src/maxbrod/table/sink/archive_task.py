@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.batch.columns import number_array, number_column
@@ -26,9 +27,6 @@ from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.storage.stores import open_storage
 from maxbrod.table.sink.archive_plan import WrittenRange, id_of
 from maxbrod.table.sink.input import PARTITIONS_MAX, ArchiveSinkOptions, SinkRows, to_rows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 HELD_BYTES: Final = 32 << 20
 """The most bytes of rows that are collected, as columns, before they are written."""

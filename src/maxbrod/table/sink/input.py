@@ -8,12 +8,14 @@ accepts them, with text for keys and values. Arrow or numpy converts whole batch
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import types as spark
 
 from maxbrod.batch.columns import headers_array, number_array, number_column
@@ -24,11 +26,6 @@ from maxbrod.model import Codec, TimestampType
 from maxbrod.option_values import parse_seconds
 from maxbrod.storage.urls import parse_url
 from maxbrod.table.read.options import GivenOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
 PARTITIONS_MAX: Final = 1_000_000
 """The most partitions of a topic. Clusters have far fewer, so a larger number is a mistake; a snapshot would hold a

@@ -10,12 +10,13 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from maxbrod.errors import (
     MaxbrodError,
@@ -34,10 +35,6 @@ from maxbrod.table.sink.kafka_decisions import BatchDecision, BatchDecisions, De
 from maxbrod.table.source import QUERY_ID
 from maxbrod.text import counted
 from maxbrod.work.worker_garbage import settle
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 
 _BATCH_ID: Final = "streaming.sql.batchId"
 """The local property in which Spark passes it to tasks."""

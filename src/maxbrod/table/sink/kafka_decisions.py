@@ -13,7 +13,7 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydantic import TypeAdapter
 
@@ -22,9 +22,7 @@ from maxbrod.errors import CorruptDataError, ObjectExistsError, UnsupportedForma
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
 from maxbrod.kafka.produce.transactions import Transaction
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import Storage
 
 FORMAT: Final = "maxbrod-kafka-sink/1"
 _FOLDER: Final = "decisions"

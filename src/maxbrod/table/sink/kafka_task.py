@@ -18,23 +18,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID, uuid4
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.encode import BATCH_BYTES_MAX
 from maxbrod.batch.hashes import partition_for
 from maxbrod.batch.headers import BatchHeaders
 from maxbrod.batch.rewrite import encode_shared
-from maxbrod.errors import (
-    MaxbrodError,
-    RefusedError,
-    UnavailableError,
-    UsageError,
-)
+from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.kafka.admin import NewTopic, create_topics
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
 from maxbrod.kafka.produce.producer import produce_all
@@ -44,14 +40,8 @@ from maxbrod.kafka.wire.client import KafkaClient, Topic, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import Codec, TopicPartition
-from maxbrod.table.sink.input import SinkRows, to_rows
+from maxbrod.table.sink.input import KafkaSinkOptions, NewTopics, SinkRows, to_rows
 from maxbrod.table.sink.kafka_decisions import Filled
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.table.sink.input import KafkaSinkOptions, NewTopics
-
 
 _ABORT_PATIENCE_S = 10.0
 _LAST_USED: Final[dict[tuple[int, str], dict[str, str]]] = {}

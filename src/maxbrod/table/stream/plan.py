@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.archive.selection import select_topics
 from maxbrod.batch.columns import number_column
@@ -33,8 +34,6 @@ from maxbrod.errors import LogTruncatedError, RefusedError, UnsupportedFormatErr
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.archive.archive import Archive
     from maxbrod.table.read.options import TableOptions
     from maxbrod.table.read.scope import Scope
@@ -197,16 +196,16 @@ def advance(
     marks: dict[PartitionId, StreamMark] = dict(start.marks)
     begins: dict[PartitionId, int] = {}
     for number, low in lows.items():
-        each = view.partitions[number]
-        before = marks.get(each)
+        partition = view.partitions[number]
+        before = marks.get(partition)
         if before is None or low != before.end:
-            begins[each] = low
-        marks[each] = _mended(view, number, low, before)
+            begins[partition] = low
+        marks[partition] = _mended(view, number, low, before)
     for number, end, epoch in _taken(view, _candidates(view, lows), limits, scope):
-        each = view.partitions[number]
-        mark = marks[each]
+        partition = view.partitions[number]
+        mark = marks[partition]
         fresh = view.mendable_in(number, mark.end, end)
-        marks[each] = StreamMark(end, max(mark.epoch, epoch), (*mark.open, *fresh))
+        marks[partition] = StreamMark(end, max(mark.epoch, epoch), (*mark.open, *fresh))
     # A new partition of which the limit left nothing joins in a later batch.
     kept = {
         partition: mark for partition, mark in marks.items() if partition in start.marks or mark.end > begins[partition]
@@ -379,8 +378,8 @@ def _truncated(view: StreamView, number: int, mark: StreamMark, cut: int) -> Log
 
 
 def _name(view: StreamView, number: int) -> str:
-    each = view.partitions[number]
-    return f"{view.topics[each.topic_id]}-{each.partition}"
+    partition = view.partitions[number]
+    return f"{view.topics[partition.topic_id]}-{partition.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,21 +11,7 @@ import numpy as np
 from numba import njit
 
 from maxbrod.batch.kernels import read_varint
-from maxbrod.layouts.avro.program import (
-    DEPTH_MAX,
-    OP_BLOCKS,
-    OP_BOOLEAN,
-    OP_BYTES,
-    OP_DOUBLE,
-    OP_END,
-    OP_FIXED,
-    OP_FLOAT,
-    OP_JUMP,
-    OP_LONG,
-    OP_NULLS,
-    OP_STRUCT,
-    OP_UNION,
-)
+from maxbrod.layouts.avro import program as avro
 
 OK: Final = 0
 CUT: Final = 1
@@ -46,15 +32,15 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack, opened)
     """Walk one value. Returns the status."""
     depth = 0
     pc = np.int64(0)
-    while code[pc] != OP_END:
+    while code[pc] != avro.OP_END:
         op = code[pc]
         node = code[pc + 1]
-        if op in (OP_LONG, OP_BYTES):
+        if op in (avro.OP_LONG, avro.OP_BYTES):
             number, at = read_varint(data, at, end)
             if at < 0:
                 return CUT
             size = np.int64(0)
-            if op == OP_BYTES:
+            if op == avro.OP_BYTES:
                 size = number
                 if size < 0 or size > end - at:
                     return BAD_LENGTH
@@ -65,11 +51,11 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack, opened)
                 length[first[node] + count[node]] = size
             count[node] += 1
             pc += 2
-        elif op in (OP_BOOLEAN, OP_FLOAT, OP_DOUBLE):
+        elif op in (avro.OP_BOOLEAN, avro.OP_FLOAT, avro.OP_DOUBLE):
             size = np.int64(1)
-            if op == OP_FLOAT:
+            if op == avro.OP_FLOAT:
                 size = np.int64(4)
-            elif op == OP_DOUBLE:
+            elif op == avro.OP_DOUBLE:
                 size = np.int64(8)
             if size > end - at:
                 return CUT
@@ -82,7 +68,7 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack, opened)
             at += size
             count[node] += 1
             pc += 2
-        elif op == OP_FIXED:
+        elif op == avro.OP_FIXED:
             size = code[pc + 2]
             if size > end - at:
                 return CUT
@@ -92,13 +78,13 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack, opened)
             at += size
             count[node] += 1
             pc += 3
-        elif op == OP_STRUCT:
+        elif op == avro.OP_STRUCT:
             if fill:
                 value[first[node] + count[node]] = 0
                 length[first[node] + count[node]] = 0
             count[node] += 1
             pc += 2
-        elif op == OP_NULLS:
+        elif op == avro.OP_NULLS:
             nodes = code[pc + 1]
             for place in range(nodes):
                 node = code[pc + 2 + place]
@@ -107,16 +93,16 @@ def _walk(code, data, at, end, fill, first, count, value, length, stack, opened)
                     length[first[node] + count[node]] = -1
                 count[node] += 1
             pc += 2 + nodes
-        elif op == OP_UNION:
+        elif op == avro.OP_UNION:
             branch, at = read_varint(data, at, end)
             if at < 0:
                 return CUT
             if branch < 0 or branch >= code[pc + 1]:
                 return BAD_UNION
             pc = code[pc + 2 + branch]
-        elif op == OP_JUMP:
+        elif op == avro.OP_JUMP:
             pc = code[pc + 1]
-        elif op == OP_BLOCKS:
+        elif op == avro.OP_BLOCKS:
             if opened[pc] == 0:
                 # The first block: the list itself occurs here.
                 opened[pc] = 1
@@ -160,7 +146,7 @@ def walk(code, data, starts, ends, status, nulls, fill, first, count, value, len
 
     The first pass fills `status`, the second obeys it: a value that cannot be read is null, and nothing of it stays.
     """
-    stack = np.zeros(DEPTH_MAX, np.int64)
+    stack = np.zeros(avro.DEPTH_MAX, np.int64)
     opened = np.zeros(len(code), np.uint8)
     before = np.zeros(len(count), np.int64)
     for row in range(len(starts)):

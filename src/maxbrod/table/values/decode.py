@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import binary_array, binary_column
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.avro.program import Node, Program, Shape
 from maxbrod.layouts.kernels import gather, running_ends
 from maxbrod.table.values import avro_kernels, protobuf_kernels
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 HEAD_BYTES: Final = 5
 _KERNELS: Final = {"avro": avro_kernels, "protobuf": protobuf_kernels}
