@@ -208,6 +208,6 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
 
 
 def _means_dead_jvm(error: Exception) -> bool:
-    """Whether the JVM has died. Any call of PySpark can find that out, also one that only cleans up."""
+    """True if the JVM has died. Any call of PySpark can find that out, also one that only cleans up."""
     of_py4j = type(error).__module__.startswith("py4j") and type(error).__name__ != "Py4JJavaError"
     return of_py4j or (isinstance(error, ConnectionError) and "py4j" in sys.modules)

@@ -15,7 +15,7 @@ from maxbrod.text import did_you_mean
 UsageProblem: Final[type[Exception]] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
 )
-"""What typer raises for a wrong command line; the class has no public name."""
+"""The error of typer for a wrong command line; the class has no public name."""
 
 _NOUNS: Final = {int: "N", float: "N", Path: "PATH", str: "TEXT"}
 
@@ -54,7 +54,7 @@ def with_nouns(app: typer.Typer) -> typer.Typer:
 
 
 def is_help(problem: Exception) -> bool:
-    """Whether a group was called without a command, and typer has printed its help."""
+    """True if a group was called without a command, and typer has printed its help."""
     return type(problem).__name__ == "NoArgsIsHelpError"
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
@@ -32,9 +33,6 @@ from maxbrod.layouts.reader import read_logs
 from maxbrod.model import AbortedTransaction, Codec, topic_id_of
 from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.storage.stores import open_storage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Read: TypeAlias = "tuple[pa.RecordBatch, NDArray[np.int64]]"
 """Records, and the place of each: its offset in the target."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from maxbrod.archive.archive import open_archive
+from maxbrod.archive.archive import Archive, open_archive
+from maxbrod.archive.knowledge import Place
 from maxbrod.archive.selection import matches_nothing
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.config import Config
@@ -55,13 +56,6 @@ from maxbrod.restore.plan.request import OffsetsMode, choose_groups
 from maxbrod.restore.report import PartitionReport
 from maxbrod.restore.state import finished_restores, read_positions, read_restore, store_positions
 from maxbrod.storage.interface import Storage
-
-if TYPE_CHECKING:
-    from maxbrod.archive.archive import Archive
-    from maxbrod.archive.knowledge import Place
-    from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.report import PartitionReport
-
 
 _ACTIVE: Final = "it has members: stop them first"
 _STAYING: Final = "it has members of a newer protocol, which cannot be removed from outside: stop them first"

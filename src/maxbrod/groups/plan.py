@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.selection import matches_nothing
 from maxbrod.kafka.groups import CLASSIC
-from maxbrod.kafka.state.cluster_state import ClusterState, Group
+from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, Group
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.mapping import OffsetMap, RecordShare, find_position
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
@@ -20,7 +20,6 @@ from maxbrod.restore.plan.request import choose_groups
 
 if TYPE_CHECKING:
     from maxbrod.archive.knowledge import Place
-    from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
     from maxbrod.restore.plan.plan import RestorePlan
 
 WITHOUT_MEMBERS: Final = frozenset({"empty", "dead"})

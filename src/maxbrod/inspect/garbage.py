@@ -104,7 +104,7 @@ def collect_garbage(
     with work.looking("looking into garbage"):
         _demand_whole(archive, now_ms)
         unlisted = find_unlisted(archive.storage, _own(archive), garbage)
-    kept = {each.path for each in unlisted}
+    kept = {range_.path for range_ in unlisted}
     garbage = [found for found in garbage if found.path not in kept]
     if delete:
         paths = [found.path for found in garbage]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
 from maxbrod.batch.transactions import transaction_events
@@ -35,8 +36,6 @@ from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.work.executor import Workers
     from maxbrod.work.reach import Place
     from maxbrod.work.work import Work

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.archive.archive import AnyCatalog, Archive
 from maxbrod.archive.pruned import PointInTime, had
 from maxbrod.archive.selection import INT64_MAX
 from maxbrod.archive.snapshots import Moment, find_moment, known_topics
@@ -23,6 +24,7 @@ from maxbrod.catalog.rows import Run, Segment, decode_rows, slice_of
 from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import Problem, ProblemKind
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, MaxbrodError
+from maxbrod.layouts.foreign import Survey
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.reader import read_logs
 from maxbrod.model import PartitionId, TopicPartition, now_ms
@@ -31,16 +33,14 @@ from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore, sources_of
 from maxbrod.restore.plan.request import Chosen, OffsetsMode, RestoreRequest, choose_incarnations
 from maxbrod.restore.plan.sources import SOURCE_COLUMNS, Source, UnreadableRange, sound_part
+from maxbrod.restore.plan.targets import TargetState
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.reach import Place
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
-    from maxbrod.archive.archive import AnyCatalog, Archive
-    from maxbrod.layouts.foreign import Survey
     from maxbrod.restore.items import Restored
-    from maxbrod.restore.plan.targets import TargetState
     from maxbrod.work.executor import Executor
     from maxbrod.work.work import Work
 

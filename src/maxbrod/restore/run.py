@@ -6,7 +6,7 @@ target's logs how far they got, and continues there.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.batch.provenance import Provenance
+from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, IncompleteError, UnavailableError
 from maxbrod.groups.movement import Movement, archived_groups, plan_moves
 from maxbrod.groups.plan import active_groups, missing_groups, unplaced_groups
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.restore.archived import (
     ArchivedState,
@@ -85,15 +87,7 @@ from maxbrod.work.windows import rate_of_one, spread
 from maxbrod.work.work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from maxbrod.archive.archive import Archive
-    from maxbrod.config import StorageConfig
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.restore.target import TargetTopics
-
     Slices = dict[PartitionId, list[Slice]]
-    from maxbrod.work.executor import Executor
 
 
 class Restore:

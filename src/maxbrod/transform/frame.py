@@ -44,12 +44,11 @@ from maxbrod.transform.plan import (
     schema_of,
 )
 from maxbrod.work.jobs import board_of, collect, counted
+from maxbrod.work.progress import Watcher
 from maxbrod.work.worker_garbage import settled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from maxbrod.work.progress import Watcher
 
 
 _MISTAKES: Final = ("0A", "21", "22", "42")
@@ -264,8 +263,8 @@ def run_transform_job(
         table = collect(
             session, answers, name=settings.run_id, meter=meter, stop=stop, board=board, passed_on=is_mistake
         )
-    done = [each for answer in table["answer"].to_pylist() for each in pickle.loads(answer)]  # noqa: S301 - of our tasks
-    found = {key_of(each): each for each in done}
+    done = [outcome for answer in table["answer"].to_pylist() for outcome in pickle.loads(answer)]  # noqa: S301 - of our tasks
+    found = {key_of(outcome): outcome for outcome in done}
     # A task that failed before its first row does not know its items, and answers with a failure only.
     lost = next((outcome.failure for outcome in done if outcome.failure is not None), None)
     return [

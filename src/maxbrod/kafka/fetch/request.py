@@ -17,13 +17,12 @@ from uuid import UUID
 
 import numpy as np
 from kafka.protocol.consumer import FetchRequest
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, NEWEST_MAGIC, BatchHeaders, check_crc, walk
 from maxbrod.errors import CorruptDataError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.kafka.wire.connection import Message
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, BatchHeaders
 from maxbrod.batch.patch import patch
@@ -34,8 +35,6 @@ from maxbrod.kafka.wire.error_codes import Code, code_name
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.deadline import Deadline

@@ -34,11 +34,9 @@ _DENIED: Final[dict[int, str]] = {
 }
 
 
-def fillers(
-    count: int, identity: ProducerIdentity, *, first_sequence: int = 0, timestamp_ms: int | None = None
-) -> Iterator[Batch]:
+def fillers(count: int, identity: ProducerIdentity, *, first_sequence: int = 0) -> Iterator[Batch]:
     """Yield stamped batches of `count` empty records in all. Compacted topics refuse them: they have no keys."""
-    time_ms = now_ms() if timestamp_ms is None else timestamp_ms
+    time_ms = now_ms()
     full = filler(FILLER_RECORDS_MAX, timestamp_ms=time_ms) if count >= FILLER_RECORDS_MAX else None
     sequence = first_sequence
     for first in range(0, count, FILLER_RECORDS_MAX):

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import numpy as np
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.producer import InitProducerIdRequest
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import HEADER_BYTES
 from maxbrod.errors import MaxbrodError, UsageError
@@ -30,10 +31,6 @@ from maxbrod.kafka.wire.coordination import TRANSACTION, find_coordinator
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 _OPERATION: Final = "get a producer id"

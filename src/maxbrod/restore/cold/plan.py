@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.archive.renames import Rename
 from maxbrod.bounds import count_partitions
@@ -20,15 +21,12 @@ from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
 from maxbrod.model import GapReason, PartitionId, TopicPartition
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
-from maxbrod.restore.plan.sources import RowColumns, read_columns
+from maxbrod.restore.plan.sources import RowColumns, Source, read_columns
 from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.layouts.logdir.target import Assignments, TargetDirectory, TargetFolder
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
-    from maxbrod.restore.plan.sources import Source
 
 
 COLD_COLUMNS: Final = ("last_leader_epoch",)

@@ -35,7 +35,7 @@ from maxbrod.restore.cold.plan import (
     measure_extents,
     rows_to_write,
 )
-from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten, Placing, run_cold_task
+from maxbrod.restore.cold.task import ColdItem, ColdWritten, Placing, run_cold_task
 from maxbrod.restore.items import Restored
 from maxbrod.restore.meter import RestoreMeter
 from maxbrod.restore.plan.obstacles import in_order
@@ -46,6 +46,7 @@ from maxbrod.restore.report import AGAIN, ColdReport, report_of
 from maxbrod.restore.state import next_id, store_plan, store_report
 from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_storage
+from maxbrod.work.reach import Place
 from maxbrod.work.windows import spread
 from maxbrod.work.work import Work
 
@@ -166,7 +167,6 @@ class ColdRestore:
         if not items:
             return []
         total = sum(size * len(item.directories) for size, item in items)
-        archive = self._archive
         executor = workers.for_bytes(total)
         if not executor.is_here:
             raise RefusedError(
@@ -179,7 +179,7 @@ class ColdRestore:
         meter = RestoreMeter(look, self._work.on_progress, bytes_total=total, tasks=len(tasks))
         return executor.run(
             run_cold_task,
-            ColdSettings(restore_id=plan.restore_id, archive_url=archive.url, storage=archive.options),
+            Place(url=self._archive.url, storage=self._archive.options),
             tasks,
             name=f"restore-{plan.restore_id}",
             meter=meter,

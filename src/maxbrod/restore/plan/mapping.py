@@ -15,15 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.errors import CorruptDataError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 _FIELDS: Final = 3
 _INT64_MAX: Final = 2**63 - 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.renames import is_topic_name
-from maxbrod.kafka.state.cluster_state import GROUP_SETTINGS
+from maxbrod.kafka.state.cluster_state import GROUP_SETTINGS, TopicState
 from maxbrod.model import GapReason, TopicPartition
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
@@ -27,7 +27,6 @@ from maxbrod.restore.plan.targets import (
 )
 
 if TYPE_CHECKING:
-    from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.restore.plan.access import AccessPlan
 
 _DAY_S: Final = 86_400

@@ -9,19 +9,14 @@ A row is left out only if it certainly holds no requested record, which is if it
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.catalog.rows import newest_times
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
@@ -31,8 +26,6 @@ from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.restore.plan.request import Chosen, RestoreRequest
 
