@@ -32,7 +32,6 @@ from maxbrod.compare.items import (
     digest_task,
 )
 from maxbrod.compare.live import LiveCluster, pair_live
-from maxbrod.compare.options import CompareOptions
 from maxbrod.compare.plan import (
     BY_OFFSET,
     NEVER_COMPARED,
@@ -175,8 +174,7 @@ class Comparison:
         tasks = spread(parts, executor.parallelism)
         total = sum(part.cost_bytes for part in parts)
         items = [[make_item(pairs[part.pair], part.side, part.extent, part=part) for part in task] for task in tasks]
-        meter = self._work.meter("comparing", total)
-        meter.begin(len(tasks), total)
+        meter = self._work.meter("comparing", total, tasks=len(tasks))
         name = f"compare-{uuid.uuid4().hex[:12]}"
         return executor.run(digest_task, self._settings, items, name=name, meter=meter, stop=self._work.stop)
 
@@ -470,17 +468,17 @@ def compare(
 
 
 def compare_all(work: Work, *, source: KafkaConfig | None = None) -> CompareReport:
-    """Compare as the configuration says, with the archive or with the cluster of `source`."""
-    with Comparison(work, compare_request_of(work.config.compare), source=source) as comparison:
-        return comparison.run()
+    """Compare as the configuration says, with the archive or with the cluster of `source`.
 
-
-def compare_request_of(options: CompareOptions) -> CompareRequest:
-    """UsageError: a value has no meaning, or two contradict each other."""
-    return CompareRequest(
+    UsageError: a value has no meaning, or two contradict each other.
+    """
+    options = work.config.compare
+    request = CompareRequest(
         selection=RestoreRequest(**selection_of(options)),
         match=parse_word(Match, "offsets", options.offsets, known=("auto", "exact", "append", "set")),
         ignored=parse_fields(options.ignore),
         differences=options.differences,
         restore=options.restore,
     )
+    with Comparison(work, request, source=source) as comparison:
+        return comparison.run()

@@ -127,7 +127,13 @@ class SideReader:
         )
         for chunk in chunks:
             if item.split and (chunk.headers["magic"] != NEWEST_MAGIC).any():
-                raise _too_old(item)
+                raise UnsupportedFormatError(
+                    "a large partition with messages of magic 0 or 1 cannot be compared in parts",
+                    operation="compare",
+                    object_name=str(item.where),
+                    offset=item.extent.first,
+                    hint="compare ranges of fewer offsets, with --range",
+                )
             aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted)
             yield from _committed(chunk.data, chunk.headers, aborted, cut, str(item.where))
 
@@ -176,16 +182,6 @@ def _of_link(records: pa.RecordBatch, side: Side, brought: BroughtRecords) -> It
     if kept.any():
         records = records.filter(number_array(kept))
         yield records if side is Side.SOURCE else without_provenance(records), places[kept]
-
-
-def _too_old(item: CompareItem) -> UnsupportedFormatError:
-    return UnsupportedFormatError(
-        "a large partition with messages of magic 0 or 1 cannot be compared in parts",
-        operation="compare",
-        object_name=str(item.where),
-        offset=item.extent.first,
-        hint="compare ranges of fewer offsets, with --range",
-    )
 
 
 # Searching for differences

@@ -243,23 +243,20 @@ def encode_positions(
     moves: Mapping[str, Sequence[GroupMove]], before: Mapping[str, Mapping[TopicPartition, CommittedOffset]]
 ) -> list[dict[str, Any]]:
     """A row for every offset that is about to be committed, by group."""
-    return [
-        asdict(_stored(group_id, move, before[group_id].get(move.where)))
-        for group_id, group in moves.items()
-        for move in group
-    ]
-
-
-def _stored(group_id: str, move: GroupMove, previous: CommittedOffset | None) -> _StoredPosition:
-    return _StoredPosition(
-        group=group_id,
-        type=move.type,
-        topic=move.where.topic,
-        partition=move.where.partition,
-        offset=None if previous is None else previous.offset,
-        leader_epoch=-1 if previous is None else previous.leader_epoch,
-        metadata=None if previous is None else previous.metadata,
-    )
+    rows = []
+    for move in (move for group in moves.values() for move in group):
+        previous = before[move.group_id].get(move.where)
+        row = _StoredPosition(
+            group=move.group_id,
+            type=move.type,
+            topic=move.where.topic,
+            partition=move.where.partition,
+            offset=None if previous is None else previous.offset,
+            leader_epoch=-1 if previous is None else previous.leader_epoch,
+            metadata=None if previous is None else previous.metadata,
+        )
+        rows.append(asdict(row))
+    return rows
 
 
 def decode_positions(
@@ -340,20 +337,12 @@ class RestoredGroups:
 
     def _with_lags(self, positions: Sequence[GroupPosition]) -> tuple[GroupPosition, ...]:
         """How far each is behind the end of the target's log."""
-        wanted = {
-            TopicPartition(topic=position.topic, partition=position.partition): LATEST
-            for position in positions
-            if position.offset is not None
-        }
+        wanted = {position.where: LATEST for position in positions if position.offset is not None}
         ends = list_offsets(self._client, wanted, deadline=Deadline.after(self._patience_s)) if wanted else {}
         return tuple(
             position
             if position.offset is None
-            else replace(
-                position,
-                behind=ends[TopicPartition(topic=position.topic, partition=position.partition)].offset
-                - position.offset,
-            )
+            else replace(position, behind=ends[position.where].offset - position.offset)
             for position in positions
         )
 

@@ -206,6 +206,10 @@ class GroupPosition:
     behind: int | None = None
     """With --from-mount, how far the end of the target's log is ahead of the offset."""
 
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(topic=self.topic, partition=self.partition)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingGroup:

@@ -143,8 +143,7 @@ def _examine(
     total = sum(item.size for item in objects)
     sized = [(item.size + _OBJECT_COST_BYTES, item) for item in objects]
     tasks = spread(sized, executor.parallelism * _TASKS_PER_CORE)
-    meter = work.meter("reading", total)
-    meter.begin(len(tasks), total)
+    meter = work.meter("reading", total, tasks=len(tasks))
     return executor.run(examine_objects, context, tasks, name=context.run_id, meter=meter, stop=work.stop)
 
 

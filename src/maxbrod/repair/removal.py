@@ -260,8 +260,7 @@ def _damaged(repair: RepairWork, rows: Sequence[tuple[Segment, bool]]) -> list[_
     executor = repair.workers.for_bytes(total)
     items = [(row.bytes, (number, slice_of(row))) for number, (row, _) in enumerate(rows)]
     tasks = spread(items, executor.parallelism)
-    meter = repair.work.meter("reading", total)
-    meter.begin(len(tasks), total)
+    meter = repair.work.meter("reading", total, tasks=len(tasks))
     place, name = repair.context.place, repair.context.run_id
     checked = executor.run(verify_slices, place, tasks, name=name, meter=meter, stop=repair.work.stop)
     # A slice that is larger than what is looked into is not damaged.

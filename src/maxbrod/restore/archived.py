@@ -32,7 +32,7 @@ from maxbrod.restore.plan.mapping import build_map, decode_map, encode_map
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore, sources_of
 from maxbrod.restore.plan.request import Chosen, OffsetsMode, RestoreRequest, choose_incarnations
-from maxbrod.restore.plan.sources import SOURCE_COLUMNS, Source, UnreadableRange, sound_part
+from maxbrod.restore.plan.sources import SOURCE_COLUMNS, Source, UnreadableRange, revisions_of, sound_part
 from maxbrod.restore.plan.targets import TargetState
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
@@ -273,8 +273,7 @@ def find_losses(
     found: Losses = {}
     place = Place(url=archive.url, storage=archive.options)
     total = sum(size for size, _ in sized)
-    meter = work.meter("looking for damage", total)
-    meter.begin(len(tasks), total)
+    meter = work.meter("looking for damage", total, tasks=len(tasks))
     for partition, lost in executor.run(_read_slices, place, tasks, name=name, meter=meter, stop=work.stop):
         found.setdefault(partition, []).append(lost)
     return unknown_losses(
@@ -310,6 +309,12 @@ def unknown_losses(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[Unread
         if fresh:
             found[source.id] = fresh
     return found
+
+
+def planned_rows(archive: Archive, plan: RestorePlan) -> pa.Table:
+    """The rows of the plan's sources, as the archive had them when it was made. The catalog is read once."""
+    sources = sources_of(plan)
+    return archive.catalog.rows(topic_ids={source.topic_id for source in sources}, revisions=revisions_of(sources))
 
 
 def sound_slices(rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId, list[Slice]]:

@@ -238,11 +238,13 @@ def revisions_of(sources: Iterable[Source]) -> dict[PartitionId, int]:
     return {source.id: source.revision for source in sources}
 
 
-def rows_to_read(rows: pa.Table, sources: Sequence[Source], request: RestoreRequest) -> pa.Table:
+def rows_to_read(
+    rows: pa.Table, sources: Iterable[Source], request: RestoreRequest, *, with_empty: bool = False
+) -> pa.Table:
     """The data rows of the sources in the order of offsets, without rows that certainly hold no requested record.
 
     Keeps all columns of `rows`, which must include those of `SOURCE_COLUMNS`. The first and the last row of each source
-    may reach beyond the requested offsets.
+    may reach beyond the requested offsets. `with_empty`: also rows whose batches hold no records.
     """
     rows = rows.filter(pc.field("kind") == Kind.DATA).sort_by(SORT_ORDER)
     columns = read_columns(rows)
@@ -251,7 +253,7 @@ def rows_to_read(rows: pa.Table, sources: Sequence[Source], request: RestoreRequ
         span = columns.spans.get(source.id)
         if span is not None:
             asked = _asked(columns, span, (source.asked_first, source.asked_end), request)
-            kept[span] |= asked & (columns.records[span] > 0)
+            kept[span] |= asked & (with_empty | (columns.records[span] > 0))
     return rows.take(np.flatnonzero(kept))
 
 
