@@ -125,7 +125,7 @@ def _handlers(config: LogConfig, verb: str, *, quiet: bool) -> list[logging.Hand
             raise UsageError(
                 f"the log file cannot be written: {error.strerror}", object_name=str(config.file), hint="see --log-file"
             ) from error
-        handlers[0].setFormatter(_Json(run, verb) if config.format == "json" else _Plain(run, verb))
+        handlers[0].setFormatter(_Json(run, verb) if config.format == "json" else _TextLines(run, verb))
     if config.format == "json" and not quiet:
         on_screen: logging.Handler = _JsonLines()
         on_screen.setFormatter(_Json(run, verb))
@@ -160,7 +160,7 @@ class _File(WatchedFileHandler):
             super().close()
 
 
-class _Plain(logging.Formatter):
+class _TextLines(logging.Formatter):
     def __init__(self, run: str, verb: str) -> None:
         super().__init__(f"%(asctime)s.%(msecs)03dZ %(levelname)s {run} {verb} %(message)s", "%Y-%m-%dT%H:%M:%S")
 

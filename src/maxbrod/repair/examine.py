@@ -157,7 +157,7 @@ def _known_slices(storage: Storage, item: ObjectToExamine) -> tuple[FoundSlice, 
 
 
 def _compare(storage: Storage, item: ObjectToExamine, known: Sequence[FoundSlice]) -> Examined:
-    window = _Window(storage, item.path, item.size)
+    window = _ObjectWindow(storage, item.path, item.size)
     slices: list[FoundSlice] = []
     lost: list[LostRange] = []
     for found in sorted(known, key=lambda found: found.slice.position):
@@ -180,7 +180,7 @@ def _compare(storage: Storage, item: ObjectToExamine, known: Sequence[FoundSlice
     return Examined(path=item.path, bytes=item.size, slices=tuple(slices), lost=tuple(lost))
 
 
-class _Window:
+class _ObjectWindow:
     """Reads an object from start to end in large parts, for slices of any size."""
 
     def __init__(self, storage: Storage, path: str, size: int) -> None:
@@ -207,7 +207,7 @@ def _from_batches(storage: Storage, item: ObjectToExamine, compacted: Collection
     if name is None:
         return Examined(path=item.path, bytes=item.size, unknown=why)
     limits = SegmentLimits() if name.topic_id in compacted else SegmentLimits(hole_offsets_min=1)
-    author = _Author(storage, item, name, limits)
+    author = _SliceAuthor(storage, item, name, limits)
     if is_framed(item.path):
         author.read_frames()
     else:
@@ -253,7 +253,7 @@ class _OpenSlice:
     scan: TransactionScan = field(default_factory=TransactionScan)
 
 
-class _Author:
+class _SliceAuthor:
     """Makes slices of the batches of a segment, as the writer did."""
 
     def __init__(self, storage: Storage, item: ObjectToExamine, name: LogName, limits: SegmentLimits) -> None:

@@ -315,7 +315,7 @@ def read_rows(
 
 
 def _read_task(settings: TransferSettings, task: int, items: Sequence[TransferItem]) -> Iterator[pa.RecordBatch]:
-    rows = _Rows(settings, task)
+    rows = _TaskRows(settings, task)
     item = 0
     try:
         storage = open_source(settings)
@@ -342,7 +342,7 @@ def _records(settings: TransferSettings, storage: Storage, item: TransferItem) -
                 yield chosen
 
 
-class _Rows:
+class _TaskRows:
     """Records as rows of one task."""
 
     def __init__(self, settings: TransferSettings, task: int) -> None:

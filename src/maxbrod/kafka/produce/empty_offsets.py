@@ -51,7 +51,7 @@ def fill_by_transactions(
     After a crash, a call with the same id and the same ends resumes at the current log ends. Nobody else may write to
     the partitions or use the id in the meantime. Raises RefusedError if a log ends beyond the requested offset.
     """
-    filling = _Filling(client, transactional_id, patience_s)
+    filling = _EmptyTransactions(client, transactional_id, patience_s)
     # First, because this fences the previous owner of the id and aborts its open transaction. Its markers advance the
     # logs as well, so the log ends are read afterwards.
     filling.take_over()
@@ -69,7 +69,7 @@ def _remaining(wanted: Mapping[TopicPartition, int], found: Mapping[TopicPartiti
     return {where: wanted[where] - end for where, end in found.items() if end < wanted[where]}
 
 
-class _Filling:
+class _EmptyTransactions:
     """One producer with a transactional id, and its coordinator."""
 
     def __init__(self, client: KafkaClient, transactional_id: str, patience_s: float) -> None:

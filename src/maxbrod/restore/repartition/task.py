@@ -250,12 +250,12 @@ def read_in_order(
     readers = {}
     for source in sources:
         cut = Cut(first_offset=source.first_offset, end_offset=source.end_offset, since_ms=since_ms, until_ms=until_ms)
-        readers[source.partition] = _Reader(storage, source, cut, request_bytes=request_bytes, ahead=ahead)
+        readers[source.partition] = _SourceReader(storage, source, cut, request_bytes=request_bytes, ahead=ahead)
     for extent in extents:
         yield from readers[extent.partition].read_until(extent.end)
 
 
-class _Reader:
+class _SourceReader:
     """Reads one source partition."""
 
     def __init__(
