@@ -65,13 +65,13 @@ class Work:
         with self.stop.raising() if isinstance(self.stop, Stop) else nullcontext():
             yield
 
-    def meter(self, phase: str, bytes_total: int = 0, *, tasks: int = 0) -> Meter:
+    def meter(self, phase: str, bytes_total: int = 0, *, tasks: int | None = None) -> Meter:
         """Return a meter for the jobs of this phase, which read so many bytes; 0: unknown.
 
         With `tasks` there is one wave of so many, which begins now.
         """
         meter = Meter(self.on_progress, phase, bytes_total)
-        if tasks:
+        if tasks is not None:
             meter.begin(tasks, bytes_total)
         return meter
 
