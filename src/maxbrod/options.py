@@ -135,8 +135,8 @@ class Declared:
 
 
 def declared(model: type[Options]) -> list[Declared]:
-    """All options of one declaration, in the order of its fields."""
-    return [_declared(field) for field in fields(model)]
+    """All options of one declaration, in the order of its fields, and those of metrics last."""
+    return sorted(map(_declared, fields(model)), key=lambda known: known.option.panel == METRICS)
 
 
 def _declared(declaration: Field[Any]) -> Declared:
@@ -215,18 +215,6 @@ SegmentRecords = Annotated[
 ]
 
 
-MetricsPort = Annotated[
-    int | None,
-    Option(
-        "While the command runs, serve /metrics for Prometheus, /healthz and /readyz on this port.",
-        METRICS,
-        "PORT",
-        low=0,
-        high=65535,
-        python=False,
-    ),
-]
-MetricsHost = Annotated[str, Option("Serve metrics on this address.", METRICS, "ADDRESS", python=False)]
 MetricsNames = Annotated[
     Words,
     Option(
@@ -238,15 +226,28 @@ MetricsNames = Annotated[
         python=False,
     ),
 ]
-MetricsFile = Annotated[
-    Path | None,
-    Option(
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsOptions(Options):
+    """Where the metrics of a run go."""
+
+    metrics_port: int | None = option(
+        "While the command runs, serve /metrics for Prometheus, /healthz and /readyz on this port.",
+        METRICS,
+        "PORT",
+        low=0,
+        high=65535,
+        python=False,
+    )
+    metrics_host: str = option("Serve metrics on this address.", METRICS, "ADDRESS", default="127.0.0.1", python=False)
+    metrics_names: MetricsNames = ()
+    metrics_file: Path | None = option(
         "When the command has ended, write metrics to this file, for Prometheus' textfile collector.",
         METRICS,
         "FILE",
         python=False,
-    ),
-]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,6 +160,9 @@ def json_schema() -> dict[str, Any]:
     """The schema of the file, for editors. Java properties are allowed in `kafka`, and checked when it is read."""
     schema = Config.model_json_schema(mode="validation")
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    for section in schema["$defs"].values():
+        # As in the tables: what few need stands last.
+        section["properties"] = dict(sorted(section["properties"].items(), key=lambda pair: "metrics_" in pair[0]))
     kafka = schema["$defs"]["KafkaConfig"]
     kafka["patternProperties"] = {"\\.": {"type": ["string", "number", "boolean"]}}
     kafka["anyOf"] = [{"required": kafka.pop("required")}, {"required": ["bootstrap.servers"]}]

@@ -12,12 +12,8 @@ from maxbrod.options import (
     Codec,
     Exclude,
     LayoutOptions,
-    MetricsFile,
-    MetricsHost,
-    MetricsNames,
-    MetricsPort,
+    MetricsOptions,
     MinTopics,
-    Options,
     RateLimit,
     SegmentRecords,
     Topics,
@@ -66,7 +62,7 @@ Start = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackupOptions(Options):
+class BackupOptions(MetricsOptions):
     from_logdir: Paths = option(
         "A log directory of a broker, or a folder with those of several brokers. May be repeated. No broker may be "
         "running on it.",
@@ -164,10 +160,6 @@ class BackupOptions(Options):
         "NAME",
         default="maxbrod",
     )
-    metrics_port: MetricsPort = None
-    metrics_host: MetricsHost = "127.0.0.1"
-    metrics_names: MetricsNames = ()
-    metrics_file: MetricsFile = None
 
     def __post_init__(self) -> None:
         if not self.roll_age and (self.roll_bytes is not None or self.roll_records is not None):

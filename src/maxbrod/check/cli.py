@@ -15,7 +15,7 @@ from maxbrod.check.options import CheckOptions
 from maxbrod.check.problems import Problem, Verdict
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.metrics import report_figures
-from maxbrod.cli.output import agreed, ending, print_json_with, print_line
+from maxbrod.cli.output import agreed, ending, print_first, print_json_with, print_line
 from maxbrod.cli.verbs import at_work, end, load, looking
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.model import now_ms
@@ -151,10 +151,7 @@ def _accept_missing(opened: Archive, *, yes: bool, quiet: bool) -> None:
     if not objects:
         return
     if not quiet:
-        for path in objects[:_PROBLEMS_SHOWN]:
-            print_line(f"missing: {path}")
-        if len(objects) > _PROBLEMS_SHOWN:
-            print_line(f"and {len(objects) - _PROBLEMS_SHOWN:,} more")
+        print_first([f"missing: {path}" for path in objects], _PROBLEMS_SHOWN, "more")
     what = (
         f"{counted(missing.rows.num_rows, 'segment')} with {counted(missing.records, 'record')} and "
         f"{counted(missing.runs.num_rows, 'snapshot')}"

@@ -22,7 +22,7 @@ from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
 from maxbrod.errors import UnavailableError, UsageError
 from maxbrod.layouts.kafka.format import Slice
-from maxbrod.layouts.kafka.slices import verify_slice
+from maxbrod.layouts.kafka.slices import SliceProblem, verify_slice
 from maxbrod.private_files import cache_dir, make_private, opened
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.preflight import needs_storage
@@ -105,9 +105,9 @@ def deep_check(
         work, archive, waiting, verify_slices, _tasks, bytes_of=lambda row: row.raw_bytes, wave_bytes=wave_bytes
     ):
         checked += wave
-        problems += [_problem(archive, wave[fault.number], fault) for fault in found]
+        problems += [_problem(archive, wave[number], fault) for number, fault in found]
         if sample == 1:
-            damaged = {fault.number for fault in found if not fault.limit}
+            damaged = {number for number, fault in found if not fault.limit}
             memory.add(row for number, row in enumerate(wave) if number not in damaged)
     interrupted = len(checked) < len(waiting)
     if sample == 1 and not interrupted:
@@ -180,7 +180,7 @@ def _draw(rows: Sequence[Segment], sample: float, seed: int) -> list[Segment]:
     return [rows[number] for number in sorted(drawn)]
 
 
-def _problem(archive: Archive, row: Segment, found: DeepProblem) -> Problem:
+def _problem(archive: Archive, row: Segment, found: SliceProblem) -> Problem:
     return Problem(
         kind=ProblemKind.LIMIT if found.limit else ProblemKind.DAMAGED,
         message=f"{found.message}, at offset {found.offset}",
@@ -251,22 +251,10 @@ class SoundSlices:
         return set()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeepProblem:
-    """A damaged slice, or one over a limit. `number` is its index in the list that was given."""
+def verify_slices(place: Place, slices: Sequence[tuple[int, Slice]]) -> list[tuple[int, SliceProblem]]:
+    """Verify numbered slices; returns problems with the numbers of their slices.
 
-    number: int
-    offset: int
-    message: str
-    limit: bool = False
-    """It is sound, but larger than what is looked into."""
-
-
-def verify_slices(place: Place, slices: Sequence[tuple[int, Slice]]) -> list[DeepProblem]:
-    """Verify numbered slices. A storage error ends the job: a slice that was not read may be sound or damaged."""
+    A storage error ends the job: a slice that was not read may be sound or damaged.
+    """
     storage = open_storage(place.url, place.storage)
-    return [
-        DeepProblem(number=number, offset=problem.offset, message=problem.message, limit=problem.limit)
-        for number, stored in slices
-        for problem in verify_slice(storage, stored)
-    ]
+    return [(number, problem) for number, stored in slices for problem in verify_slice(storage, stored)]

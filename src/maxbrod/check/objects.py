@@ -15,12 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from maxbrod.archive.archive import Archive
 from maxbrod.archive.holds import active_holds
 from maxbrod.archive.snapshots import last_snapshot_run
 from maxbrod.archive.undo import Taking, take
@@ -30,12 +32,7 @@ from maxbrod.catalog.queries import hash_paths
 from maxbrod.catalog.schema import INT64_MAX, SCHEMA, Kind
 from maxbrod.check.problems import Problem, ProblemKind
 from maxbrod.errors import RefusedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.archive.archive import Archive
-    from maxbrod.storage.interface import ObjectInfo, Storage
+from maxbrod.storage.interface import ObjectInfo, Storage
 
 GRACE_S: Final = 30 * 24 * 3600
 _ABSENT: Final = -1

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Final
 
-from maxbrod.options import MetricsFile, MetricsHost, MetricsNames, MetricsPort, Options, TopicWords, option
+from maxbrod.options import MetricsOptions, TopicWords, option
 
 DEEP: Final = "Deep check"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(Options):
+class CheckOptions(MetricsOptions):
     topics: TopicWords = ()
     deep: bool = option("Read everything in the archive and verify it.", DEEP, default=False)
     sample: str | None = option("Read only a random part: 5%, or 0.05. Implies --deep.", DEEP, "PART")
@@ -24,7 +24,3 @@ class CheckOptions(Options):
         default=False,
     )
     yes: bool = option("With --repair: do not ask for confirmation.", default=False, flags=("--yes", "-y"))
-    metrics_port: MetricsPort = None
-    metrics_host: MetricsHost = "127.0.0.1"
-    metrics_names: MetricsNames = ()
-    metrics_file: MetricsFile = None

@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, ClassVar, Final, assert_never
+from typing import ClassVar, Final, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.archive import Archive
 from maxbrod.archive.knowledge import knowledge_of
 from maxbrod.archive.runs import ending_of, is_partial
 from maxbrod.archive.selection import select_names
@@ -36,9 +37,6 @@ from maxbrod.errors import EXIT_DONE, CorruptDataError, ObjectNotFoundError, Uns
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.storage.interface import ObjectInfo
 from maxbrod.work.report import Report
-
-if TYPE_CHECKING:
-    from maxbrod.archive.archive import Archive
 
 _COLUMNS: Final = (
     *("topic", *TILING_COLUMNS, "reason", "path", "position", "bytes", "records"),
@@ -59,7 +57,7 @@ a year."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport(Report):
-    """What was checked, and what is wrong."""
+    """The scope of a check, and the problems that it found."""
 
     archive: str
     version: int

@@ -20,17 +20,7 @@ from maxbrod.cli.log import logging_to
 from maxbrod.cli.metrics import measuring
 from maxbrod.cli.progress import progress_lines
 from maxbrod.errors import UsageError, naming
-from maxbrod.options import (
-    METRICS,
-    OTHER_LAYOUTS,
-    OUTPUT,
-    SPARK,
-    Declared,
-    LogOptions,
-    LookOptions,
-    Options,
-    declared,
-)
+from maxbrod.options import METRICS, OTHER_LAYOUTS, OUTPUT, SPARK, Declared, LogOptions, LookOptions, Options, declared
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -48,7 +38,7 @@ _LOOK_AT_BROKERS_S: Final = 30.0
 """A cluster with many partitions takes its time for each answer."""
 _LOG_FLAGS: Final = ("verbose", "progress", "log_file", "log_format")
 _LATE: Final = ("Compacted topics", OTHER_LAYOUTS, "Disks of a lost cluster", METRICS, SPARK, OUTPUT)
-"""What few calls need stands last in the help."""
+"""The panels of options that few calls need, which stand last in the help."""
 _KEY: Final = re.compile(r"[a-z]+_[a-z_]+")
 
 
@@ -59,7 +49,7 @@ class Call(Generic[O_co]):
     options: O_co
     config: Config
     given: Mapping[str, Any]
-    """What flags and arguments say, by the names of options."""
+    """The values of flags and arguments, by the names of options."""
 
     @property
     def as_json(self) -> bool:
@@ -85,19 +75,16 @@ def command(
     *,
     before: Iterable[type[Options]] = (),
     after: Iterable[type[Options]] = (),
-    only: Iterable[str] | None = None,
     without: Iterable[str] = (),
     looks: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a function that takes a `Call` a command. Flags: those of `before`, of the verb, and of `after`.
 
     `looks` says whether it only looks with the flags that are given, while somebody waits; by default, a verb with
-    LookOptions does.
-    `only` names the options of a verb that shares its section with others. Parameters of the function besides `call`
-    become parameters of the command.
+    LookOptions does. Parameters of the function besides `call` become parameters of the command.
     """
-    own = [each for each in declared(model) if (only is None or each.name in only) and each.name not in {*without}]
-    shared = [[option for each in models for option in declared(each)] for models in (before, (*after, LogOptions))]
+    own = [option for option in declared(model) if option.name not in {*without}]
+    shared = [[option for other in models for option in declared(other)] for models in (before, (*after, LogOptions))]
     flags = [*shared[0], *own, *shared[1]]
     flags.sort(key=lambda flag: _LATE.index(flag.option.panel) if flag.option.panel in _LATE else -1)
     only_looks = looks or (lambda _: LookOptions in {*before, *after})
@@ -107,8 +94,8 @@ def command(
     def decorate(run: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(run, include_extras=True)
         extra = {
-            name: each.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
-            for name, each in signature(run).parameters.items()
+            name: parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+            for name, parameter in signature(run).parameters.items()
             if name != "call"
         }
 
@@ -120,7 +107,7 @@ def command(
             if topic_word is not None:
                 given[topic_word.name] = [*given.get(topic_word.name, []), *given.pop(_TOPIC_FLAG, [])]
                 _take_words(given, topic_word, archive_too=has_archive)
-            call = call_of(section, [each.name for each in own], given, model, looking=only_looks(given))
+            call = call_of(section, [option.name for option in own], given, model, looking=only_looks(given))
             with (
                 logging_to(call.config.log, verb=section, quiet=call.quiet or call.as_json),
                 measuring(section, call.options, archive=call.config.archive),
@@ -129,7 +116,7 @@ def command(
                 run(call, **others)
 
         shown = (flag for flag in flags if flag.flags or flag.option.argument)
-        parameters = [*extra.values(), *(parameter for each in shown for parameter in _parameters(each))]
+        parameters = [*extra.values(), *(parameter for flag in shown for parameter in _parameters(flag))]
         if topic_word is not None:
             # As with the verbs that have a flag for it. One spelling in the help is enough.
             parameters.append(_parameter(_TOPIC_FLAG, str, typer.Option("--topic", hidden=True), repeated=True))
@@ -164,13 +151,13 @@ def is_place(word: str) -> bool:
 def _flowing(run: Callable[..., None]) -> str | None:
     """The docstring, with each paragraph on one line: typer keeps line ends, which no terminal's width fits."""
     text = getdoc(run)
-    return text and "\n\n".join(" ".join(each.splitlines()) for each in text.split("\n\n"))
+    return text and "\n\n".join(" ".join(paragraph.splitlines()) for paragraph in text.split("\n\n"))
 
 
 def logged(run: Callable[..., None], verb: str) -> Callable[..., None]:
     """A command that reads no configuration file, with the options of the log."""
     hints = get_type_hints(run, include_extras=True)
-    own = [each.replace(annotation=hints[name]) for name, each in signature(run).parameters.items()]
+    own = [word.replace(annotation=hints[name]) for name, word in signature(run).parameters.items()]
     log = [
         parameter
         for option in declared(LogOptions)
@@ -181,7 +168,7 @@ def logged(run: Callable[..., None], verb: str) -> Callable[..., None]:
     def invoke(**words: Any) -> None:  # noqa: ANN401 - of any type
         from maxbrod.config import LogConfig  # noqa: PLC0415 - not for `--help`
 
-        given = {each.name.removeprefix("log_"): words.pop(each.name) for each in log}
+        given = {flag.name.removeprefix("log_"): words.pop(flag.name) for flag in log}
         config = _with_log(LogConfig(), {name: word for name, word in given.items() if word is not None})
         with logging_to(config, verb=verb, quiet=bool(words.get("as_json"))):
             run(**words)
@@ -194,35 +181,34 @@ def logged(run: Callable[..., None], verb: str) -> Callable[..., None]:
 
 def with_log(app: typer.Typer, verb: str) -> typer.Typer:
     """The commands of a group, each with the options of the log."""
-    for each in app.registered_commands:
-        if each.callback is None:
-            continue
-        name = each.name or each.callback.__name__.strip("_").replace("_", "-")
-        each.callback = logged(each.callback, f"{verb} {name}")
+    for command in app.registered_commands:
+        if command.callback is not None:
+            name = command.name or command.callback.__name__.strip("_").replace("_", "-")
+            command.callback = logged(command.callback, f"{verb} {name}")
     return app
 
 
-def _parameters(each: Declared) -> list[Parameter]:
-    about = each.option
+def _parameters(flag: Declared) -> list[Parameter]:
+    about = flag.option
     # What is read from text, such as 64MiB, is text to typer.
-    kind = each.type if each.type in {bool, int, Path} and each.reads is None else str
-    kind = Path if each.repeated and "Path" in str(each.type) else kind
+    kind = flag.type if flag.type in {bool, int, Path} and flag.reads is None else str
+    kind = Path if flag.repeated and "Path" in str(flag.type) else kind
     # Without a word of ours typer shows a type, and "--json <bool>" reads as if a value had to follow.
     word = about.metavar or ("" if kind is bool else None)
     # Bounds are checked with the type, alike for flags and the file.
-    shared: dict[str, Any] = {"metavar": word, "help": each.whole_help, "show_default": False}
+    shared: dict[str, Any] = {"metavar": word, "help": flag.whole_help, "show_default": False}
     if about.argument:
-        words = each.repeated or each.name in _TOPIC_WORDS
-        return [_parameter(each.name, kind, typer.Argument(**shared), repeated=words)]
-    names = list(each.flags)
+        words = flag.repeated or flag.name in _TOPIC_WORDS
+        return [_parameter(flag.name, kind, typer.Argument(**shared), repeated=words)]
+    names = list(flag.flags)
     negative = f"--no-{names[0].removeprefix('--')}" if kind is bool and about.setting is not None else None
-    if negative is not None and each.default is not False:
+    if negative is not None and flag.default is not False:
         names[0], negative = f"{names[0]}/{negative}", None
     info = typer.Option(*names, rich_help_panel=about.panel, **shared)
-    found = [_parameter(each.name, kind, info, repeated=each.repeated)]
+    found = [_parameter(flag.name, kind, info, repeated=flag.repeated)]
     if negative is not None:
         # What the file turns on, the command line can turn off. The help of every switch need not say so.
-        found.append(_parameter(f"{_OFF}{each.name}", bool, typer.Option(negative, hidden=True)))
+        found.append(_parameter(f"{_OFF}{flag.name}", bool, typer.Option(negative, hidden=True)))
     return found
 
 
@@ -336,7 +322,7 @@ def kafka_of(section: KafkaConfig | None, bootstrap: str | None, properties: Pat
 
 
 def _usage_error(error: ValidationError, section: str, model: type[Options]) -> UsageError:
-    flags = {each.name: _flag(each) for each in declared(model)}
+    flags = {option.name: _flag(option) for option in declared(model)}
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     message = first["msg"].removeprefix("Value error, ")
     message = f"{message[:1].lower()}{message[1:]}"
@@ -348,5 +334,5 @@ def _usage_error(error: ValidationError, section: str, model: type[Options]) -> 
     return UsageError(message, hint=f"see 'maxbrod {section} --help'")
 
 
-def _flag(each: Declared) -> str:
-    return each.flags[0] if each.flags else (each.option.metavar or each.name)
+def _flag(option: Declared) -> str:
+    return option.flags[0] if option.flags else (option.option.metavar or option.name)

@@ -1,4 +1,4 @@
-"""Whether a command is alive and whether its last run was good, as HTTP endpoints and for systemd's watchdog.
+"""The health of a command, that it is alive and its last run was good: HTTP endpoints, and systemd's watchdog.
 
 `/healthz` fails if nothing has moved for a while: a supervisor should then restart the command. `/readyz` fails until
 a run has ended complete, and whenever the last one did not: a restart would not help. Both say why.
@@ -129,7 +129,7 @@ def _name(host: str) -> str:
 
 
 def _is_named(name: str, bound: str, names: Collection[str]) -> bool:
-    if name in {"localhost", socket.gethostname().lower(), bound.lower(), *(each.lower() for each in names)}:
+    if name in {"localhost", socket.gethostname().lower(), bound.lower(), *(known.lower() for known in names)}:
         return True
     # Only names can be pointed elsewhere. Elsewhere than on loopback, an address may be one of many, or of a gateway.
     return _is_loopback(name) is True or (_is_loopback(name) is False and _is_loopback(bound) is not True)

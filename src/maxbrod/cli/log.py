@@ -42,7 +42,7 @@ _STYLES: Final = {logging.DEBUG: "dim", logging.INFO: "dim", logging.ERROR: "bol
 def showing_log(*, quiet: bool) -> Iterator[None]:
     """Print log messages to standard error, above a progress bar. Nested blocks print each message once."""
     logger, handler = logging.getLogger(_ROOT), _Lines()
-    if not quiet and not any(isinstance(each, _Lines | _JsonLines) for each in logger.handlers):
+    if not quiet and not any(isinstance(handler, _Lines | _JsonLines) for handler in logger.handlers):
         logger.addHandler(handler)
     try:
         yield
@@ -58,11 +58,13 @@ def logging_to(config: LogConfig, *, verb: str, quiet: bool) -> Iterator[None]:
         return
     logger = logging.getLogger(_ROOT)
     handlers = _handlers(config, verb, quiet=quiet)
-    replaced = [each for each in logger.handlers if isinstance(each, _Lines)] if config.format == "json" else []
+    replaced = (
+        [handler for handler in logger.handlers if isinstance(handler, _Lines)] if config.format == "json" else []
+    )
     level = logger.level
     logger.setLevel(logging.DEBUG if config.verbose else logging.INFO)
-    for each in replaced:
-        logger.removeHandler(each)
+    for lines in replaced:
+        logger.removeHandler(lines)
     for handler in handlers:
         logger.addHandler(handler)
     try:
@@ -72,8 +74,8 @@ def logging_to(config: LogConfig, *, verb: str, quiet: bool) -> Iterator[None]:
         for handler in handlers:
             logger.removeHandler(handler)
             handler.close()
-        for each in replaced:
-            logger.addHandler(each)
+        for lines in replaced:
+            logger.addHandler(lines)
         logger.setLevel(level)
 
 
@@ -83,7 +85,7 @@ def log_step(phase: str) -> None:
 
 
 def is_in_json_log(error: MaxbrodError) -> bool:
-    """Whether standard error has the error as a JSON line, so that it needs no text."""
+    """True if standard error has the error as a JSON line, so that it needs no text."""
     return error in _on_screen
 
 
@@ -123,7 +125,7 @@ def _handlers(config: LogConfig, verb: str, *, quiet: bool) -> list[logging.Hand
             raise UsageError(
                 f"the log file cannot be written: {error.strerror}", object_name=str(config.file), hint="see --log-file"
             ) from error
-        handlers[0].setFormatter(_Json(run, verb) if config.format == "json" else _Plain(run, verb))
+        handlers[0].setFormatter(_Json(run, verb) if config.format == "json" else _TextLines(run, verb))
     if config.format == "json" and not quiet:
         on_screen: logging.Handler = _JsonLines()
         on_screen.setFormatter(_Json(run, verb))
@@ -158,7 +160,7 @@ class _File(WatchedFileHandler):
             super().close()
 
 
-class _Plain(logging.Formatter):
+class _TextLines(logging.Formatter):
     def __init__(self, run: str, verb: str) -> None:
         super().__init__(f"%(asctime)s.%(msecs)03dZ %(levelname)s {run} {verb} %(message)s", "%Y-%m-%dT%H:%M:%S")
 

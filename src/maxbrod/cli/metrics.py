@@ -156,7 +156,7 @@ class RunMetrics:
             families = list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return
-        for sample in (each for family in families for each in family.samples):
+        for sample in (sample for family in families for sample in family.samples):
             if sample.name == f"maxbrod_{self._verb}_{_SUCCESS}" and sample.labels.get("archive") == self._archive:
                 self.set(**{_SUCCESS: sample.value})
 

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import termios
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
@@ -62,8 +62,8 @@ class _Shown:
         self._what = what
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for each in console.render(self._what, options):
-            yield each if each.control else Segment(safe_text(each.text), each.style)
+        for segment in console.render(self._what, options):
+            yield segment if segment.control else Segment(safe_text(segment.text), segment.style)
 
 
 class _Plainly(RenderHook):
@@ -138,7 +138,7 @@ err = console(stderr=True)
 
 
 class _Standard:
-    """What one command has printed to standard output."""
+    """The state of standard output within one command."""
 
     document_printed = False
     lines = False
@@ -276,6 +276,21 @@ def print_promises(promises: Iterable[Promise]) -> None:
 def print_line(text: str) -> None:
     """Print one line as it is: names may contain what rich takes for markup."""
     out.print(_one(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def print_first(lines: Sequence[str], most: int, more: str = "more; --json shows all", *, indent: str = "") -> None:
+    """Print at most so many lines, and how many there are besides."""
+    for line in lines[:most]:
+        print_line(f"{indent}{line}")
+    if len(lines) > most:
+        print_line(f"{indent}and {len(lines) - most:,} {more}")
+
+
+def print_marked(mark: str, text: str, hint: str | None = None, *, to: Console = out, style: str = "bold red") -> None:
+    """Print a text behind a coloured mark, and below it what to do."""
+    to.print(Text.assemble((f"{mark}: ", style), text), soft_wrap=True)
+    if hint:
+        to.print(Text(f"  {hint}", style="dim"), soft_wrap=True)
 
 
 def _one(text: str) -> str:

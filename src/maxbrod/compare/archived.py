@@ -153,7 +153,7 @@ def _placed(pair: Pair, target: LiveCluster, source: Source, report: Mapping[str
     log, starts = target.log(name, number), None
     if report["offsets"] == OffsetsMode.EXACT:
         first, end, found = source.first_offset, int(report["end"]), None
-        starts = None if log is None else (first, log.first)
+        starts = None if log is None else (first, log.log_start)
     else:
         found = decode_map(dict(report["map"]))
         first, end = found.base, found.target_end
@@ -182,7 +182,7 @@ def _pair_topic(
         first, end = asked_first, source.asked_end
         log = target.log(name, source.partition)
         if match is Match.APPEND and log is not None:
-            first, end = log.first, log.stable
+            first, end = log.log_start, log.stable
         pair = Pair(
             source_topic=topic,
             target_topic=name,
@@ -250,8 +250,8 @@ def _with_slices(archive: Archive, source: Source, pair: Pair) -> Pair:
 
 def whole_log(archive: Archive, source: ComparedRange, revision: int) -> tuple[Slice, ...]:
     """All that the archive has of a partition, beyond what is compared too."""
-    partition = PartitionId(topic_id=source.topic_id, partition=source.partition)
-    rows = archive.catalog.rows(topic_id=source.topic_id, partition=source.partition, revisions={partition: revision})
+    revisions = {PartitionId(topic_id=source.topic_id, partition=source.partition): revision}
+    rows = archive.catalog.rows(topic_id=source.topic_id, partition=source.partition, revisions=revisions)
     return tuple(slice_of(row) for row in decode_rows(rows.sort_by(SORT_ORDER)) if isinstance(row, Segment))
 
 

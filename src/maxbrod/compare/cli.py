@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
 from maxbrod.cli.commands import Call, command, kafka_of
-from maxbrod.cli.output import err, out, print_line, table
+from maxbrod.cli.output import err, out, print_first, print_line, print_marked, table
 from maxbrod.cli.verbs import at_work, end, load
 from maxbrod.compare.options import CompareOptions
-from maxbrod.compare.report import CompareReport, PartitionComparison, name_of
+from maxbrod.compare.report import CompareReport, Difference, PartitionComparison, name_of
 from maxbrod.errors import UsageError, error_of
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
 from maxbrod.text import human_count
-
-if TYPE_CHECKING:
-    from maxbrod.compare.report import Difference
 
 
 @command("compare", CompareOptions, before=(ClusterOptions, *PLACE), after=(SparkOptions, QuietOption, JsonOption))
@@ -67,7 +63,8 @@ def print_comparison(report: CompareReport, *, quiet: bool) -> None:
     out.print(shown)
     if len(lines) > LINES_SHOWN_MAX:
         print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} more lines; --json shows all")
-    _print_notes(lines)
+    notes = [f"{name_of(line.target_topic, line.partition)}: {note}" for line in lines for note in line.notes]
+    print_first(notes, NOTES_SHOWN_MAX, "more notes; --json shows all")
     print_differences(report, out)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
     ignored = f", without {', '.join(report.ignored)}" if report.ignored else ""
@@ -82,9 +79,7 @@ def print_differences(report: CompareReport, console: Console) -> None:
     for failed in (partition for partition in report.partitions if partition.failure is not None):
         words = failed.failure or {}
         where = name_of(failed.target_topic, failed.partition)
-        console.print(Text.assemble((f"{where}: ", "bold red"), error_of(words).told_of(where)), soft_wrap=True)
-        if words.get("hint"):
-            console.print(Text(f"  {words['hint']}", style="dim"), soft_wrap=True)
+        print_marked(where, error_of(words).told_of(where), words.get("hint"), to=console)
 
 
 def verdict(report: CompareReport) -> Text:
@@ -111,14 +106,6 @@ def _cells(comparison: PartitionComparison) -> list[str]:
         digests[0] if digests[0] == digests[1] else "compacted" if comparison.equal else f"{digests[0]} ≠",
         "equal" if comparison.equal else "unknown" if comparison.failure is not None else "differs",
     ]
-
-
-def _print_notes(lines: Iterable[PartitionComparison]) -> None:
-    notes = [f"{name_of(line.target_topic, line.partition)}: {note}" for line in lines for note in line.notes]
-    for note in notes[:NOTES_SHOWN_MAX]:
-        print_line(note)
-    if len(notes) > NOTES_SHOWN_MAX:
-        print_line(f"and {len(notes) - NOTES_SHOWN_MAX:,} more notes; --json shows all")
 
 
 def print_difference(difference: Difference, console: Console) -> None:

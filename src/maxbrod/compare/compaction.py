@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.hashes import hash_keys
@@ -25,10 +26,6 @@ from maxbrod.compare.items import Cleaner, CompactedItem, CompareItem, CompareSe
 from maxbrod.compare.plan import Side
 from maxbrod.compare.task import Event, Rows, Search, SideReader
 from maxbrod.errors import MaxbrodError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 _KEY: Final = ("word", "other_word")
 _LASTS: Final = tuple(f"{side}_{what}" for side in Side for what in ("mark", "last"))

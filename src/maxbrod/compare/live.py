@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from maxbrod.archive.renames import unused_rule
 from maxbrod.archive.selection import matches_nothing, select_topics
 from maxbrod.compare.plan import ComparedRange, CompareRequest, Match, Pair, Times, split_evenly
 from maxbrod.errors import UsageError
-from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, list_offsets
+from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, LogBounds, list_offsets
 from maxbrod.kafka.state.capture import capture
 from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.kafka.wire.client import KafkaClient, Topic
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import TopicPartition, topic_id_text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveLog:
-    """Committed records have offsets [first, stable); transactions from there to `end` are still open."""
-
-    first: int
-    stable: int
-    end: int
 
 
 class LiveCluster:
@@ -35,7 +25,7 @@ class LiveCluster:
         found = client.metadata(deadline=Deadline.after(patience_s))
         self.cluster_id = found.cluster_id or ""
         self.topics = found.topics
-        self._logs: dict[TopicPartition, LiveLog] = {}
+        self._logs: dict[TopicPartition, LogBounds] = {}
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
@@ -53,11 +43,10 @@ class LiveCluster:
         end = list_offsets(self._client, dict.fromkeys(partitions, LATEST), deadline=deadline)
         stable = list_offsets(self._client, dict.fromkeys(partitions, LATEST), read_committed=True, deadline=deadline)
         for where in partitions:
-            log = LiveLog(first=first[where].offset, stable=stable[where].offset, end=end[where].offset)
-            self._logs[where] = log
+            self._logs[where] = LogBounds(first[where].offset, stable[where].offset, end[where].offset)
 
-    def log(self, name: str, partition: int) -> LiveLog | None:
-        """The offsets of a partition; None if it does not exist."""
+    def log(self, name: str, partition: int) -> LogBounds | None:
+        """The offsets of a partition; None if it does not exist. Transactions from `stable` on are still open."""
         return self._logs.get(TopicPartition(topic=name, partition=partition))
 
     def extent(self, name: str, partition: int, first: int, end: int) -> ComparedRange | None:
@@ -73,7 +62,7 @@ class LiveCluster:
     def whole(self, name: str, partition: int) -> ComparedRange | None:
         """All committed records of a partition, as far as `look` has seen."""
         log = self.log(name, partition)
-        return None if log is None else self.extent(name, partition, log.first, log.stable)
+        return None if log is None else self.extent(name, partition, log.log_start, log.stable)
 
     def state(self, names: Iterable[str]) -> ClusterState:
         """The topics with their configuration."""
@@ -88,12 +77,11 @@ class LiveCluster:
         if log is None:
             return (f"there is no {TopicPartition(topic=name, partition=partition)} at the target",)
         notes = []
-        if log.stable < log.end:
-            notes.append(
-                f"a transaction is not decided: {log.end - log.stable} offsets from {log.stable} on are not compared"
-            )
-        if first is not None and log.first < first:
-            notes.append(f"the target begins earlier: {first - log.first} offsets before {first} are not compared")
+        if log.stable < log.high_watermark:
+            left = log.high_watermark - log.stable
+            notes.append(f"a transaction is not decided: {left} offsets from {log.stable} on are not compared")
+        if first is not None and log.log_start < first:
+            notes.append(f"the target begins earlier: {first - log.log_start} offsets before {first} are not compared")
         if end is not None and log.stable > end:
             notes.append(f"the target has more: {log.stable - end} offsets from {end} on are not compared")
         return tuple(notes)
@@ -137,13 +125,13 @@ def _pair_topic(
         mine, its = source.log(name, number), target.log(other, number)
         if mine is None or not selection.selects(name, number):
             continue
-        first, end = mine.first, mine.stable
+        first, end = mine.log_start, mine.stable
         if match is Match.EXACT and its is not None:
-            first, end = min(first, its.first), max(end, its.stable)
+            first, end = min(first, its.log_start), max(end, its.stable)
         named_first, named_end = selection.range_of(name, number)
         first = max(named_first or 0, first)
         end = max(first, end if named_end is None else min(named_end, end))
-        begin, stop = (first, end) if match is Match.EXACT or its is None else (its.first, its.stable)
+        begin, stop = (first, end) if match is Match.EXACT or its is None else (its.log_start, its.stable)
         extent = source.extent(name, number, first, end)
         yield Pair(
             source_topic=name,
@@ -154,7 +142,7 @@ def _pair_topic(
             target=None if match is Match.SET else target.extent(other, number, begin, stop),
             splits=split_evenly(first, end),
             notes=target.notes(other, number) if match is not Match.SET else (),
-            log_starts=(mine.first, its.first)
+            log_starts=(mine.log_start, its.log_start)
             if match is Match.EXACT and its is not None and not request.cuts
             else None,
             times=times,
@@ -177,7 +165,7 @@ def whole_target(
                 partition=number,
                 match=Match.SET,
                 source=None,
-                target=target.extent(other, number, max(log.first, (first or {}).get(number, 0)), log.stable),
+                target=target.extent(other, number, max(log.log_start, (first or {}).get(number, 0)), log.stable),
                 notes=target.notes(other, number),
                 times=times,
             )

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.digest import Digest, Field, join
 from maxbrod.errors import UsageError
@@ -21,8 +22,6 @@ from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.work.windows import spread as spread_by_size
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.layouts.kafka.format import Slice
 
 DIFFERENCES_DEFAULT: Final = 10
@@ -164,6 +163,12 @@ class Pair:
     """The revision of the archive's rows."""
     compacted: bool = False
     """True if the archive says that compaction removed records before they were archived."""
+
+    def extent(self, side: Side) -> ComparedRange | None:
+        return self.source if side is Side.SOURCE else self.target
+
+    def topic(self, side: Side) -> str:
+        return self.source_topic if side is Side.SOURCE else self.target_topic
 
 
 def parse_fields(words: Iterable[str]) -> frozenset[Field]:

@@ -133,7 +133,8 @@ def show_field(field: Field, source: dict[str, Any], target: dict[str, Any]) -> 
         case Field.KEY | Field.VALUE:
             start = _start(first, second)
             shown = show_bytes(first, start), show_bytes(second, start)
-            plain = _look_alike(*shown)
+            # Two texts may look the same: accents can be composed, and other alphabets have the same shapes.
+            plain = _foreign(shown[0]) != _foreign(shown[1])
             return (show_bytes(first, start, plain=True), show_bytes(second, start, plain=True)) if plain else shown
         case Field.HEADERS:
             return _show_headers(first), _show_headers(second)
@@ -166,11 +167,6 @@ def _letter(letter: str, quote: str, *, plain: bool) -> str:
     if letter.isprintable() and (letter.isascii() or not plain):
         return letter
     return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
-
-
-def _look_alike(first: str, second: str) -> bool:
-    """True if two texts may look the same: accents can be composed, and other alphabets have the same shapes."""
-    return _foreign(first) != _foreign(second)
 
 
 def _foreign(text: str) -> list[str]:

@@ -32,7 +32,6 @@ from maxbrod.compare.items import (
     digest_task,
 )
 from maxbrod.compare.live import LiveCluster, pair_live
-from maxbrod.compare.options import CompareOptions
 from maxbrod.compare.plan import (
     BY_OFFSET,
     NEVER_COMPARED,
@@ -104,8 +103,7 @@ class Comparison:
             raise UsageError(
                 "no archive or other cluster is given to compare with", hint="give --archive, or --source HOST:PORT"
             )
-        self._work, self._request, self._brought = work, request, brought
-        self._workers = workers
+        self._work, self._request, self._brought, self._workers = work, request, brought, workers
         self._undo = ExitStack()
         self._clusters: dict[Side, LiveCluster] = {}
         self._archive: Archive | None = None
@@ -176,8 +174,7 @@ class Comparison:
         tasks = spread(parts, executor.parallelism)
         total = sum(part.cost_bytes for part in parts)
         items = [[make_item(pairs[part.pair], part.side, part.extent, part=part) for part in task] for task in tasks]
-        meter = self._work.meter("comparing", total)
-        meter.begin(len(tasks), total)
+        meter = self._work.meter("comparing", total, tasks=len(tasks))
         name = f"compare-{uuid.uuid4().hex[:12]}"
         return executor.run(digest_task, self._settings, items, name=name, meter=meter, stop=self._work.stop)
 
@@ -186,7 +183,7 @@ class Comparison:
         differing = {number: pairs[number] for number in work.differing()}
         for side, cluster in self._clusters.items():
             if differing:
-                cluster.look(_topic_of(pair, side) for pair in differing.values())
+                cluster.look(pair.topic(side) for pair in differing.values())
         horizons = {side: self._horizons(side, differing, work) for side in Side}
         items = []
         for number, pair in differing.items():
@@ -221,7 +218,7 @@ class Comparison:
             return {}
         topics: dict[str, TopicState] = {}
         if side in self._clusters:
-            found = self._clusters[side].state(_topic_of(pair, side) for pair in pairs.values())
+            found = self._clusters[side].state(pair.topic(side) for pair in pairs.values())
             topics = {state.topic_id: state for state in found.topics}
         elif self._archive is not None:
             archive, as_of = self._archive, self._request.selection.as_of
@@ -229,7 +226,7 @@ class Comparison:
             topics = {} if moment.cluster is None else {state.topic_id: state for state in moment.cluster.topics}
         at_ms, horizons = now_ms(), {}
         for number, pair in pairs.items():
-            extent = pair.source if side is Side.SOURCE else pair.target
+            extent = pair.extent(side)
             topic = None if extent is None else topics.get(extent.topic_id)
             if topic is not None and topic.compacted is None:
                 work.note(number, f"whether {topic.name} is compacted is unknown: the user needs DescribeConfigs on it")
@@ -241,7 +238,7 @@ class Comparison:
 
     def _elsewhere(self, pair: Pair, side: Side) -> tuple[tuple[CompareItem, int | None], ...]:
         """The records of a partition beside the compared ones: by them the cleaner has removed some of those."""
-        compared = pair.source if side is Side.SOURCE else pair.target
+        compared = pair.extent(side)
         if compared is None:
             return ()
         slices: tuple[Slice, ...] = ()
@@ -353,12 +350,13 @@ class _Judging:
     def comparisons(self) -> list[PartitionComparison]:
         """One comparison for each pair, but only one for a topic that was compared as a set."""
         comparisons = []
-        numbered = list(enumerate(self._pairs))
-        by_topic = groupby(
-            numbered, key=lambda pair: (pair[1].source_topic, pair[1].target_topic, pair[1].match is Match.SET)
-        )
-        for (_, _, as_set), group in by_topic:
-            numbers = [number for number, _ in group]
+
+        def topics(number: int) -> tuple[str, str, bool]:
+            pair = self._pairs[number]
+            return pair.source_topic, pair.target_topic, pair.match is Match.SET
+
+        for (_, _, as_set), group in groupby(range(len(self._pairs)), key=topics):
+            numbers = list(group)
             if as_set:
                 comparisons.append(self._set(numbers))
             else:
@@ -374,11 +372,10 @@ class _Judging:
 
     def _comparison(self, number: int, verdict: PairVerdict) -> PartitionComparison:
         pair = self._pairs[number]
-        texts = (
+        source_digest, target_digest = (
             (digest.set_text if pair.match is Match.SET else digest.sequence_text)
             for digest in (verdict.source, verdict.target)
         )
-        source_digest, target_digest = texts
         failure = self._failures.get(number)
         start_notes = log_start_notes(pair)
         source_start, target_start = pair.log_starts or (None, None)
@@ -423,10 +420,6 @@ def make_item(pair: Pair, side: Side, extent: ComparedRange, *, part: ComparePar
         brought=pair.brought,
         slices=tuple(overlapping) if is_source else (),
     )
-
-
-def _topic_of(pair: Pair, side: Side) -> str:
-    return pair.source_topic if side is Side.SOURCE else pair.target_topic
 
 
 def compare(
@@ -475,17 +468,17 @@ def compare(
 
 
 def compare_all(work: Work, *, source: KafkaConfig | None = None) -> CompareReport:
-    """Compare as the configuration says, with the archive or with the cluster of `source`."""
-    with Comparison(work, compare_request_of(work.config.compare), source=source) as comparison:
-        return comparison.run()
+    """Compare as the configuration says, with the archive or with the cluster of `source`.
 
-
-def compare_request_of(options: CompareOptions) -> CompareRequest:
-    """UsageError: a value has no meaning, or two contradict each other."""
-    return CompareRequest(
+    UsageError: a value has no meaning, or two contradict each other.
+    """
+    options = work.config.compare
+    request = CompareRequest(
         selection=RestoreRequest(**selection_of(options)),
         match=parse_word(Match, "offsets", options.offsets, known=("auto", "exact", "append", "set")),
         ignored=parse_fields(options.ignore),
         differences=options.differences,
         restore=options.restore,
     )
+    with Comparison(work, request, source=source) as comparison:
+        return comparison.run()

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
@@ -32,9 +33,6 @@ from maxbrod.layouts.reader import read_logs
 from maxbrod.model import AbortedTransaction, Codec, topic_id_of
 from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.storage.stores import open_storage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Read: TypeAlias = "tuple[pa.RecordBatch, NDArray[np.int64]]"
 """Records, and the place of each: its offset in the target."""
@@ -129,7 +127,13 @@ class SideReader:
         )
         for chunk in chunks:
             if item.split and (chunk.headers["magic"] != NEWEST_MAGIC).any():
-                raise _too_old(item)
+                raise UnsupportedFormatError(
+                    "a large partition with messages of magic 0 or 1 cannot be compared in parts",
+                    operation="compare",
+                    object_name=str(item.where),
+                    offset=item.extent.first,
+                    hint="compare ranges of fewer offsets, with --range",
+                )
             aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted)
             yield from _committed(chunk.data, chunk.headers, aborted, cut, str(item.where))
 
@@ -178,16 +182,6 @@ def _of_link(records: pa.RecordBatch, side: Side, brought: BroughtRecords) -> It
     if kept.any():
         records = records.filter(number_array(kept))
         yield records if side is Side.SOURCE else without_provenance(records), places[kept]
-
-
-def _too_old(item: CompareItem) -> UnsupportedFormatError:
-    return UnsupportedFormatError(
-        "a large partition with messages of magic 0 or 1 cannot be compared in parts",
-        operation="compare",
-        object_name=str(item.where),
-        offset=item.extent.first,
-        hint="compare ranges of fewer offsets, with --range",
-    )
 
 
 # Searching for differences

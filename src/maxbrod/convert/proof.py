@@ -70,8 +70,7 @@ def prove(
     items += _items(_TARGET, target, parts, by_name=not target.is_native)
     sizes = [(sum(stored.bytes for stored in item.slices), (side, item)) for side, item in items]
     tasks, total = spread(sizes, executor.parallelism), sum(size for size, _ in sizes)
-    meter = work.meter("comparing both sides", total)
-    meter.begin(len(tasks), total)
+    meter = work.meter("comparing both sides", total, tasks=len(tasks))
     verified = executor.run(run_verify_task, settings, tasks, name=f"verify-{run_id}", meter=meter, stop=work.stop)
     found = dict(verified)
     both = {part.id: (found[_SOURCE, part.id], found[_TARGET, part.id]) for part in parts}

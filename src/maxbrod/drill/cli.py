@@ -15,7 +15,7 @@ from rich.text import Text
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.metrics import report_figures
-from maxbrod.cli.output import err, out, print_json, print_line
+from maxbrod.cli.output import err, out, print_json, print_line, print_marked
 from maxbrod.cli.verbs import at_work, load
 from maxbrod.drill.options import KEY_VARIABLE, DrillOptions
 from maxbrod.errors import MaxbrodError, UsageError
@@ -178,20 +178,18 @@ def print_drill(report: DrillReport, files: Sequence[Path], *, signed: bool) -> 
 
 def print_trouble(report: DrillReport, console: Console) -> None:
     if report.error is not None:
-        console.print(Text.assemble(("error: ", "bold red"), _said(report.error)), soft_wrap=True)
-        if report.error.get("hint"):
-            console.print(Text(f"  {report.error['hint']}", style="dim"), soft_wrap=True)
+        print_marked("error", _said(report.error), report.error.get("hint"), to=console)
     others = [failure for failure in report.failures if failure is not report.error]
     for other in others[:_SHOWN_MAX]:
-        console.print(Text.assemble(("failed: ", "bold red"), _said(other)), soft_wrap=True)
+        print_marked("failed", _said(other), to=console)
     if len(others) > _SHOWN_MAX:
         console.print(Text(f"and {len(others) - _SHOWN_MAX:,} more; the report has all"), soft_wrap=True)
     for found in () if report.comparison is None else report.comparison["differences"][:_SHOWN_MAX]:
         where = f"{found['source_topic']}-{found['partition']} offset {found['source_offset']}: {found['field']}"
         console.print(Text.assemble((where, "bold red"), f" is {found['target']} instead of {found['source']}"))
     if report.remains:
-        left = f"these topics could not be removed: {', '.join(report.remains[:_SHOWN_MAX])}"
-        console.print(Text.assemble(("error: ", "bold red"), left), soft_wrap=True)
+        left = ", ".join(report.remains[:_SHOWN_MAX])
+        print_marked("error", f"these topics could not be removed: {left}", to=console)
 
 
 def _said(error: Mapping[str, Any]) -> str:

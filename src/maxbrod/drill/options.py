@@ -4,26 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from maxbrod.options import (
-    CLUSTER,
-    SELECTION,
-    AsOf,
-    Exclude,
-    MetricsFile,
-    MetricsHost,
-    MetricsNames,
-    MetricsPort,
-    Options,
-    Topics,
-    option,
-)
+from maxbrod.options import CLUSTER, SELECTION, AsOf, Exclude, MetricsOptions, Topics, option
 
 KEY_VARIABLE: Final = "MAXBROD_DRILL_KEY"
 REPORT: Final = "Report"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrillOptions(Options):
+class DrillOptions(MetricsOptions):
     sandbox: bool = option(
         "Start a temporary cluster for the drill; needs Java. The default without --bootstrap.", CLUSTER, default=False
     )
@@ -41,7 +29,3 @@ class DrillOptions(Options):
     key_file: Path | None = option(
         f"A secret, or an Ed25519 key in PEM form, that signs reports. Else ${KEY_VARIABLE}.", REPORT, "FILE"
     )
-    metrics_port: MetricsPort = None
-    metrics_host: MetricsHost = "127.0.0.1"
-    metrics_names: MetricsNames = ()
-    metrics_file: MetricsFile = None

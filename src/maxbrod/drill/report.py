@@ -26,14 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 from maxbrod import strict_json
 from maxbrod.archive.archive import Proof
 from maxbrod.drill.html import render
-from maxbrod.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_INCOMPLETE,
-    CorruptDataError,
-    UnsupportedFormatError,
-    UsageError,
-)
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, CorruptDataError, UnsupportedFormatError, UsageError
 from maxbrod.private_files import refuse_readable_key
 from maxbrod.work.report import Report
 

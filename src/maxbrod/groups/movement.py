@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from maxbrod.archive.archive import open_archive
+from maxbrod.archive.archive import Archive, open_archive
+from maxbrod.archive.knowledge import Place
 from maxbrod.archive.selection import matches_nothing
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.config import Config
@@ -55,13 +56,6 @@ from maxbrod.restore.plan.request import OffsetsMode, choose_groups
 from maxbrod.restore.report import PartitionReport
 from maxbrod.restore.state import finished_restores, read_positions, read_restore, store_positions
 from maxbrod.storage.interface import Storage
-
-if TYPE_CHECKING:
-    from maxbrod.archive.archive import Archive
-    from maxbrod.archive.knowledge import Place
-    from maxbrod.restore.plan.plan import RestorePlan
-    from maxbrod.restore.report import PartitionReport
-
 
 _ACTIVE: Final = "it has members: stop them first"
 _STAYING: Final = "it has members of a newer protocol, which cannot be removed from outside: stop them first"
@@ -249,23 +243,20 @@ def encode_positions(
     moves: Mapping[str, Sequence[GroupMove]], before: Mapping[str, Mapping[TopicPartition, CommittedOffset]]
 ) -> list[dict[str, Any]]:
     """A row for every offset that is about to be committed, by group."""
-    return [
-        asdict(_stored(group_id, move, before[group_id].get(move.where)))
-        for group_id, group in moves.items()
-        for move in group
-    ]
-
-
-def _stored(group_id: str, move: GroupMove, previous: CommittedOffset | None) -> _StoredPosition:
-    return _StoredPosition(
-        group=group_id,
-        type=move.type,
-        topic=move.where.topic,
-        partition=move.where.partition,
-        offset=None if previous is None else previous.offset,
-        leader_epoch=-1 if previous is None else previous.leader_epoch,
-        metadata=None if previous is None else previous.metadata,
-    )
+    rows = []
+    for move in (move for group in moves.values() for move in group):
+        previous = before[move.group_id].get(move.where)
+        row = _StoredPosition(
+            group=move.group_id,
+            type=move.type,
+            topic=move.where.topic,
+            partition=move.where.partition,
+            offset=None if previous is None else previous.offset,
+            leader_epoch=-1 if previous is None else previous.leader_epoch,
+            metadata=None if previous is None else previous.metadata,
+        )
+        rows.append(asdict(row))
+    return rows
 
 
 def decode_positions(
@@ -346,20 +337,12 @@ class RestoredGroups:
 
     def _with_lags(self, positions: Sequence[GroupPosition]) -> tuple[GroupPosition, ...]:
         """How far each is behind the end of the target's log."""
-        wanted = {
-            TopicPartition(topic=position.topic, partition=position.partition): LATEST
-            for position in positions
-            if position.offset is not None
-        }
+        wanted = {position.where: LATEST for position in positions if position.offset is not None}
         ends = list_offsets(self._client, wanted, deadline=Deadline.after(self._patience_s)) if wanted else {}
         return tuple(
             position
             if position.offset is None
-            else replace(
-                position,
-                behind=ends[TopicPartition(topic=position.topic, partition=position.partition)].offset
-                - position.offset,
-            )
+            else replace(position, behind=ends[position.where].offset - position.offset)
             for position in positions
         )
 

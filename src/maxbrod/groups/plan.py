@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.selection import matches_nothing
 from maxbrod.kafka.groups import CLASSIC
-from maxbrod.kafka.state.cluster_state import ClusterState, Group
+from maxbrod.kafka.state.cluster_state import ClusterState, CommittedOffset, Group
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.mapping import OffsetMap, RecordShare, find_position
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
@@ -20,7 +20,6 @@ from maxbrod.restore.plan.request import choose_groups
 
 if TYPE_CHECKING:
     from maxbrod.archive.knowledge import Place
-    from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
     from maxbrod.restore.plan.plan import RestorePlan
 
 WITHOUT_MEMBERS: Final = frozenset({"empty", "dead"})
@@ -206,6 +205,10 @@ class GroupPosition:
     """The run that last recorded the offset; None if no archive was read, or if it was committed on a mount."""
     behind: int | None = None
     """With --from-mount, how far the end of the target's log is ahead of the offset."""
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(topic=self.topic, partition=self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

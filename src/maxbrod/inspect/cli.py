@@ -196,7 +196,7 @@ def _statuses(call: Call[StatusOptions], urls: list[str]) -> list[ArchiveStatus]
 
 
 def _show_statuses(call: Call[StatusOptions], found: list[ArchiveStatus]) -> int:
-    code = max(each.exit_code for each in found)
+    code = max(status.exit_code for status in found)
     if call.as_json:
         document = {"archives": [asdict(archive) for archive in found], "exit_code": code}
         (print_json if call.options.watch is None else print_json_line)(document)
@@ -313,20 +313,19 @@ def _ending(run: RunSummary) -> str:
 
 
 def _describe_generation(generation: GenerationSummary) -> str:
-    each = generation
-    name = f"generation {each.number} {each.stage}"
-    began = f"begun {human_time(each.began_at)}"
-    match each.stage:
+    name = f"generation {generation.number} {generation.stage}"
+    began = f"begun {human_time(generation.began_at)}"
+    match generation.stage:
         case "building":
-            read = sum(min(end, each.targets.get(partition, 0)) for partition, end in each.read.items())
-            return f"{name}: {began}, read to {read:,} of {counted(sum(each.targets.values()), 'offset')}"
+            read = sum(min(end, generation.targets.get(partition, 0)) for partition, end in generation.read.items())
+            return f"{name}: {began}, read to {read:,} of {counted(sum(generation.targets.values()), 'offset')}"
         case "active":
-            offsets = counted(sum(each.log_ends.values()), "offset")
-            return f"{name}: {began}, complete {human_time(each.activated_at)} at {offsets}"
+            offsets = counted(sum(generation.log_ends.values()), "offset")
+            return f"{name}: {began}, complete {human_time(generation.activated_at)} at {offsets}"
         case "retired":
-            return f"{name}: {began}, until {human_time(each.ended_at)}"
+            return f"{name}: {began}, until {human_time(generation.ended_at)}"
         case _:
-            return f"{name} {human_time(each.ended_at)}: {each.why}"
+            return f"{name} {human_time(generation.ended_at)}: {generation.why}"
 
 
 def _print_topics(report: TopicDescription, *, as_json: bool) -> None:

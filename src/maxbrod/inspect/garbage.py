@@ -77,7 +77,9 @@ def collect_garbage(
     else is. StoppedError: `work` was stopped, with the same effect.
     """
     work = work or Work(Config())
-    _demand_own_layout(archive)
+    if archive.survey is not None:
+        layout = archive.survey.layout
+        raise _refused(archive, f"only the layout's own tool knows what is garbage in the layout {layout}")
     if grace_s < GRACE_S_MIN:
         raise UsageError(
             f"a grace time of {grace_s} s is shorter than a run may take",
@@ -104,7 +106,7 @@ def collect_garbage(
     with work.looking("looking into garbage"):
         _demand_whole(archive, now_ms)
         unlisted = find_unlisted(archive.storage, _own(archive), garbage)
-    kept = {each.path for each in unlisted}
+    kept = {range_.path for range_ in unlisted}
     garbage = [found for found in garbage if found.path not in kept]
     if delete:
         paths = [found.path for found in garbage]
@@ -129,13 +131,8 @@ def collect_garbage(
     )
 
 
-def _demand_own_layout(archive: Archive) -> None:
-    if archive.survey is not None:
-        raise RefusedError(
-            f"only the layout's own tool knows what is garbage in the layout {archive.survey.layout}",
-            operation="gc",
-            object_name=archive.url,
-        )
+def _refused(archive: Archive, message: str, hint: str | None = None) -> RefusedError:
+    return RefusedError(message, operation="gc", object_name=archive.url, hint=hint)
 
 
 def _demand_whole(archive: Archive, now_ms: int) -> None:
@@ -145,12 +142,8 @@ def _demand_whole(archive: Archive, now_ms: int) -> None:
     until_ms = now_ms - GRACE_S_MIN * 1000
     lost = find_lost_end(archive.storage, _own(archive), named, until_ms=until_ms)
     if lost is not None:
-        raise RefusedError(
-            f"the catalog does not say what is garbage: {lost}",
-            operation="gc",
-            object_name=archive.url,
-            hint="'maxbrod repair' rebuilds the catalog; if a run was killed, the next 'maxbrod backup' will do",
-        )
+        hint = "'maxbrod repair' rebuilds the catalog; if a run was killed, the next 'maxbrod backup' will do"
+        raise _refused(archive, f"the catalog does not say what is garbage: {lost}", hint)
 
 
 def _own(archive: Archive) -> Catalog:
@@ -175,29 +168,19 @@ def _delete(work: Work, archive: Archive, paths: Sequence[str], *, since_ms: int
     version = archive.catalog.version
     work.tell("deleting")
     for start in range(0, len(paths), _DELETED_AT_ONCE):
+        so_far = f"{start} objects are deleted, the other garbage stays"
         if work.is_stopped():
             raise StoppedError(
-                f"stopped on request; {start} objects are deleted, the other garbage stays",
-                operation="gc",
-                object_name=archive.url,
-                hint="run it again",
+                f"stopped on request; {so_far}", operation="gc", object_name=archive.url, hint="run it again"
             )
         rebuild = rebuild_under_way(archive.storage, since_ms=since_ms)
         if rebuild is not None:
-            raise RefusedError(
-                f"run {rebuild} rebuilds the catalog; {start} objects are deleted, the other garbage stays",
-                operation="gc",
-                object_name=archive.url,
-                hint="try again when it has ended; if it was killed, run it again, or wait for the grace time",
-            )
+            hint = "try again when it has ended; if it was killed, run it again, or wait for the grace time"
+            raise _refused(archive, f"run {rebuild} rebuilds the catalog; {so_far}", hint)
         archive.catalog.refresh()
         if archive.catalog.version != version:
-            raise RefusedError(
-                f"a run committed to the archive meanwhile; {start} objects are deleted, the other garbage stays",
-                operation="gc",
-                object_name=archive.url,
-                hint="try again when no run is active",
-            )
+            hint = "try again when no run is active"
+            raise _refused(archive, f"a run committed to the archive meanwhile; {so_far}", hint)
         archive.storage.delete(paths[start : start + _DELETED_AT_ONCE])
 
 

@@ -26,14 +26,7 @@ from maxbrod.check.run import CheckReport, check_archive
 from maxbrod.config import StorageConfig
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, MaxbrodError, UsageError
 from maxbrod.inspect.options import StatusOptions
-from maxbrod.inspect.promises import (
-    ArchiveFacts,
-    CompactionBacklog,
-    FoundProblems,
-    LastBackup,
-    exit_code_of,
-    judge,
-)
+from maxbrod.inspect.promises import ArchiveFacts, CompactionBacklog, FoundProblems, LastBackup, exit_code_of, judge
 from maxbrod.layouts.foreign import CompactionLimits
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import now_ms

@@ -5,27 +5,14 @@ from pathlib import Path
 from typing import Final
 
 from maxbrod.option_values import Bytes, Renames, Seconds, Words
-from maxbrod.options import (
-    BEHAVIOR,
-    SELECTION,
-    AsOf,
-    Exclude,
-    MetricsFile,
-    MetricsHost,
-    MetricsNames,
-    MetricsPort,
-    Options,
-    Topics,
-    Until,
-    option,
-)
+from maxbrod.options import BEHAVIOR, SELECTION, AsOf, Exclude, MetricsOptions, Topics, Until, option
 
 LISTENER: Final = "Listener"
 MEMORY: Final = "Memory"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MountOptions(Options):
+class MountOptions(MetricsOptions):
     archives: Words = option(
         "Archives to mount, in any layout. That of the configuration file by default.",
         default=(),
@@ -105,7 +92,3 @@ class MountOptions(Options):
     cache_bytes: Bytes = option(
         "Keep up to about this many bytes of records in memory.", MEMORY, "SIZE", default=512 << 20, low=1
     )
-    metrics_port: MetricsPort = None
-    metrics_host: MetricsHost = "127.0.0.1"
-    metrics_names: MetricsNames = ()
-    metrics_file: MetricsFile = None

@@ -12,7 +12,7 @@ DECODING: Final = "Keys and values"
 
 @dataclass(frozen=True, kw_only=True)
 class ScopeOptions(Options):
-    """What a query can see, which the views of a Spark session have as well."""
+    """The scope of a query, which the views of a Spark session have as well."""
 
     topics: Topics = ()
     exclude: Exclude = ()

@@ -293,9 +293,9 @@ def print_histogram(rows: pa.Table, step_ms: int) -> None:
         print_line("no records")
 
 
-def sparkline(counts: Sequence[int], width: int = _WIDTH_MAX) -> str:
+def sparkline(counts: Sequence[int]) -> str:
     """A block for each count, or for several if there are too many. Zero is blank, and one is visible."""
-    step = -(-len(counts) // width) or 1
+    step = -(-len(counts) // _WIDTH_MAX) or 1
     sums = [sum(counts[at : at + step]) for at in range(0, len(counts), step)]
     top = max(sums, default=0)
     return "".join(" " if not count else _BLOCKS[(count * len(_BLOCKS) - 1) // top] for count in sums)

@@ -19,6 +19,7 @@ from maxbrod.archive.runs import summarise_run
 from maxbrod.archive.snapshots import Moment
 from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.layouts.internal_topics import SchemasTopic
+from maxbrod.query.options import ScopeOptions
 from maxbrod.table.decoders import archived_schemas, decoded_column
 from maxbrod.table.formats import format_of, parse_formats
 from maxbrod.table.read.columns import USUAL
@@ -26,7 +27,6 @@ from maxbrod.table.scans import named_in
 from maxbrod.table.views import RECORDS, Decoded, HeldTables, RecordView, SmallView, View
 
 if TYPE_CHECKING:
-    from maxbrod.query.options import ScopeOptions
     from maxbrod.query.scope import Selected
     from maxbrod.work.session import Session
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, BatchHeaders, walk
 from maxbrod.batch.transactions import transaction_events
@@ -35,8 +36,6 @@ from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.work.executor import Workers
     from maxbrod.work.reach import Place
     from maxbrod.work.work import Work
@@ -158,7 +157,7 @@ def _known_slices(storage: Storage, item: ObjectToExamine) -> tuple[FoundSlice, 
 
 
 def _compare(storage: Storage, item: ObjectToExamine, known: Sequence[FoundSlice]) -> Examined:
-    window = _Window(storage, item.path, item.size)
+    window = _ObjectWindow(storage, item.path, item.size)
     slices: list[FoundSlice] = []
     lost: list[LostRange] = []
     for found in sorted(known, key=lambda found: found.slice.position):
@@ -181,7 +180,7 @@ def _compare(storage: Storage, item: ObjectToExamine, known: Sequence[FoundSlice
     return Examined(path=item.path, bytes=item.size, slices=tuple(slices), lost=tuple(lost))
 
 
-class _Window:
+class _ObjectWindow:
     """Reads an object from start to end in large parts, for slices of any size."""
 
     def __init__(self, storage: Storage, path: str, size: int) -> None:
@@ -208,7 +207,7 @@ def _from_batches(storage: Storage, item: ObjectToExamine, compacted: Collection
     if name is None:
         return Examined(path=item.path, bytes=item.size, unknown=why)
     limits = SegmentLimits() if name.topic_id in compacted else SegmentLimits(hole_offsets_min=1)
-    author = _Author(storage, item, name, limits)
+    author = _SliceAuthor(storage, item, name, limits)
     if is_framed(item.path):
         author.read_frames()
     else:
@@ -254,7 +253,7 @@ class _OpenSlice:
     scan: TransactionScan = field(default_factory=TransactionScan)
 
 
-class _Author:
+class _SliceAuthor:
     """Makes slices of the batches of a segment, as the writer did."""
 
     def __init__(self, storage: Storage, item: ObjectToExamine, name: LogName, limits: SegmentLimits) -> None:

@@ -33,13 +33,13 @@ from maxbrod.repair.plan.rebuild import Rebuilt, RepairEvidence, lost_notices, r
 from maxbrod.repair.plan.slices import FoundSlice, LostRange, place_of
 from maxbrod.repair.report import Action, RepairReport, gaps_by_reason
 from maxbrod.storage.interface import Storage
+from maxbrod.work.executor import Executor
 from maxbrod.work.windows import spread
 from maxbrod.work.work import Work
 
 if TYPE_CHECKING:
     import threading
 
-    from maxbrod.work.executor import Executor
 
 _TASKS_PER_CORE: Final = 4
 _OBJECT_COST_BYTES: Final = 256 << 10
@@ -143,8 +143,7 @@ def _examine(
     total = sum(item.size for item in objects)
     sized = [(item.size + _OBJECT_COST_BYTES, item) for item in objects]
     tasks = spread(sized, executor.parallelism * _TASKS_PER_CORE)
-    meter = work.meter("reading", total)
-    meter.begin(len(tasks), total)
+    meter = work.meter("reading", total, tasks=len(tasks))
     return executor.run(examine_objects, context, tasks, name=context.run_id, meter=meter, stop=work.stop)
 
 
@@ -184,7 +183,7 @@ def needed_losses(rebuilt: Rebuilt, lost: Sequence[LostRange]) -> list[LostRange
 def _salvage(
     executor: Executor, context: RepairContext, lost: Sequence[LostRange], stop: threading.Event
 ) -> list[FoundSlice]:
-    damaged = [each for each in lost if each.slice is not None]
+    damaged = [range_ for range_ in lost if range_.slice is not None]
     tasks = [[damage] for damage in damaged]
     copies = executor.run(salvage_slices, context, tasks, name=context.run_id, stop=stop)
     return [

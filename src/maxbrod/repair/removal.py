@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import commit_with_retries
 from maxbrod.catalog.generations import GenerationChanges, encode_generations
 from maxbrod.catalog.replaced import as_replaced, revisions_of, revive
@@ -29,10 +30,6 @@ from maxbrod.repair.plan.rebuild import lost_notices
 from maxbrod.repair.plan.slices import LostRange, place_of
 from maxbrod.repair.report import Action, RepairReport, gaps_by_reason
 from maxbrod.work.windows import spread
-
-if TYPE_CHECKING:
-    from maxbrod.catalog.catalog import Catalog
-
 
 _COUNT_COLUMNS: Final = ("topic_id", "partition", "kind", "details", "path", "position", "bytes")
 """The columns that are needed to count lost slices, but not to name them."""
@@ -263,12 +260,11 @@ def _damaged(repair: RepairWork, rows: Sequence[tuple[Segment, bool]]) -> list[_
     executor = repair.workers.for_bytes(total)
     items = [(row.bytes, (number, slice_of(row))) for number, (row, _) in enumerate(rows)]
     tasks = spread(items, executor.parallelism)
-    meter = repair.work.meter("reading", total)
-    meter.begin(len(tasks), total)
+    meter = repair.work.meter("reading", total, tasks=len(tasks))
     place, name = repair.context.place, repair.context.run_id
     checked = executor.run(verify_slices, place, tasks, name=name, meter=meter, stop=repair.work.stop)
     # A slice that is larger than what is looked into is not damaged.
-    first = {problem.number: problem for problem in reversed(checked) if not problem.limit}
+    first = {number: problem for number, problem in reversed(checked) if not problem.limit}
     return [_Bad(*rows[number], first[number].message, exists=True) for number in sorted(first)]
 
 

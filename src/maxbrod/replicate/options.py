@@ -11,10 +11,8 @@ from maxbrod.options import (
     SELECTION,
     TARGET,
     Exclude,
-    MetricsFile,
-    MetricsHost,
     MetricsNames,
-    MetricsPort,
+    MetricsOptions,
     MinTopics,
     Options,
     RateLimit,
@@ -84,7 +82,7 @@ class CarryOptions(LinkOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FollowOptions(Options):
+class FollowOptions(MetricsOptions):
     every: Seconds = option(
         "The interval. 0: as soon as there is something to do, up to ten times a second.",
         FOLLOWING,
@@ -98,10 +96,6 @@ class FollowOptions(Options):
         "TIME",
         default=30.0,
     )
-    metrics_port: MetricsPort = None
-    metrics_host: MetricsHost = "127.0.0.1"
-    metrics_names: MetricsNames = ()
-    metrics_file: MetricsFile = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.archive.archive import AnyCatalog, Archive
 from maxbrod.archive.pruned import PointInTime, had
 from maxbrod.archive.snapshots import Moment, find_moment, known_topics
 from maxbrod.catalog.replaced import Revisions
@@ -22,6 +23,7 @@ from maxbrod.catalog.rows import Run, Segment, decode_rows, slice_of
 from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import Problem, ProblemKind
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, MaxbrodError
+from maxbrod.layouts.foreign import Survey
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.reader import read_logs
 from maxbrod.model import INT64_MAX, PartitionId, TopicPartition, now_ms
@@ -29,17 +31,15 @@ from maxbrod.restore.plan.mapping import build_map, decode_map, encode_map
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore, sources_of
 from maxbrod.restore.plan.request import Chosen, OffsetsMode, RestoreRequest, choose_incarnations
-from maxbrod.restore.plan.sources import SOURCE_COLUMNS, Source, UnreadableRange, sound_part
+from maxbrod.restore.plan.sources import SOURCE_COLUMNS, Source, UnreadableRange, revisions_of, sound_part
+from maxbrod.restore.plan.targets import TargetState
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.reach import Place
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
-    from maxbrod.archive.archive import AnyCatalog, Archive
-    from maxbrod.layouts.foreign import Survey
     from maxbrod.restore.items import Restored
-    from maxbrod.restore.plan.targets import TargetState
     from maxbrod.work.executor import Executor
     from maxbrod.work.work import Work
 
@@ -272,8 +272,7 @@ def find_losses(
     found: Losses = {}
     place = Place(url=archive.url, storage=archive.options)
     total = sum(size for size, _ in sized)
-    meter = work.meter("looking for damage", total)
-    meter.begin(len(tasks), total)
+    meter = work.meter("looking for damage", total, tasks=len(tasks))
     for partition, lost in executor.run(_read_slices, place, tasks, name=name, meter=meter, stop=work.stop):
         found.setdefault(partition, []).append(lost)
     return unknown_losses(
@@ -309,6 +308,12 @@ def unknown_losses(plan: RestorePlan, lost: Mapping[PartitionId, Sequence[Unread
         if fresh:
             found[source.id] = fresh
     return found
+
+
+def planned_rows(archive: Archive, plan: RestorePlan) -> pa.Table:
+    """The rows of the plan's sources, as the archive had them when it was made. The catalog is read once."""
+    sources = sources_of(plan)
+    return archive.catalog.rows(topic_ids={source.topic_id for source in sources}, revisions=revisions_of(sources))
 
 
 def sound_slices(rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId, list[Slice]]:

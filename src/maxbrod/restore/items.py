@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity
+from maxbrod.kafka.state.cluster_state import Group
 from maxbrod.kafka.wire.client import PATIENCE_S
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import PartitionId, TopicPartition
@@ -21,7 +22,6 @@ from maxbrod.restore.repartition.extents import SHARES_MAX, SourceExtent
 
 if TYPE_CHECKING:
     from maxbrod.batch.provenance import Provenance
-    from maxbrod.kafka.state.cluster_state import Group
     from maxbrod.restore.plan.plan import TopicPlan
     from maxbrod.work.executor import Executor
     from maxbrod.work.progress import Watcher

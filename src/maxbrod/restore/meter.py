@@ -48,7 +48,7 @@ class RestoreMeter:
         self._look_at = 0.0
 
     def seen(self, tasks: int, size: int) -> None:
-        """What the tasks have read does not count: the target shows what has arrived."""
+        """Look at the target, which shows what has arrived; what the tasks have read does not count."""
         del size
         if self._on_progress is silent:
             return

@@ -3,22 +3,11 @@
 from dataclasses import dataclass
 
 from maxbrod.option_values import Counts, Pairs, Paths, Words
-from maxbrod.options import (
-    BEHAVIOR,
-    SELECTION,
-    TARGET,
-    MetricsFile,
-    MetricsHost,
-    MetricsNames,
-    MetricsPort,
-    RateLimit,
-    SelectionOptions,
-    option,
-)
+from maxbrod.options import BEHAVIOR, SELECTION, TARGET, MetricsOptions, RateLimit, SelectionOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestoreOptions(SelectionOptions):
+class RestoreOptions(SelectionOptions, MetricsOptions):
     where: str | None = option(
         "Restore only records for which this Spark SQL expression is true. It can use key, value, headers, "
         "timestamp, topic, partition, offset and the other columns of the table. Null counts as false.",
@@ -128,7 +117,3 @@ class RestoreOptions(SelectionOptions):
     )
     dry_run: bool = option("Print the plan and all obstacles; change nothing.", BEHAVIOR, default=False, python=False)
     yes: bool = option("Do not ask for confirmation.", BEHAVIOR, default=False, flags=("--yes", "-y"), python=False)
-    metrics_port: MetricsPort = None
-    metrics_host: MetricsHost = "127.0.0.1"
-    metrics_names: MetricsNames = ()
-    metrics_file: MetricsFile = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, gravest
+from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, EXIT_REFUSED, IncompleteError, UnavailableError, gravest
 from maxbrod.model import GapReason, TopicPartition, now_ms
 from maxbrod.restore.plan.obstacles import GAPS, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode
@@ -19,7 +20,20 @@ if TYPE_CHECKING:
     from maxbrod.restore.items import Restored
     from maxbrod.restore.plan.access import AccessPlan
     from maxbrod.restore.plan.plan import LeftOut, RestorePlan, TopicPlan
+    from maxbrod.work.work import Work
 AGAIN: Final = "run the same command again, which resumes the restore"
+
+
+@contextmanager
+def ended_by_stop(work: Work, plan: RestorePlan, state: str = "") -> Iterator[None]:
+    """Within the block, what fails because of a stop is an IncompleteError: the same command resumes."""
+    try:
+        yield
+    except UnavailableError as error:
+        if not work.is_stopped():
+            raise
+        what = f"stopped before everything was restored{state}"
+        raise IncompleteError(what, operation="restore", object_name=plan.restore_id, hint=AGAIN) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ target's logs how far they got, and continues there.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.batch.provenance import Provenance
-from maxbrod.errors import CorruptDataError, IncompleteError, UnavailableError
+from maxbrod.config import StorageConfig
+from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.groups.movement import Movement, archived_groups, plan_moves
 from maxbrod.groups.plan import active_groups, missing_groups, unplaced_groups
 from maxbrod.kafka.produce.producer_ids import new_producer_id
 from maxbrod.kafka.wire.client import KafkaClient
+from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.restore.archived import (
     ArchivedState,
@@ -30,6 +32,7 @@ from maxbrod.restore.archived import (
     look_at_archive,
     losses_of,
     plan_archived,
+    planned_rows,
     sound_slices,
     unknown_losses,
 )
@@ -51,7 +54,7 @@ from maxbrod.restore.plan.preflight import lost_obstacles
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, choose_groups, command_digest, in_stages
 from maxbrod.restore.plan.sources import revisions_of, rows_to_read
 from maxbrod.restore.plan.targets import Right, TargetState
-from maxbrod.restore.report import AGAIN, RestoreReport, report_of
+from maxbrod.restore.report import RestoreReport, ended_by_stop, report_of
 from maxbrod.restore.staging import as_staged, clear_staging, open_staged, plan_transform, stage, transform_session
 from maxbrod.restore.state import (
     alone,
@@ -85,15 +88,7 @@ from maxbrod.work.windows import rate_of_one, spread
 from maxbrod.work.work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from maxbrod.archive.archive import Archive
-    from maxbrod.config import StorageConfig
-    from maxbrod.layouts.kafka.format import Slice
-    from maxbrod.restore.target import TargetTopics
-
     Slices = dict[PartitionId, list[Slice]]
-    from maxbrod.work.executor import Executor
 
 
 class Restore:
@@ -129,18 +124,8 @@ class Restore:
 
         IncompleteError: `stop` was set before everything was restored. RefusedError: the plan is out of date.
         """
-        try:
-            with alone(plan.restore_id):
-                return self._carry_out(self._agree(plan))
-        except UnavailableError as error:
-            if self._work.is_stopped():
-                raise IncompleteError(
-                    "stopped before everything was restored",
-                    operation="restore",
-                    object_name=plan.restore_id,
-                    hint=AGAIN,
-                ) from error
-            raise
+        with ended_by_stop(self._work, plan), alone(plan.restore_id):
+            return self._carry_out(self._agree(plan))
 
     # Planning
 
@@ -395,8 +380,7 @@ def restore_slices(archive: Archive, storage: StorageConfig, plan: RestorePlan, 
     sources = sources_of(plan)
     if plan.transform is not None:
         archive, request = open_staged(plan.transform.staging, storage), as_staged(request, plan.transform)
-    rows = archive.catalog.rows(topic_ids={source.topic_id for source in sources}, revisions=revisions_of(sources))
-    return sound_slices(rows_to_read(rows, sources, request), sources)
+    return sound_slices(rows_to_read(planned_rows(archive, plan), sources, request), sources)
 
 
 def restore_tasks(

@@ -276,14 +276,14 @@ def _number(restore_id: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Document:
+class _PlanDocument:
     plan: RestorePlan
 
 
 @cache
-def _documents() -> TypeAdapter[_Document]:
+def _documents() -> TypeAdapter[_PlanDocument]:
     """Made when it is first needed: that takes 0.1 s, and most commands read no plan."""
-    return TypeAdapter(_Document)
+    return TypeAdapter(_PlanDocument)
 
 
 def encode_plan(plan: RestorePlan) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from maxbrod.cli.output import agreed, err, out, print_json, print_line, table
+from maxbrod.cli.output import agreed, err, out, print_first, print_json, print_line, print_marked, table
 from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, error_of
 from maxbrod.restore.plan.access import AccessPlan, describe_acl, describe_entity, describe_quota
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, refusal
@@ -96,14 +96,15 @@ def _print_planned_groups(plan: RestorePlan) -> None:
 
 def _print_sources(known_from: Mapping[str, str], left_out: Sequence[LeftOut], pruned: Sequence[str]) -> None:
     """Print the topics that the cluster had lost, or could no longer describe, and what is not restored."""
-    _print_some([f"{topic}: restored as run {run_id} last saw it" for topic, run_id in known_from.items()], indent="")
-    _print_some([f"{omitted.topic}: left out: {omitted.why}" for omitted in left_out], indent="")
-    _print_some(pruned, indent="")
+    known = [f"{topic}: restored as run {run_id} last saw it" for topic, run_id in known_from.items()]
+    omitted = [f"{topic.topic}: left out: {topic.why}" for topic in left_out]
+    for lines in (known, omitted, pruned):
+        print_first(lines, OBSTACLES_SHOWN_MAX)
 
 
 def print_missing_groups(missing: Sequence[MissingGroup]) -> None:
     for group in missing[:OBSTACLES_SHOWN_MAX]:
-        out.print(Text.assemble((f"group {group.group} not restored: ", "bold red"), group.why), soft_wrap=True)
+        print_marked(f"group {group.group} not restored", group.why)
     if len(missing) > OBSTACLES_SHOWN_MAX:
         print_line(f"and {counted(len(missing) - OBSTACLES_SHOWN_MAX, 'more group')}; --json shows all")
 
@@ -111,7 +112,7 @@ def print_missing_groups(missing: Sequence[MissingGroup]) -> None:
 def _print_retention(retention: Sequence[str], console: Console) -> None:
     """Printed right above the last line, where nobody overlooks it."""
     for line in retention[:OBSTACLES_SHOWN_MAX]:
-        console.print(Text.assemble(("retention: ", "bold red"), line), soft_wrap=True)
+        print_marked("retention", line, to=console)
     if len(retention) > OBSTACLES_SHOWN_MAX:
         more = f"retention: {counted(len(retention) - OBSTACLES_SHOWN_MAX, 'more topic')}; --json shows all"
         console.print(Text(more, style="bold red"), soft_wrap=True)
@@ -123,24 +124,16 @@ def _print_access(access: AccessPlan, *, done: bool) -> None:
     if acls is not None:
         words = f"{len(acls.create):,} {'created' if done else 'to create'}, {len(acls.present):,} already there"
         print_line(f"ACLs: {words}, {len(acls.left_out):,} about nothing that is restored")
-        _print_some([describe_acl(acl) for acl in acls.create])
+        print_first([describe_acl(acl) for acl in acls.create], OBSTACLES_SHOWN_MAX, indent="  ")
     if quotas is not None:
         words = f"{len(quotas.set):,} {'set' if done else 'to set'}, {len(quotas.present):,} already there"
         print_line(f"quotas: {words}, {len(quotas.kept):,} for which the target keeps other values")
-        _print_some([describe_quota(quota) for quota in quotas.set])
+        print_first([describe_quota(quota) for quota in quotas.set], OBSTACLES_SHOWN_MAX, indent="  ")
     if access.settings is not None:
         words = f"{len(access.settings.set):,} {'made' if done else 'to make'}"
         print_line(f"settings: {words}, {len(access.settings.kept):,} for which the target keeps other values")
-        _print_some(
-            [f"{describe_entity(entity)}: {', '.join(sorted(entity.values))}" for entity in access.settings.set]
-        )
-
-
-def _print_some(lines: Sequence[str], *, indent: str = "  ", most: int = OBSTACLES_SHOWN_MAX) -> None:
-    for line in lines[:most]:
-        print_line(f"{indent}{line}")
-    if len(lines) > most:
-        print_line(f"{indent}and {len(lines) - most:,} more; --json shows all")
+        made = [f"{describe_entity(entity)}: {', '.join(sorted(entity.values))}" for entity in access.settings.set]
+        print_first(made, OBSTACLES_SHOWN_MAX, indent="  ")
 
 
 def _cells(line: PlanLine) -> list[str]:
@@ -171,20 +164,13 @@ def print_obstacles(
             continue
         shown[obstacle.kind] += 1
         if shown[obstacle.kind] <= OBSTACLES_SHOWN_MAX:
-            _print_obstacle(obstacle, console)
+            # Records that a broker deletes are gone for good, so this warning looks like an error.
+            style = "bold red" if obstacle.fatal or obstacle.kind is ObstacleKind.RETENTION else "yellow"
+            print_marked(obstacle.kind, str(obstacle), obstacle.hint, to=console, style=style)
     for kind, count in shown.items():
         if count > OBSTACLES_SHOWN_MAX:
             more = f"{kind}: {count - OBSTACLES_SHOWN_MAX:,} more; --dry-run --json shows all"
             console.print(Text(more), soft_wrap=True)
-
-
-def _print_obstacle(obstacle: Obstacle, console: Console) -> None:
-    where = "" if obstacle.where is None else f"{obstacle.where}: "
-    # Records that a broker deletes are gone for good, so this warning looks like an error.
-    style = "bold red" if obstacle.fatal or obstacle.kind is ObstacleKind.RETENTION else "yellow"
-    console.print(Text.assemble((f"{obstacle.kind}: ", style), f"{where}{obstacle.what}"), soft_wrap=True)
-    if obstacle.hint:
-        console.print(Text(f"  {obstacle.hint}", style="dim"), soft_wrap=True)
 
 
 def print_report(report: RestoreReport, *, quiet: bool) -> None:
@@ -203,7 +189,7 @@ def print_report(report: RestoreReport, *, quiet: bool) -> None:
         _print_access(report.access, done=True)
     _print_sources(report.known_from, report.left_out, report.pruned)
     print_failures(report, out)
-    _print_some([f"left out: {gap}" for gap in report.accepted_gaps], indent="", most=LINES_SHOWN_MAX)
+    print_first([f"left out: {gap}" for gap in report.accepted_gaps], LINES_SHOWN_MAX)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
     resumed = ", resumed" if report.resumed else ""
     written = f", {counted(cold.segments, 'segment')}, {human_bytes(cold.bytes)} of log" if cold else ""
@@ -273,9 +259,7 @@ def print_failures(report: RestoreReport, console: Console) -> None:
             failures.setdefault(what, []).append(where)
     for (message, hint), places in failures.items():
         more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
-        console.print(Text.assemble((f"{places[0]}{more}: ", "bold red"), message), soft_wrap=True)
-        if hint:
-            console.print(Text(f"  {hint}", style="dim"), soft_wrap=True)
+        print_marked(f"{places[0]}{more}", message, hint, to=console)
 
 
 def verdict(report: RestoreReport) -> Text:

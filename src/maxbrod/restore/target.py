@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
 from maxbrod.kafka.admin import (
@@ -44,12 +44,9 @@ from maxbrod.model import TopicPartition, is_topic_name, topic_id_of, topic_id_t
 from maxbrod.restore.items import transactional_id_of
 from maxbrod.restore.plan.access import describe_acl, describe_quota, lacking, plan_quotas
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
-from maxbrod.restore.plan.plan import check_topic
+from maxbrod.restore.plan.plan import RestorePlan, check_topic
 from maxbrod.restore.plan.request import OffsetsMode
 from maxbrod.restore.plan.targets import MESSAGE_BYTES_DEFAULT, ConfigChange, LogExtent, Right, TargetState, TargetTopic
-
-if TYPE_CHECKING:
-    from maxbrod.restore.plan.plan import RestorePlan
 
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 _ON_CLUSTER: Final = {

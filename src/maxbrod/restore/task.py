@@ -17,9 +17,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.coalesce import AUTO, JOIN, Batches, Coalescer, same_records
 from maxbrod.batch.cuts import Cut
@@ -42,10 +43,6 @@ from maxbrod.restore.plan.mapping import build_map, encode_map
 from maxbrod.restore.plan.request import BatchesMode
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 _OPERATION: Final = "restore"
 PARTITIONS_AT_ONCE: Final = 64

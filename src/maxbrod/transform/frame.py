@@ -44,12 +44,11 @@ from maxbrod.transform.plan import (
     schema_of,
 )
 from maxbrod.work.jobs import board_of, collect, counted
+from maxbrod.work.progress import Watcher
 from maxbrod.work.worker_garbage import settled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from maxbrod.work.progress import Watcher
 
 
 _MISTAKES: Final = ("0A", "21", "22", "42")
@@ -264,8 +263,8 @@ def run_transform_job(
         table = collect(
             session, answers, name=settings.run_id, meter=meter, stop=stop, board=board, passed_on=is_mistake
         )
-    done = [each for answer in table["answer"].to_pylist() for each in pickle.loads(answer)]  # noqa: S301 - of our tasks
-    found = {key_of(each): each for each in done}
+    done = [outcome for answer in table["answer"].to_pylist() for outcome in pickle.loads(answer)]  # noqa: S301 - of our tasks
+    found = {key_of(outcome): outcome for outcome in done}
     # A task that failed before its first row does not know its items, and answers with a failure only.
     lost = next((outcome.failure for outcome in done if outcome.failure is not None), None)
     return [
@@ -316,7 +315,7 @@ def read_rows(
 
 
 def _read_task(settings: TransferSettings, task: int, items: Sequence[TransferItem]) -> Iterator[pa.RecordBatch]:
-    rows = _Rows(settings, task)
+    rows = _TaskRows(settings, task)
     item = 0
     try:
         storage = open_source(settings)
@@ -343,7 +342,7 @@ def _records(settings: TransferSettings, storage: Storage, item: TransferItem) -
                 yield chosen
 
 
-class _Rows:
+class _TaskRows:
     """Records as rows of one task."""
 
     def __init__(self, settings: TransferSettings, task: int) -> None:

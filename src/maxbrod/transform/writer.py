@@ -9,11 +9,11 @@ import pickle
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import headers_array, number_array, number_column
 from maxbrod.batch.fillers import emptied
@@ -24,9 +24,6 @@ from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec, TopicPartition
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, open_partition, open_writer
 from maxbrod.transform.plan import CARRIED, END, FAILED, FIELDS, PREFIX, RECORD, mixed
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def write_task(

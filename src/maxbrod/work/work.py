@@ -65,9 +65,15 @@ class Work:
         with self.stop.raising() if isinstance(self.stop, Stop) else nullcontext():
             yield
 
-    def meter(self, phase: str, bytes_total: int = 0) -> Meter:
-        """Return a meter for the jobs of this phase, which read so many bytes; 0: unknown."""
-        return Meter(self.on_progress, phase, bytes_total)
+    def meter(self, phase: str, bytes_total: int = 0, *, tasks: int | None = None) -> Meter:
+        """Return a meter for the jobs of this phase, which read so many bytes; 0: unknown.
+
+        With `tasks` there is one wave of so many, which begins now.
+        """
+        meter = Meter(self.on_progress, phase, bytes_total)
+        if tasks is not None:
+            meter.begin(tasks, bytes_total)
+        return meter
 
     def workers(self, needs: Needs, *, jvm_works: bool = False) -> Workers:
         """Return who runs tasks, until the end of this work. `needs` is tested on the workers of a Spark cluster."""

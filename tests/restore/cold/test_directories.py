@@ -37,8 +37,9 @@ from support.sparkless import run_here, without_spark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten
+    from maxbrod.restore.cold.task import ColdItem, ColdWritten
     from maxbrod.work.progress import Progress
+    from maxbrod.work.reach import Place
 
 HOLDER = """
 import fcntl, os, sys
@@ -228,7 +229,7 @@ def test_damage_in_the_archive_leaves_the_directories_as_they_were(source: Path,
 def test_nothing_behind_the_end_that_is_asked_for_is_written(source: Path, disk: Path) -> None:
     """As of an earlier run, a slice may reach further."""
 
-    def shorter(session: object, settings: ColdSettings, tasks: list[list[ColdItem]], **more: Any) -> list[ColdWritten]:
+    def shorter(session: object, settings: Place, tasks: list[list[ColdItem]], **more: Any) -> list[ColdWritten]:
         return run_here(session, settings, [[replace(item, end=15) for item in task] for task in tasks], **more)
 
     work = ColdRestore(Work(Config(archive=str(source))), RestoreRequest(), [disk])

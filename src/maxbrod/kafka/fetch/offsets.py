@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import is_not
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from numpy.typing import NDArray
 
 from maxbrod.errors import CorruptDataError, MaxbrodError, UnavailableError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient, Leader, Topic, each_partition, retry, topic_messages
@@ -24,9 +25,6 @@ from maxbrod.kafka.wire.connection import Connection, Message, compact_length, r
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.kafka.wire.error_codes import answered_with
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 EARLIEST: Final = -2
 LATEST: Final = -1

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.cuts import begin_at, may_begin_before
 from maxbrod.batch.headers import BatchHeaders, walk
@@ -44,9 +45,6 @@ from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Backoff, Deadline
 from maxbrod.kafka.wire.error_codes import Code, answered_with
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ANSWER_BYTES: Final = 32 << 20
 """The limit of one response. A range that the broker cut there is left out; one without bytes is requested again."""

@@ -17,13 +17,12 @@ from uuid import UUID
 
 import numpy as np
 from kafka.protocol.consumer import FetchRequest
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import LOG_OVERHEAD_BYTES, NEWEST_MAGIC, BatchHeaders, check_crc, walk
 from maxbrod.errors import CorruptDataError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.kafka.wire.connection import Message
 
 
@@ -118,7 +117,7 @@ def by_name(request: Message) -> Mapping[str, UUID] | None:
 
 def read_answer(frame: NDArray[np.uint8], names: Mapping[str, UUID] | None = None) -> FetchAnswer:
     """Read a response from its correlation id on. `names`: see `by_name`. CorruptDataError if it is malformed."""
-    reader = _Reader(frame)
+    reader = _FrameReader(frame)
     try:
         _, throttle_ms, error_code, _ = reader.fields(_HEADER)
         partitions = {}
@@ -136,14 +135,14 @@ def read_answer(frame: NDArray[np.uint8], names: Mapping[str, UUID] | None = Non
     return FetchAnswer(throttle_ms=throttle_ms, error_code=error_code, partitions=partitions)
 
 
-def _id_of(reader: _Reader, names: Mapping[str, UUID]) -> UUID:
+def _id_of(reader: _FrameReader, names: Mapping[str, UUID]) -> UUID:
     name = reader.slice(reader.count()).tobytes().decode(errors="replace")
     if name not in names:
         raise CorruptDataError(f"a fetch response has a topic {name!r} that was not requested")
     return names[name]
 
 
-def _partition(reader: _Reader) -> tuple[int, FetchedPartition]:
+def _partition(reader: _FrameReader) -> tuple[int, FetchedPartition]:
     index, error_code, high_watermark, last_stable_offset, log_start_offset = reader.fields(_PARTITION)
     aborted = []
     for _ in range(reader.count()):
@@ -163,7 +162,7 @@ def _partition(reader: _Reader) -> tuple[int, FetchedPartition]:
     )
 
 
-class _Reader:
+class _FrameReader:
     """A position in a frame. Every length is compared with the bytes present before it is used."""
 
     def __init__(self, frame: NDArray[np.uint8]) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, BatchHeaders
 from maxbrod.batch.patch import patch
@@ -34,12 +35,11 @@ from maxbrod.kafka.wire.error_codes import Code, code_name
 from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.kafka.wire.client import KafkaClient
     from maxbrod.kafka.wire.deadline import Deadline
 
+Refusal = TypeVar("Refusal", bound=MaxbrodError)
 OPERATION: Final = "produce"
 _AGAIN: Final = "run the restore again: it resumes at the end of the target"
 _REFUSALS: Final[dict[int, tuple[type[MaxbrodError], str, str]]] = {
@@ -244,47 +244,33 @@ def refusal(
     if transactional:
         kind, meaning, hint = _IN_TRANSACTION.get(code, (kind, meaning, hint))
     words = f": {details}" if details else ""
-    message = f"{meaning} ({code_name(code)}{words})"
-    return kind(message, operation=OPERATION, object_name=str(where), offset=source_offset, hint=hint)
+    return _error(kind, f"{meaning} ({code_name(code)}{words})", where, source_offset, hint)
 
 
 def misplaced(where: TopicPartition, source_offset: int, *, landed: int, expected: int) -> MisplacedBatchError:
-    return MisplacedBatchError(
-        f"a batch was appended at offset {landed} of the target instead of {expected}",
-        operation=OPERATION,
-        object_name=str(where),
-        offset=source_offset,
-        hint="another writer uses this partition, or its log was truncated: stop that, and restore into an empty topic",
-    )
+    what = f"a batch was appended at offset {landed} of the target instead of {expected}"
+    hint = "another writer uses this partition, or its log was truncated: stop that, and restore into an empty topic"
+    return _error(MisplacedBatchError, what, where, source_offset, hint)
 
 
 def gap_in_sequence(where: TopicPartition, source_offset: int, *, acknowledged_to: int, log_end: int) -> RefusedError:
     """The broker is missing records before this batch, although all of them were acknowledged."""
     if log_end < acknowledged_to:
-        return LogTruncatedError(
-            f"the target's log ends at {log_end}, but records up to {acknowledged_to} were acknowledged",
-            operation=OPERATION,
-            object_name=str(where),
-            offset=source_offset,
-            hint="an unclean election lost acknowledged records; " + _AGAIN,
-        )
-    return SequenceGapError(
-        f"the broker is missing records before this batch (its log ends at {log_end})",
-        operation=OPERATION,
-        object_name=str(where),
-        offset=source_offset,
-        hint="another process uses the same producer id, or the log was changed; " + _AGAIN,
-    )
+        what = f"the target's log ends at {log_end}, but records up to {acknowledged_to} were acknowledged"
+        hint = f"an unclean election lost acknowledged records; {_AGAIN}"
+        return _error(LogTruncatedError, what, where, source_offset, hint)
+    what = f"the broker is missing records before this batch (its log ends at {log_end})"
+    hint = f"another process uses the same producer id, or the log was changed; {_AGAIN}"
+    return _error(SequenceGapError, what, where, source_offset, hint)
 
 
 def gone(where: TopicPartition, source_offset: int | None, *, recreated: bool) -> TopicGoneError:
-    return TopicGoneError(
-        "the topic was deleted and created again" if recreated else "the topic was deleted",
-        operation=OPERATION,
-        object_name=str(where),
-        offset=source_offset,
-        hint="plan the restore again",
-    )
+    what = "the topic was deleted and created again" if recreated else "the topic was deleted"
+    return _error(TopicGoneError, what, where, source_offset, "plan the restore again")
+
+
+def _error(kind: type[Refusal], message: str, where: TopicPartition, offset: int | None, hint: str) -> Refusal:
+    return kind(message, operation=OPERATION, object_name=str(where), offset=offset, hint=hint)
 
 
 def prove_topic(

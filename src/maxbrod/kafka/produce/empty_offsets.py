@@ -13,32 +13,26 @@ from typing import Final
 
 from maxbrod.batch.fillers import FILLER_RECORDS_MAX, filler
 from maxbrod.batch.headers import walk
-from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.errors import UnavailableError
 from maxbrod.kafka.fetch.offsets import log_ends
 from maxbrod.kafka.produce.appends import Batch, misplaced, sequence_after, stamped
 from maxbrod.kafka.produce.producer_ids import ProducerIdentity, transactional_producer_id
 from maxbrod.kafka.produce.transactions import Transaction, add_request, added, end_request
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient, gave_up, retry
 from maxbrod.kafka.wire.connection import Message
-from maxbrod.kafka.wire.coordination import TRANSACTION, find_coordinator
+from maxbrod.kafka.wire.coordination import TRANSACTION, find_coordinator, refused_with
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
+from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.model import TopicPartition, now_ms
 
 _OPERATION: Final = "fill holes by empty transactions"
 # The pause while the markers of the previous transaction are written, which takes a few milliseconds.
 _BREATH_S: Final = 0.001
-_DENIED: Final[dict[int, str]] = {
-    Code.TOPIC_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write to the topic",
-    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write the transactional id",
-}
 
 
-def fillers(
-    count: int, identity: ProducerIdentity, *, first_sequence: int = 0, timestamp_ms: int | None = None
-) -> Iterator[Batch]:
+def fillers(count: int, identity: ProducerIdentity, *, first_sequence: int = 0) -> Iterator[Batch]:
     """Yield stamped batches of `count` empty records in all. Compacted topics refuse them: they have no keys."""
-    time_ms = now_ms() if timestamp_ms is None else timestamp_ms
+    time_ms = now_ms()
     full = filler(FILLER_RECORDS_MAX, timestamp_ms=time_ms) if count >= FILLER_RECORDS_MAX else None
     sequence = first_sequence
     for first in range(0, count, FILLER_RECORDS_MAX):
@@ -57,7 +51,7 @@ def fill_by_transactions(
     After a crash, a call with the same id and the same ends resumes at the current log ends. Nobody else may write to
     the partitions or use the id in the meantime. Raises RefusedError if a log ends beyond the requested offset.
     """
-    filling = _Filling(client, transactional_id, patience_s)
+    filling = _EmptyTransactions(client, transactional_id, patience_s)
     # First, because this fences the previous owner of the id and aborts its open transaction. Its markers advance the
     # logs as well, so the log ends are read afterwards.
     filling.take_over()
@@ -75,7 +69,7 @@ def _remaining(wanted: Mapping[TopicPartition, int], found: Mapping[TopicPartiti
     return {where: wanted[where] - end for where, end in found.items() if end < wanted[where]}
 
 
-class _Filling:
+class _EmptyTransactions:
     """One producer with a transactional id, and its coordinator."""
 
     def __init__(self, client: KafkaClient, transactional_id: str, patience_s: float) -> None:
@@ -116,12 +110,9 @@ class _Filling:
                     error = UnavailableError("the previous transaction is not complete", operation=_OPERATION)
                     raise gave_up(error, "the coordinator", time.monotonic() - began)
                 time.sleep(_BREATH_S)
-            if code in _DENIED:
-                message = f"the broker answered {code_name(code)}"
-                raise UsageError(message, operation=_OPERATION, object_name=self._transactional_id, hint=_DENIED[code])
             if code:
                 self._coordinator = None
-                raise answered_with(code, operation=_OPERATION, object_name=self._transactional_id)
+                raise refused_with(code, operation=_OPERATION, object_name=self._transactional_id)
 
         retry(once, deadline=self.deadline, what=f"the coordinator of the transactional id {self._transactional_id}")
 

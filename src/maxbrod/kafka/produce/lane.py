@@ -18,25 +18,22 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 import numpy as np
 from kafka.protocol.producer import ProduceRequest, ProduceResponse, WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from numpy.typing import NDArray
 
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.kafka.produce.appends import Batch
-from maxbrod.kafka.wire.connection import compact_length, read_compact_length
+from maxbrod.kafka.wire.connection import Connection, Message, Piece, compact_length, read_compact_length
 from maxbrod.kafka.wire.error_codes import Code
+from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
-    from numpy.typing import NDArray
-
     from maxbrod.kafka.produce.append_queue import AppendQueue, QueuedAppend
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
-    from maxbrod.kafka.wire.connection import Connection, Message, Piece
     from maxbrod.kafka.wire.deadline import Deadline
-    from maxbrod.model import TopicPartition
 
 TOPIC_IDS_SINCE: Final = 13
 """The first version of Produce that names topics by id."""

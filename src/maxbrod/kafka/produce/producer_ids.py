@@ -12,38 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import numpy as np
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.producer import InitProducerIdRequest
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import HEADER_BYTES
-from maxbrod.errors import MaxbrodError, UsageError
 from maxbrod.kafka.fetch.offsets import ask_leaders
 from maxbrod.kafka.fetch.ranges import read_range
 from maxbrod.kafka.produce.appends import sequence_after
 from maxbrod.kafka.wire.client import KafkaClient, by_topic, each_partition, retry
 from maxbrod.kafka.wire.connection import Message
-from maxbrod.kafka.wire.coordination import TRANSACTION, find_coordinator
+from maxbrod.kafka.wire.coordination import TRANSACTION, find_coordinator, refused_with
 from maxbrod.kafka.wire.deadline import Deadline
-from maxbrod.kafka.wire.error_codes import Code, answered_with, code_name
 from maxbrod.model import TopicPartition
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 _OPERATION: Final = "get a producer id"
-_WAYS_OUT: Final[dict[int, str]] = {
-    Code.CLUSTER_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write to the topic",
-    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write the transactional id",
-    Code.TOPIC_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write to the topic",
-    Code.INVALID_TRANSACTION_TIMEOUT: "the brokers allow no more than their transaction.max.timeout.ms",
-}
-
 _NONE: Final = -1
 
 
@@ -98,7 +86,7 @@ def ask_transaction_coordinator(
         node_id = find_coordinator(client, transactional_id, TRANSACTION, deadline=limit)
         answer = client.ask_broker(node_id, build(), deadline=limit)
         if code := error_of(answer):
-            raise _refusal(code, operation, transactional_id)
+            raise refused_with(code, operation=operation, object_name=transactional_id)
         return answer
 
     return retry(once, deadline=deadline, what=f"the coordinator of the transactional id {transactional_id}")
@@ -112,15 +100,8 @@ def _request(transactional_id: str | None, timeout_ms: int) -> Message:
 
 def _identity(answer: Message, object_name: str) -> ProducerIdentity:
     if answer.error_code:
-        raise _refusal(answer.error_code, _OPERATION, object_name)
+        raise refused_with(answer.error_code, operation=_OPERATION, object_name=object_name)
     return ProducerIdentity(producer_id=answer.producer_id, epoch=answer.producer_epoch)
-
-
-def _refusal(code: int, operation: str, object_name: str) -> MaxbrodError:
-    if code in _WAYS_OUT:
-        message = f"the broker answered {code_name(code)}"
-        return UsageError(message, operation=operation, object_name=object_name, hint=_WAYS_OUT[code])
-    return answered_with(code, operation=operation, object_name=object_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

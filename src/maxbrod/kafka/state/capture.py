@@ -14,14 +14,7 @@ from typing import Final, TypeVar
 from maxbrod.errors import CorruptDataError, MaxbrodError
 from maxbrod.kafka.groups import list_groups, read_offsets, read_topologies
 from maxbrod.kafka.state.access import may_describe_cluster, read_acls, read_quotas, read_tokens, read_users
-from maxbrod.kafka.state.cluster_state import (
-    HIDDEN_TOPIC,
-    HIDDEN_TOPICS,
-    ClusterState,
-    Group,
-    MissingState,
-    TopicState,
-)
+from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS, ClusterState, Group, MissingState, TopicState
 from maxbrod.kafka.state.settings import read_features, read_settings
 from maxbrod.kafka.state.topics import SeenTopics, read_configs, see_topics, topics_on_disk
 from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient

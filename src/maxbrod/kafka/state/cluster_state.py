@@ -7,12 +7,7 @@ sort their parts, so that two captures of the same state are equal, and so is th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeVar

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import numpy as np
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.metadata import ApiVersionsRequest
+from numpy.typing import NDArray
 
 from maxbrod import __version__
 from maxbrod.errors import CorruptDataError, UnavailableError, UnsupportedFormatError
@@ -28,8 +29,6 @@ from maxbrod.kafka.wire.error_codes import Code, answered_with
 from maxbrod.kafka.wire.security import log_in, tls_context, tls_failure
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.config import KafkaConfig
     from maxbrod.kafka.wire.deadline import Deadline
 

@@ -24,22 +24,29 @@ Found = TypeVar("Found")
 _GROUPS_PER_REQUEST: Final = 200
 GROUP: Final = 0
 TRANSACTION: Final = 1
-_DENIED: Final[dict[int, str]] = {
+_WAYS_OUT: Final[dict[int, str]] = {
+    Code.CLUSTER_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write to the topic",
     Code.GROUP_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Read the group",
     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write the transactional id",
+    Code.TOPIC_AUTHORIZATION_FAILED: "this user needs an ACL that allows it to Write to the topic",
+    Code.INVALID_TRANSACTION_TIMEOUT: "the brokers allow no more than their transaction.max.timeout.ms",
 }
 
 
 def find_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Deadline) -> int:
     """The id of the coordinator. UnavailableError while there is none; UsageError if this user is not authorized."""
     code, node_id = ask_for_coordinator(client, key, kind, deadline=deadline)
-    operation = "find a coordinator"
-    if code in _DENIED:
-        message = f"the broker answered {code_name(code)}"
-        raise UsageError(message, operation=operation, object_name=key, hint=_DENIED[code])
     if code:
-        raise answered_with(code, operation=operation, object_name=key)
+        raise refused_with(code, operation="find a coordinator", object_name=key)
     return node_id
+
+
+def refused_with(code: int, *, operation: str, object_name: str) -> MaxbrodError:
+    """The error for the code of a group, a producer or a transaction. UsageError: this user may not do it."""
+    if code not in _WAYS_OUT:
+        return answered_with(code, operation=operation, object_name=object_name)
+    message = f"the broker answered {code_name(code)}"
+    return UsageError(message, operation=operation, object_name=object_name, hint=_WAYS_OUT[code])
 
 
 def ask_for_coordinator(client: KafkaClient, key: str, kind: int, *, deadline: Deadline) -> tuple[int, int]:

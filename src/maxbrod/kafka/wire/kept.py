@@ -41,7 +41,7 @@ class _Kept:
 
     def take(self, config: KafkaConfig) -> KafkaClient | None:
         with self._lock:
-            found = next((each for each in self._idle if each[0] == config), None)
+            found = next((kept for kept in self._idle if kept[0] == config), None)
             if found is None:
                 return None
             self._idle.remove(found)

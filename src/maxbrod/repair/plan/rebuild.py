@@ -117,7 +117,9 @@ def rebuild(evidence: RepairEvidence, *, run_id: str, now_ms: int) -> Rebuilt:
             settled=settled[partition],
             replaced=replaced[partition],
         )
-        _Partition(partition, names.get(partition.topic_id, partition.topic_id), mine, result, run_id, now_ms).rebuild()
+        _PartitionRebuild(
+            partition, names.get(partition.topic_id, partition.topic_id), mine, result, run_id, now_ms
+        ).rebuild()
     return result
 
 
@@ -129,7 +131,7 @@ def _grouped(items: Iterable[T], partition: Callable[[T], PartitionId]) -> defau
 
 
 @dataclass(slots=True)
-class _Partition:
+class _PartitionRebuild:
     id: PartitionId
     topic: str
     evidence: RepairEvidence

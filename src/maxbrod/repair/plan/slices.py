@@ -118,7 +118,7 @@ class PrunedRange(Placed):
 def choose(candidates: Sequence[FoundSlice], settled: Sequence[FoundSlice] = ()) -> list[FoundSlice]:
     """Slices that do not overlap, by offset: all that are settled, and of the candidates those that fit best."""
     kept = sorted(settled, key=_place)
-    if not _is_disjoint(kept):
+    if any(one.end > other.base for one, other in pairwise(kept)):
         # Documents of the ledger are lost.
         candidates, kept = [*candidates, *kept], []
     others = [candidate for candidate in candidates if not overlapping(candidate, kept)]
@@ -143,10 +143,6 @@ def overlapping(one: FoundSlice, ordered: Sequence[FoundSlice]) -> list[FoundSli
 
 def _place(part: FoundSlice) -> tuple[int, int]:
     return part.base, part.end
-
-
-def _is_disjoint(ordered: Sequence[FoundSlice]) -> bool:
-    return all(one.end <= other.base for one, other in pairwise(ordered))
 
 
 def _is_one_log(ordered: Sequence[FoundSlice]) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.archive.renames import Rename
 from maxbrod.bounds import count_partitions
@@ -20,15 +21,12 @@ from maxbrod.kafka.state.cluster_state import ClusterState, TopicState
 from maxbrod.model import GapReason, PartitionId, TopicPartition
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
-from maxbrod.restore.plan.sources import RowColumns, read_columns
+from maxbrod.restore.plan.sources import RowColumns, Source, read_columns, rows_to_read
 from maxbrod.restore.plan.targets import LogExtent, Right, TargetState
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.layouts.logdir.target import Assignments, TargetDirectory, TargetFolder
     from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
-    from maxbrod.restore.plan.sources import Source
 
 
 COLD_COLUMNS: Final = ("last_leader_epoch",)
@@ -161,14 +159,7 @@ def cold_configs(
 
 def rows_to_write(rows: pa.Table, sources: Iterable[Source]) -> pa.Table:
     """The data rows of the sources in the order of offsets, with batches that hold no records."""
-    rows = rows.filter(pc.field("kind") == Kind.DATA).sort_by(SORT_ORDER)
-    columns = read_columns(rows)
-    kept = np.zeros(rows.num_rows, np.bool_)
-    for source in sources:
-        span = columns.spans.get(source.id)
-        if span is not None:
-            kept[span] = (columns.end[span] > source.asked_first) & (columns.base[span] < source.asked_end)
-    return rows.take(np.flatnonzero(kept))
+    return rows_to_read(rows, sources, RestoreRequest(), with_empty=True)
 
 
 def measure_extents(portions: Iterable[pa.Table], sources: Iterable[Source]) -> dict[PartitionId, SourceLog]:

@@ -18,12 +18,20 @@ import pyarrow as pa
 
 from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.archive.snapshots import find_moment
-from maxbrod.errors import IncompleteError, MaxbrodError, RefusedError, UnavailableError, UsageError
+from maxbrod.errors import MaxbrodError, RefusedError, UsageError
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.logdir.target import locked, look_at, read_assignments, staged_bytes
 from maxbrod.layouts.logdir.writer import SEGMENT_BYTES, WrittenLog
 from maxbrod.model import PartitionId, TopicPartition, now_ms
-from maxbrod.restore.archived import Losses, damaged_part, find_losses, look_at_archive, plan_archived, sound_slices
+from maxbrod.restore.archived import (
+    Losses,
+    damaged_part,
+    find_losses,
+    look_at_archive,
+    plan_archived,
+    planned_rows,
+    sound_slices,
+)
 from maxbrod.restore.cold.plan import (
     COLD_COLUMNS,
     ColdTarget,
@@ -35,17 +43,17 @@ from maxbrod.restore.cold.plan import (
     measure_extents,
     rows_to_write,
 )
-from maxbrod.restore.cold.task import ColdItem, ColdSettings, ColdWritten, Placing, run_cold_task
+from maxbrod.restore.cold.task import ColdItem, ColdWritten, Placing, run_cold_task
 from maxbrod.restore.items import Restored
 from maxbrod.restore.meter import RestoreMeter
 from maxbrod.restore.plan.obstacles import in_order
 from maxbrod.restore.plan.plan import RestorePlan, refuse_changes, sources_of, without_lost
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, command_digest, parse_word
-from maxbrod.restore.plan.sources import revisions_of
-from maxbrod.restore.report import AGAIN, ColdReport, report_of
+from maxbrod.restore.report import ColdReport, ended_by_stop, report_of
 from maxbrod.restore.state import next_id, store_plan, store_report
 from maxbrod.work.executor import Workers
 from maxbrod.work.preflight import needs_storage
+from maxbrod.work.reach import Place
 from maxbrod.work.windows import spread
 from maxbrod.work.work import Work
 
@@ -101,17 +109,8 @@ class ColdRestore:
             refuse_changes(plan, self._plan(placing), begun=False)
             done = placing.finish_begun()
             workers = self._work.workers(needs_storage(self._archive.url, self._archive.options))
-            try:
+            with ended_by_stop(self._work, plan, "; the directories are unchanged"):
                 plan, written = self._write_all(workers, plan, done)
-            except UnavailableError as error:
-                if not self._work.is_stopped():
-                    raise
-                raise IncompleteError(
-                    "stopped before everything was restored; the directories are unchanged",
-                    operation="restore",
-                    object_name=plan.restore_id,
-                    hint=AGAIN,
-                ) from error
             if all(outcome.failure is None for outcome in written):
                 self._work.tell("putting in place")
                 placing.place(written)
@@ -155,7 +154,7 @@ class ColdRestore:
         damaged = damaged_part(plan, written)
         if not self._request.accept_gaps or not damaged.topics:
             return {}
-        slices = cold_slices(rows_of(self._archive, damaged), damaged)
+        slices = cold_slices(planned_rows(self._archive, damaged), damaged)
         return find_losses(self._work, workers.for_bytes(damaged.bytes), self._archive, plan, slices)
 
     def _items(self, plan: RestorePlan, done: Done) -> list[tuple[int, ColdItem]]:
@@ -166,7 +165,6 @@ class ColdRestore:
         if not items:
             return []
         total = sum(size * len(item.directories) for size, item in items)
-        archive = self._archive
         executor = workers.for_bytes(total)
         if not executor.is_here:
             raise RefusedError(
@@ -179,7 +177,7 @@ class ColdRestore:
         meter = RestoreMeter(look, self._work.on_progress, bytes_total=total, tasks=len(tasks))
         return executor.run(
             run_cold_task,
-            ColdSettings(restore_id=plan.restore_id, archive_url=archive.url, storage=archive.options),
+            Place(url=self._archive.url, storage=self._archive.options),
             tasks,
             name=f"restore-{plan.restore_id}",
             meter=meter,
@@ -246,7 +244,7 @@ def cold_items(
     target = ColdTarget(directories=list(map(look_at, paths)), done=done.keys())
     moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
     configs = cold_configs(request.rename, moment.cluster, read_assignments(paths))
-    rows = rows_of(archive, plan)
+    rows = planned_rows(archive, plan)
     extents, slices = measure_extents([rows], sources_of(plan)), cold_slices(rows, plan)
     items = []
     for topic in plan.topics:
@@ -264,11 +262,6 @@ def cold_items(
                 )
                 items.append((source.raw_bytes, item))
     return items
-
-
-def rows_of(archive: Archive, plan: RestorePlan) -> pa.Table:
-    sources = sources_of(plan)
-    return archive.catalog.rows(topic_ids={source.topic_id for source in sources}, revisions=revisions_of(sources))
 
 
 def cold_slices(rows: pa.Table, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:

@@ -6,17 +6,17 @@ Every attempt writes into folders of its own. Brokers ignore them until the driv
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
-from maxbrod.config import StorageConfig
 from maxbrod.errors import MaxbrodError, RefusedError, naming
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.logdir.format import read_all
@@ -36,35 +36,17 @@ from maxbrod.layouts.logdir.target import (
 )
 from maxbrod.layouts.logdir.writer import LogWriter, WrittenLog
 from maxbrod.layouts.reader import read_logs
-from maxbrod.model import (
-    TopicPartition,
-)
+from maxbrod.model import TopicPartition
 from maxbrod.storage.failures import translate_os
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
+from maxbrod.work.reach import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from maxbrod.layouts.logdir.writer import WrittenLog
-    from maxbrod.model import TopicPartition
-
     Placed = dict[tuple[Path, TopicPartition], WrittenLog]
 
 _EPOCH: Final = slice(12, 16)
 """The place of the leader epoch in a batch of magic 2. The checksum covers only what follows it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColdSettings:
-    """The values that all tasks share. Holds secrets."""
-
-    restore_id: str
-    archive_url: str
-    storage: StorageConfig = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +76,9 @@ class ColdWritten:
     failure: MaxbrodError | None = None
 
 
-def run_cold_task(settings: ColdSettings, items: Sequence[ColdItem]) -> list[ColdWritten]:
-    """Write partitions. An error in one of them is returned, and the others continue."""
-    storage = open_storage(settings.archive_url, settings.storage)
+def run_cold_task(place: Place, items: Sequence[ColdItem]) -> list[ColdWritten]:
+    """Write partitions of the archive at `place`. An error in one of them is returned, and the others continue."""
+    storage = open_storage(place.url, place.storage)
     with ThreadPoolExecutor(1) as ahead:
         return [_write(storage, item, ahead) for item in items]
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _TOPIC: Final = "TOPIC"
 _GROUP: Final = "GROUP"
 _USERS_NAMED_MAX: Final = 5
-_NOT_ARCHIVED: Final = "the archive has no {}: the backup was not allowed to read them"
+_ASKED_FOR: Final = {"acls": "ACLs", "quotas": "quotas", "settings": "settings"}
+"""Parts of a cluster's state that a request may ask for, and their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,16 +215,14 @@ def find_access_obstacles(
     runs: Mapping[str, str] | None = None,
 ) -> Iterator[Obstacle]:
     """Obstacles to the access of the plan. `runs` names the run that it is from, if that is another one."""
-    for what, name in (("acls", "ACLs"), ("quotas", "quotas"), ("settings", "settings")):
+    for what, name in _ASKED_FOR.items():
         if getattr(request, f"with_{what}") and what in (runs or {}):
             why = f"{name} are those of run {(runs or {})[what]}: later backups were not allowed to read them"
             yield _warning(request, why, "allow the user of the backup to read them, and back up again")
-    if request.with_acls and (archived is None or archived.acls is None):
-        yield _fatal(_NOT_ARCHIVED.format("ACLs"), "restore without --with-acls")
-    if request.with_quotas and (archived is None or archived.quotas is None):
-        yield _fatal(_NOT_ARCHIVED.format("quotas"), "restore without --with-quotas")
-    if request.with_settings and (archived is None or archived.settings is None):
-        yield _fatal(_NOT_ARCHIVED.format("settings"), "restore without --with-settings")
+    for what, name in _ASKED_FOR.items():
+        if getattr(request, f"with_{what}") and getattr(archived, what, None) is None:
+            why = f"the archive has no {name}: the backup was not allowed to read them"
+            yield _fatal(why, f"restore without --with-{what}")
     if access.acls is not None:
         yield from _acls(request, state, access.acls)
     if access.settings is not None:

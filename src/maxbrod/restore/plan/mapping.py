@@ -15,15 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maxbrod.errors import CorruptDataError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 _FIELDS: Final = 3
 _INT64_MAX: Final = 2**63 - 1
@@ -167,12 +164,11 @@ def find_position(shares: Sequence[RecordShare], committed: Mapping[int, int], *
 
     `committed` is the group's offset in each source partition. The group has read nothing of partitions without one.
     """
-    place = next((place for place, share in enumerate(shares) if _unprocessed(share, committed)), len(shares))
-    if place == len(shares):
-        return SharePosition(offset=shares[-1].base + shares[-1].count if shares else base, seen_twice_max=0)
-    return SharePosition(
-        offset=shares[place].base, seen_twice_max=sum(_processed(share, committed) for share in shares[place:])
-    )
+    for place, share in enumerate(shares):
+        if share.count > 0 and committed.get(share.partition, 0) < share.end:
+            seen_twice_max = sum(_processed(later, committed) for later in shares[place:])
+            return SharePosition(offset=share.base, seen_twice_max=seen_twice_max)
+    return SharePosition(offset=shares[-1].base + shares[-1].count if shares else base, seen_twice_max=0)
 
 
 def encode_shares(shares: Sequence[RecordShare], *, base: int) -> dict[str, Any]:
@@ -192,10 +188,6 @@ def decode_shares(document: Mapping[str, Any]) -> tuple[int, tuple[RecordShare, 
         RecordShare(partition=partition, first=first, end=end, base=start, count=count)
         for partition, first, end, start, count in zip(*(row.tolist() for row in rows), strict=True)
     )
-
-
-def _unprocessed(share: RecordShare, committed: Mapping[int, int]) -> bool:
-    return share.count > 0 and committed.get(share.partition, 0) < share.end
 
 
 def _processed(share: RecordShare, committed: Mapping[int, int]) -> int:

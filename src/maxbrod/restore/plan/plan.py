@@ -38,8 +38,6 @@ from maxbrod.transform.plan import TransformPlan
 
 if TYPE_CHECKING:
     from maxbrod.catalog.replaced import Revisions
-    from maxbrod.kafka.state.cluster_state import TopicState
-    from maxbrod.restore.plan.targets import TargetTopic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

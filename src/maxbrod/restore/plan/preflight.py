@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.kafka.state.cluster_state import GROUP_SETTINGS
+from maxbrod.kafka.state.cluster_state import GROUP_SETTINGS, TopicState
 from maxbrod.model import GapReason, TopicPartition, is_topic_name
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
@@ -26,7 +26,6 @@ from maxbrod.restore.plan.targets import (
 )
 
 if TYPE_CHECKING:
-    from maxbrod.kafka.state.cluster_state import TopicState
     from maxbrod.restore.plan.access import AccessPlan
 
 _DAY_S: Final = 86_400

@@ -114,13 +114,13 @@ class RestoreRequest:
         return Transform(where=self.where, select=self.select)
 
     def selects(self, topic: str, partition: int) -> bool:
-        ranged = {each.where.partition for each in self.ranges if each.where.topic == topic}
+        ranged = {range_.where.partition for range_ in self.ranges if range_.where.topic == topic}
         return (not ranged or partition in ranged) and (not self.partitions or partition in self.partitions)
 
     def range_of(self, topic: str, partition: int) -> tuple[int | None, int | None]:
         """Return the first offset and the end that it names for this partition."""
         where = TopicPartition(topic=topic, partition=partition)
-        return next(((each.first, each.end) for each in self.ranges if each.where == where), (None, None))
+        return next(((range_.first, range_.end) for range_ in self.ranges if range_.where == where), (None, None))
 
     def partition_count_of(self, topic: str) -> int | None:
         """The requested number of partitions for this topic of the archive; None: as many as it has."""
@@ -183,8 +183,8 @@ def encode_request(request: RestoreRequest) -> dict[str, Any]:
     for name in ("topics", "exclude", "partitions", "topic_ids", "groups"):
         fields[name] = sorted(set(fields[name]))
     fields["ranges"] = sorted(
-        [each.where.topic, each.where.partition, _or(each.first, 0), _or(each.end, INT64_MAX)]
-        for each in request.ranges
+        [range_.where.topic, range_.where.partition, _or(range_.first, 0), _or(range_.end, INT64_MAX)]
+        for range_ in request.ranges
     )
     # These say how to restore, not what.
     for name in ("batches", "order", "rate_bytes_per_s", "force_groups", "staging", "again"):
@@ -227,8 +227,8 @@ def _check(request: RestoreRequest) -> None:
 
 def _check_ranges(ranges: Iterable[OffsetRange]) -> None:
     seen: set[TopicPartition] = set()
-    for each in ranges:
-        where, first, end = each.where, _or(each.first, 0), _or(each.end, INT64_MAX)
+    for range_ in ranges:
+        where, first, end = range_.where, _or(range_.first, 0), _or(range_.end, INT64_MAX)
         if not is_topic_name(where.topic) or not 0 <= where.partition <= _INT32_MAX:
             raise _wrong(f"{where} is not a valid partition", "give topic:partition:first..end", where)
         if not 0 <= first < end <= INT64_MAX:
@@ -266,13 +266,15 @@ def choose_incarnations(request: RestoreRequest, archived: Mapping[str, str], ne
         for topic_id, name in archived.items()
         if name in names and (topic_id in request.topic_ids if name in named else topic_id in newest)
     }
-    named_elsewhere = {*(each.where.topic for each in request.ranges), *request.partition_counts} - set(topics.values())
+    named_elsewhere = {*(range_.where.topic for range_ in request.ranges), *request.partition_counts} - set(
+        topics.values()
+    )
     absent = [*selection.missing, *(request.topic_ids - archived.keys()), *named_elsewhere]
     missing = sorted(set(absent))
     known, meant = sorted(set(archived.values())), sorted(set(topics.values()))
     first = select_topics(dict.fromkeys(meant, False), request.order, internal=True)
     words = [*missing, *selection.unmatched, *selection.unused, *first.missing, *first.unmatched]
-    rules = [unused_rule(each, meant) for each in request.rename.unused(meant)] if meant else []
+    rules = [unused_rule(rule, meant) for rule in request.rename.unused(meant)] if meant else []
     wrong = [*(matches_nothing(word, known) for word in words), *rules]
     every = select_topics(dict.fromkeys(archived.values(), False), request.topics, request.exclude, internal=True)
     return Chosen(

@@ -9,19 +9,14 @@ A row is left out only if it certainly holds no requested record, which is if it
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.catalog.rows import newest_times
 from maxbrod.catalog.schema import SCHEMA, SORT_ORDER, Kind
@@ -31,8 +26,6 @@ from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import GapReason, PartitionId
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.restore.plan.request import Chosen, RestoreRequest
 
@@ -245,11 +238,13 @@ def revisions_of(sources: Iterable[Source]) -> dict[PartitionId, int]:
     return {source.id: source.revision for source in sources}
 
 
-def rows_to_read(rows: pa.Table, sources: Sequence[Source], request: RestoreRequest) -> pa.Table:
+def rows_to_read(
+    rows: pa.Table, sources: Iterable[Source], request: RestoreRequest, *, with_empty: bool = False
+) -> pa.Table:
     """The data rows of the sources in the order of offsets, without rows that certainly hold no requested record.
 
     Keeps all columns of `rows`, which must include those of `SOURCE_COLUMNS`. The first and the last row of each source
-    may reach beyond the requested offsets.
+    may reach beyond the requested offsets. `with_empty`: also rows whose batches hold no records.
     """
     rows = rows.filter(pc.field("kind") == Kind.DATA).sort_by(SORT_ORDER)
     columns = read_columns(rows)
@@ -258,7 +253,7 @@ def rows_to_read(rows: pa.Table, sources: Sequence[Source], request: RestoreRequ
         span = columns.spans.get(source.id)
         if span is not None:
             asked = _asked(columns, span, (source.asked_first, source.asked_end), request)
-            kept[span] |= asked & (columns.records[span] > 0)
+            kept[span] |= asked & (with_empty | (columns.records[span] > 0))
     return rows.take(np.flatnonzero(kept))
 
 

@@ -12,12 +12,7 @@ the estimate is a lower bound.
 
 from __future__ import annotations
 
-from collections.abc import (
-    Container,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
@@ -360,7 +355,6 @@ def plan_offsets(
     *,
     repartitioned: bool,
     markers_allowed: bool | None,
-    exact_seconds_max: float = EXACT_SECONDS_MAX,
 ) -> OffsetsPlan:
     """`extent` is the log of the target partition; None if the restore creates the topic."""
     cost = estimate_fill(source, 0 if extent is None else extent.end, markers_allowed=markers_allowed)
@@ -371,7 +365,7 @@ def plan_offsets(
         return OffsetsPlan(mode=OffsetsMode.EXACT, why="as requested", cost=cost, obstacle=impossible)
     if impossible is not None:
         return OffsetsPlan(mode=OffsetsMode.APPEND, why=impossible, cost=cost)
-    if cost.seconds > exact_seconds_max:
+    if cost.seconds > EXACT_SECONDS_MAX:
         why = f"filling {cost.leading} offsets before and {cost.holes} between takes about {cost.seconds:.0f} s"
         return OffsetsPlan(mode=OffsetsMode.APPEND, why=why, cost=cost)
     why = "the target is empty" if not cost.leading + cost.holes else f"filling takes about {cost.seconds:.1f} s"

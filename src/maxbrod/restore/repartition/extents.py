@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from maxbrod.catalog.schema import SORT_ORDER, Kind
-from maxbrod.restore.plan.sources import RowColumns, read_columns
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from maxbrod.restore.plan.sources import Source
+from maxbrod.restore.plan.sources import RowColumns, Source, read_columns
 
 EXTENTS_MAX: Final = 4096
 """Extents of one topic, unless it has more partitions: the plan stores the list."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.hashes import partition_for
@@ -25,8 +26,6 @@ from maxbrod.model import Codec, TopicPartition
 from maxbrod.restore.plan.mapping import RecordShare
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from maxbrod.kafka.produce.producer_ids import ProducerIdentity
     from maxbrod.restore.repartition.task import SourceRecords
 
@@ -246,10 +245,10 @@ class Splitter:
         offset = number_column(records.column("offset"))[shared.row]
         size, waiting = shared.headers.size, 0
         for place in np.unique(owner).tolist():
-            each = self._targets[place]
-            mine = self._fitting(each, np.flatnonzero(owner == place), size, offset)
+            chosen = self._targets[place]
+            mine = self._fitting(chosen, np.flatnonzero(owner == place), size, offset)
             if mine.size:
-                each.add(each.stamp(shared.data, shared.headers.take(mine), self._identity, offset[mine].tolist()))
+                chosen.add(chosen.stamp(shared.data, shared.headers.take(mine), self._identity, offset[mine].tolist()))
                 waiting += int(size[mine].sum())
         return waiting
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,18 +36,13 @@ from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.kafka.reader import REQUEST_BYTES
 from maxbrod.layouts.reader import read_logs
 from maxbrod.model import Codec, TopicPartition, topic_id_of
-from maxbrod.restore.items import Restored, RestoreSettings
+from maxbrod.restore.items import Restored, RestoreSettings, SharedItem, SharedSource
 from maxbrod.restore.plan.mapping import encode_shares
 from maxbrod.restore.plan.targets import LogExtent
 from maxbrod.restore.repartition.extents import OPEN_SOURCES_MAX, SourceExtent
 from maxbrod.restore.repartition.split import FOREIGN, SharedTarget, Splitter
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from maxbrod.restore.items import SharedItem, SharedSource
 
 WAITING_BYTES_MAX: Final = 16 << 20
 """Bytes that wait to be sent or acknowledged, for all targets together, above which nothing more is read."""
@@ -255,12 +250,12 @@ def read_in_order(
     readers = {}
     for source in sources:
         cut = Cut(first_offset=source.first_offset, end_offset=source.end_offset, since_ms=since_ms, until_ms=until_ms)
-        readers[source.partition] = _Reader(storage, source, cut, request_bytes=request_bytes, ahead=ahead)
+        readers[source.partition] = _SourceReader(storage, source, cut, request_bytes=request_bytes, ahead=ahead)
     for extent in extents:
         yield from readers[extent.partition].read_until(extent.end)
 
 
-class _Reader:
+class _SourceReader:
     """Reads one source partition."""
 
     def __init__(
