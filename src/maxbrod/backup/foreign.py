@@ -7,11 +7,10 @@ topic that was created again, is refused (see `truncation.py` for our own layout
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.snapshots import Reach, move_on, oldest
@@ -29,9 +28,9 @@ from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
 from maxbrod.notices import Notice, worst_exit_code
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, run_transfer_task
-from maxbrod.work.progress import Meter, OnProgress, silent
-from maxbrod.work.session import Session
+from maxbrod.work.progress import Meter
 from maxbrod.work.windows import Window, next_windows, spread
+from maxbrod.work.work import Means
 
 if TYPE_CHECKING:
     from maxbrod.backup.plan.ranges import RollSchedule
@@ -57,16 +56,8 @@ class _Progress:
 class ForeignBackup(BackupBase):
     """A backup into an archive of another tool's layout."""
 
-    def __init__(
-        self,
-        config: Config,
-        request: TargetRequest,
-        *,
-        session: Session | None = None,
-        on_progress: OnProgress = silent,
-        stop: threading.Event | None = None,
-    ) -> None:
-        super().__init__(config, session=session, on_progress=on_progress, stop=stop)
+    def __init__(self, config: Config, request: TargetRequest, **means: Unpack[Means]) -> None:
+        super().__init__(config, **means)
         self.target = self._open_target(request)
         self.losses = self.target.losses
         self._layout = request.layout

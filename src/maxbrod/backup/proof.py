@@ -173,7 +173,7 @@ def plan_mending(rows: Iterable[Gap], plans: Mapping[PartitionId, PartitionBacku
     """
     retries = []
     for row in rows:
-        plan = plans.get(PartitionId(topic_id=row.topic_id, partition=row.partition))
+        plan = plans.get(row.id)
         if row.reason not in MENDABLE or plan is None:
             continue
         start = max(row.base_offset, plan.state.log_start)

@@ -49,6 +49,7 @@ from maxbrod.notices import worst_exit_code
 from maxbrod.work.jobs import ON_SPARK
 from maxbrod.work.progress import OnProgress, silent
 from maxbrod.work.session import Session
+from maxbrod.work.work import Means
 
 if TYPE_CHECKING:
     from maxbrod.backup.commits import Part
@@ -65,17 +66,9 @@ _ROUNDS_MAX: Final = 3
 class Backup(BackupBase):
     """A backup into an archive of our own layout."""
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        session: Session | None = None,
-        on_progress: OnProgress = silent,
-        stop: threading.Event | None = None,
-        take_part: Callable[[], Part] | None = None,
-    ) -> None:
+    def __init__(self, config: Config, *, take_part: Callable[[], Part] | None = None, **means: Unpack[Means]) -> None:
         """`take_part`, if there may be several writers: what this one backs up in the next run."""
-        super().__init__(config, session=session, on_progress=on_progress, stop=stop)
+        super().__init__(config, **means)
         # Refuses an invalid pattern or compression.
         select_topics({}, self.request.topics, self.request.exclude, internal=True)
         Compression.parse(self.request.compression)
@@ -84,7 +77,7 @@ class Backup(BackupBase):
             self._state,
             self.archive_url,
             look_again=self._look_again,
-            on_progress=on_progress,
+            on_progress=self.on_progress,
             take_part=take_part,
         )
         self._narrowing = PartOfTopics()

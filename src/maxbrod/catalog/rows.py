@@ -26,7 +26,7 @@ from maxbrod import strict_json
 from maxbrod.catalog.schema import SCHEMA, Kind, fields_of
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.kafka.format import Slice
-from maxbrod.model import AbortedTransaction, GapReason
+from maxbrod.model import AbortedTransaction, GapReason, InPartition
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -36,7 +36,7 @@ _RUN_ID_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(InPartition):
     """Offsets that are archived: a slice of an object that holds their batches."""
 
     topic: str
@@ -70,7 +70,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class Gap(InPartition):
     """Offsets that are not archived, and why."""
 
     topic: str

@@ -326,13 +326,7 @@ class NativeTarget:
     def withdraw(self, ids: Collection[PartitionId]) -> None:
         """Remove what this conversion has published of these partitions, if the layout can do so."""
         rows = decode_rows(self._archive.catalog.rows())
-        mine = [
-            row
-            for row in rows
-            if isinstance(row, Segment | Gap)
-            and row.run_id == self._run_id
-            and PartitionId(topic_id=row.topic_id, partition=row.partition) in ids
-        ]
+        mine = [row for row in rows if isinstance(row, Segment | Gap) and row.run_id == self._run_id and row.id in ids]
         self._archive.catalog.commit([], replaced=mine)
         found = self._archive.catalog.positions()
         for partition in ids:

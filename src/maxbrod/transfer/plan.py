@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
 from maxbrod.layouts.kafka.format import Slice
-from maxbrod.model import GapReason, PartitionId, TopicPartition
+from maxbrod.model import GapReason, InPartition
 
 _TASK_BYTES_MIN: Final = 64 << 20
 """Smaller parts are not worth a task of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertPart:
+class ConvertPart(InPartition):
     """A partition of the source, or the part of it in one wave: rows in order of offsets, without holes."""
 
     topic: str
@@ -27,14 +27,6 @@ class ConvertPart:
     @property
     def sizes(self) -> list[int]:
         return [row.bytes if isinstance(row, Segment) else 0 for row in self.rows]
-
-    @property
-    def where(self) -> TopicPartition:
-        return TopicPartition(topic=self.topic, partition=self.partition)
-
-    @property
-    def id(self) -> PartitionId:
-        return PartitionId(topic_id=self.topic_id, partition=self.partition)
 
     @property
     def bytes(self) -> int:
