@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.archive.selection import has_patterns, nearest, select_topics
 from maxbrod.backup.plan.ranges import PartitionState
 from maxbrod.backup.plan.starts import AtTime, Start
-from maxbrod.backup.report import about, hidden_topic, hidden_topics, no_topics, too_few_topics
+from maxbrod.backup.report import hidden_topic, hidden_topics, no_topics, too_few_topics
 from maxbrod.backup.truncation import find_truncations
 from maxbrod.errors import EXIT_INCOMPLETE, MaxbrodError, UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, LogBounds, LogBoundsReader, list_offsets
@@ -22,6 +22,7 @@ from maxbrod.kafka.wire.client import KafkaClient, Topic
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition, topic_id_text
 from maxbrod.notices import Notice
+from maxbrod.work.report import about
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import AnyCatalog

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -35,7 +35,6 @@ from maxbrod.backup.plan.turns import (
     parse_interval,
 )
 from maxbrod.backup.report import HIDDEN, BackupReport
-from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.batch.transactions import from_fetch
 from maxbrod.catalog.rows import new_run_id
 from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError, UsageError
@@ -50,7 +49,7 @@ from maxbrod.kafka.wire.client import KafkaClient, Topic, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.avro.instances import TOPIC, Event, check_name, decode_coordination, encode_coordination
 from maxbrod.layouts.reader import decode_committed
-from maxbrod.model import TimestampType, TopicPartition, now_ms
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
@@ -345,11 +344,11 @@ class CoordinationTopic:
 
 
 def _records_of(keys: Sequence[bytes], values: Sequence[bytes | None]) -> pa.RecordBatch:
-    count = len(keys)
-    numbers = {"timestamp_ms": now_ms(), "timestamp_type": int(TimestampType.CREATE), "leader_epoch": -1}
-    numbers |= {"producer_id": -1, "producer_epoch": -1, "sequence": -1, "transactional": False, "control": False}
-    columns: dict[str, list[Any]] = {name: [value] * count for name, value in numbers.items()}
-    columns |= {"offset": list(range(count)), "key": list(keys), "value": list(values), "headers": [[]] * count}
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns[field.name], field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA
-    )
+    """Records of now."""
+    columns = {
+        "offset": pa.array(range(len(keys)), pa.int64()),
+        "timestamp_ms": pa.array([now_ms()] * len(keys), pa.int64()),
+        "key": pa.array(keys, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+    }
+    return pa.RecordBatch.from_pydict(columns)

@@ -125,6 +125,12 @@ class _RunDetails(BaseModel):
     commit: int | None = None
 
 
+def shared_fields(place: InPartition, *, run_id: str, written_at: int) -> dict[str, Any]:
+    """The fields that all rows share which a run writes of one partition."""
+    names = ("topic", "topic_id", "partition")
+    return {**{name: getattr(place, name) for name in names}, "run_id": run_id, "written_at": written_at}
+
+
 def slice_of(row: Segment) -> Slice:
     """The slice by which the layout reads the segment."""
     return Slice(**{name: getattr(row, name) for name in SLICE_FIELDS})

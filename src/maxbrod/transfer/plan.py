@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
-from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment, shared_fields
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import GapReason, InPartition
 
@@ -99,11 +99,7 @@ def convert_rows(
     a hole within a segment: they become a gap for the reason that the source gives, or `otherwise`.
     """
     first = source[0]
-    shared: dict[str, Any] = {
-        **{name: getattr(first, name) for name in ("topic", "topic_id", "partition")},
-        "run_id": run_id,
-        "written_at": written_at,
-    }
+    shared = shared_fields(first, run_id=run_id, written_at=written_at)
 
     def meeting(low: int, high: int) -> list[Segment | Gap]:
         return [row for row in source if row.base_offset < high and row.end_offset > low]

@@ -204,9 +204,8 @@ def telling_tasks(session: SparkSession, tell: Callable[[int, int], None]) -> It
     Nothing is told over Spark Connect, which knows only the jobs of one thread.
     """
     context = context_of(session)
-    over = threading.Event()
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         # If Spark exits, the thread that waits for the job reports it.
         with suppress(UnavailableError), errors_of_spark():
             tracker = context.statusTracker()
@@ -217,15 +216,8 @@ def telling_tasks(session: SparkSession, tell: Callable[[int, int], None]) -> It
                 if known:
                     tell(sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known))
 
-    watcher = threading.Thread(target=watch, name="tasks", daemon=True)
-    if context is not None:
-        watcher.start()
-    try:
+    with _watching(None if context is None else watch):
         yield
-    finally:
-        over.set()
-        if context is not None:
-            watcher.join()
 
 
 @contextmanager
@@ -233,9 +225,8 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
     """Within the block, all jobs of the session are cancelled as soon as `stop` is set: they raise UnavailableError."""
     context = context_of(session)
     cancel = session.interruptAll if context is None else context.cancelAllJobs
-    over = threading.Event()
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         while not over.is_set():
             if stop.wait(_POLL_S) and not over.is_set():
                 # Repeated, because the next job may be about to start.
@@ -243,7 +234,18 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
                     cancel()
                 over.wait(_POLL_S)
 
-    watcher = threading.Thread(target=watch, daemon=True)
+    with _watching(watch):
+        yield
+
+
+@contextmanager
+def _watching(watch: Callable[[threading.Event], None] | None) -> Iterator[None]:
+    """Within the block, `watch` runs in another thread, until the event is set that it gets. None: nothing does."""
+    if watch is None:
+        yield
+        return
+    over = threading.Event()
+    watcher = threading.Thread(target=watch, args=(over,), daemon=True)
     watcher.start()
     try:
         yield
@@ -304,18 +306,11 @@ def _reason(error: Exception) -> str:
 def _watched(session: SparkSession, name: str, watch: _Watch) -> Iterator[None]:
     """Watch the job from another thread, and stop it from there."""
     job = _job(session, name)
-    ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(job, watch, ended), daemon=True)
-    watched = watch != _Watch()
     job.begin()
-    if watched:
-        watcher.start()
     try:
-        yield
+        with _watching(None if watch == _Watch() else partial(_watch, job, watch)):
+            yield
     finally:
-        ended.set()
-        if watched:
-            watcher.join()
         if watch.is_stopped:
             _await_tasks(job)
         job.end()
