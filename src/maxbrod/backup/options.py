@@ -20,6 +20,7 @@ from maxbrod.options import (
     Options,
     RateLimit,
     SegmentRecords,
+    SingleWriter,
     Topics,
     option,
 )
@@ -112,9 +113,7 @@ class BackupOptions(Options):
         BEHAVIOR,
         default=False,
     )
-    single_writer: bool = option(
-        "No other process writes to this archive. For storage that ignores conditional puts.", BEHAVIOR, default=False
-    )
+    single_writer: SingleWriter = False
     commit_bytes: Bytes = option(
         "Commit a long run each time it has read about this much.", BEHAVIOR, "BYTES", (), default=16 << 30, low=1
     )

@@ -186,9 +186,7 @@ def _found(item: GroupItem, records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _joined(held: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(held) == 1:
-        return held[0]
-    return _newest(pa.Table.from_batches(held).combine_chunks().to_batches()[0])
+    return held[0] if len(held) == 1 else _newest(pa.concat_batches(held))
 
 
 def _newest(rows: pa.RecordBatch) -> pa.RecordBatch:
