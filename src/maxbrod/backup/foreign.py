@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Final, Unpack
 
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.snapshots import Reach, move_on, oldest
 from maxbrod.archive.surveyed import SurveyedCatalog, topic_id_for
 from maxbrod.backup.base import BackupBase
 from maxbrod.backup.observation import Observed, observe
-from maxbrod.backup.plan.ranges import PartitionBackup, plan_partition
+from maxbrod.backup.plan.ranges import PartitionBackup, RollSchedule, plan_partition
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
 from maxbrod.backup.report import BackupReport, TopicReport, add_up, is_partial, stopped
 from maxbrod.catalog.rows import new_run_id
@@ -32,9 +32,6 @@ from maxbrod.work.progress import Meter
 from maxbrod.work.report import about
 from maxbrod.work.windows import Window, next_windows, spread
 from maxbrod.work.work import Means
-
-if TYPE_CHECKING:
-    from maxbrod.backup.plan.ranges import RollSchedule
 
 FAILED: Final = "failed"
 """The kind of notice about a partition that could not be read or written."""

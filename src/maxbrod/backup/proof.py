@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
-from maxbrod.backup.plan.ranges import FailureKind, Outcome, RangeItem, Task, outcomes_by_partition
+from maxbrod.backup.plan.ranges import (
+    FailureKind,
+    Held,
+    Outcome,
+    PartitionBackup,
+    Plans,
+    RangeItem,
+    Task,
+    Wave,
+    outcomes_by_partition,
+)
 from maxbrod.backup.report import storage_failed
 from maxbrod.catalog.rows import Gap, Segment
 from maxbrod.model import MENDABLE, PartitionId, now_ms
+from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from maxbrod.backup.plan.ranges import PartitionBackup, Wave
     from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.notices import Notice
-
-    Plans = Mapping[PartitionId, PartitionBackup]
-    Held = Mapping[PartitionId, ArchivedRange]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

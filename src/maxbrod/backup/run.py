@@ -24,17 +24,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 from maxbrod.archive.archive import Archive, open_for_writing
 from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshots import oldest
 from maxbrod.backup.archive_state import ArchiveState, read_archive_state
 from maxbrod.backup.base import BackupBase
-from maxbrod.backup.commits import Commits, PartOfTopics, dropped, own_catalog
+from maxbrod.backup.commits import Commits, Part, PartOfTopics, dropped, own_catalog
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
 from maxbrod.backup.observation import ChosenTopics, Observations, Observed, observe
-from maxbrod.backup.plan.ranges import PartitionBackup, plan_partitions, plan_tasks
+from maxbrod.backup.plan.ranges import PartitionBackup, Plans, RollSchedule, plan_partitions, plan_tasks
 from maxbrod.backup.proof import Proved, plan_mending, prove_mended, prove_unread
 from maxbrod.backup.report import BackupReport, clock_behind, held_back, never_still, not_captured, stopped
 from maxbrod.backup.run_state import BackupRun, BackupState, QuietRun, quiet_run
@@ -43,6 +43,7 @@ from maxbrod.backup.waves import advance_generations, read_waves, run_tasks
 from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullError, UnavailableError
 from maxbrod.kafka.produce.transactions import open_transactions
+from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.layouts.kafka.format import Compression
 from maxbrod.model import MENDABLE, PartitionId, now_ms
 from maxbrod.notices import worst_exit_code
@@ -53,12 +54,7 @@ from maxbrod.work.session import Session
 from maxbrod.work.work import Means
 
 if TYPE_CHECKING:
-    from maxbrod.backup.commits import Part
-    from maxbrod.backup.plan.ranges import RollSchedule
-    from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.keywords import BackupKeywords
-
-Plans: TypeAlias = Mapping[PartitionId, PartitionBackup]
 
 _ROUNDS_MAX: Final = 3
 """A topic that is recreated, or truncated, while it is read is planned again in the same run, this often at most."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from maxbrod.archive.foreign_target import InstanceTarget, TargetRequest
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.backup.generations import NOTICE, tombstones_ms
 from maxbrod.backup.plan.generations import parse_length
+from maxbrod.backup.plan.ranges import RollSchedule
 from maxbrod.backup.plan.turns import (
     BACKING_UP,
     LENGTH_MS,
@@ -51,10 +52,6 @@ from maxbrod.layouts.avro.instances import TOPIC, Event, check_name, decode_coor
 from maxbrod.layouts.reader import decode_committed
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.notices import Notice
-
-if TYPE_CHECKING:
-    from maxbrod.backup.plan.ranges import RollSchedule
-
 
 _BEHIND_MS: Final = 30_000
 """A generation has caught up when it has read everything that the log had this long ago or later."""

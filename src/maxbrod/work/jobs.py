@@ -23,15 +23,13 @@ import pyarrow as pa
 from maxbrod.batch.columns import binary_array, number_array
 from maxbrod.board import Board, seated
 from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError
-from maxbrod.work.executor import GENTLE_S, refuse_stopped
+from maxbrod.work.executor import GENTLE_S, Context, Item, Outcome, Task, refuse_stopped
+from maxbrod.work.progress import Watcher
 from maxbrod.work.session import is_local, parallelism_of
 from maxbrod.work.worker_garbage import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from maxbrod.work.executor import Context, Item, Outcome, Task
-    from maxbrod.work.progress import Watcher
 
 
 ON_SPARK: Final = "run on Spark"

@@ -266,6 +266,11 @@ class PartitionBackup:
         )
 
 
+Plans: TypeAlias = Mapping[PartitionId, PartitionBackup]
+Held: TypeAlias = "Mapping[PartitionId, ArchivedRange]"
+"""What the archive holds of each partition, with what is proved and not committed yet."""
+
+
 def plan_partitions(
     states: Iterable[PartitionState],
     start: Start,
