@@ -91,8 +91,8 @@ class Observations:
         found = partition_sizes(client, list(unknown)) or {}
         for where, partition in unknown.items():
             offsets = bounds[where].high_watermark - bounds[where].log_start
-            if (size := _bytes_per_offset(found.get(where), offsets)) is not None:
-                self._sizes[partition] = size
+            if (size := found.get(where)) is not None and offsets > 0:
+                self._sizes[partition] = size / offsets
         return self._sizes
 
     def like(self, same: Sequence[object], equal: Sequence[object]) -> Observed | None:
@@ -334,7 +334,3 @@ def _id_of(where: TopicPartition, topic_ids: Mapping[str, str]) -> PartitionId |
 def _epoch(topics: Mapping[str, Topic], where: TopicPartition) -> int:
     found = topics[where.topic].partitions.get(where.partition)
     return -1 if found is None else found.leader_epoch
-
-
-def _bytes_per_offset(size: int | None, offsets: int) -> float | None:
-    return None if size is None or offsets <= 0 else size / offsets

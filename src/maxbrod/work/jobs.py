@@ -25,7 +25,7 @@ from maxbrod.board import Board, seated
 from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError
 from maxbrod.work.executor import GENTLE_S, Context, Item, Outcome, Task, refuse_stopped
 from maxbrod.work.progress import Watcher
-from maxbrod.work.session import is_local, parallelism_of
+from maxbrod.work.session import is_local, is_of_spark, parallelism_of
 from maxbrod.work.worker_garbage import settle
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def errors_of_spark(passed_on: Callable[[Exception], bool] = lambda _: False) ->
     try:
         yield
     except Exception as error:
-        if not _is_of_spark(error) or passed_on(error):
+        if not is_of_spark(error) or passed_on(error):
             raise
         if trouble := trouble_of(str(error)):
             raise trouble from error
@@ -286,11 +286,6 @@ def errors_of_spark(passed_on: Callable[[Exception], bool] = lambda _: False) ->
             operation=ON_SPARK,
             hint="nothing was committed; run it again, and set MAXBROD_SPARK_LOG to a file to keep Spark's log",
         ) from error
-
-
-def _is_of_spark(error: Exception) -> bool:
-    # If the JVM died, connections to its port are refused.
-    return isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j"))
 
 
 def _reason(error: Exception) -> str:

@@ -187,9 +187,14 @@ def parallelism_of(master: str, session: SparkSession | None = None) -> int:
     except Exception as error:
         # A session of Spark Connect has no context, so the size of its server is unknown. If a JVM died, the job
         # reports it.
-        if isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j")):
+        if is_of_spark(error):
             return _PARALLELISM_UNKNOWN
         raise
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Return True if Spark has raised it. If its JVM died, connections to its port are refused."""
+    return isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j"))
 
 
 def is_local(master: str) -> bool:
