@@ -25,7 +25,6 @@ from maxbrod.kafka.wire.client import PATIENCE_S, KafkaClient
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits
 from maxbrod.model import topic_id_text
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.work.jobs import SparkExecutor
 from maxbrod_bench.peers import BareLoop, Writing, read_with_consumer_performance, read_with_kcat, write_with_cat
 from maxbrod_bench.planning import measure_planning
@@ -43,7 +42,7 @@ from maxbrod_bench.race import (
     speed,
     time_lap,
 )
-from maxbrod_bench.stage import A_RECORDS, B_RECORDS, BATCH_BYTES, Load, Stage, open_stage, write_load
+from maxbrod_bench.stage import A_RECORDS, B_RECORDS, BATCH_BYTES, Load, Stage, open_cluster, open_stage, write_load
 
 SMALL_RECORDS: Final = 1000
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a memory file system is what is asked for
@@ -225,9 +224,9 @@ _RACES: Final[dict[BackupGroup, Callable[[Stage], list[Figure]]]] = {
 
 def _measure_cold(*, rounds: int) -> list[Figure]:
     """A whole process each. Both open the session with the same flags and run one job in it."""
-    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder, Cluster.start(f"{folder}/cluster") as cluster:
+    with open_cluster() as (cluster, folder):
         topic = write_load(cluster, "bench-small", SMALL_RECORDS, partitions=2, json=True).topic
-        archive = Path(folder) / "archive"
+        archive = folder / "archive"
 
         def backup() -> Lap:
             shutil.rmtree(archive, ignore_errors=True)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.knowledge import NOTHING, encode_carried
-from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode
+from maxbrod.archive.snapshot_document import RunFacts, Snapshot
 from maxbrod.backup.archive_state import read_archive_state
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run, encode_rows
@@ -38,6 +38,7 @@ from maxbrod_bench.planning import (
     TOPIC_PARTITIONS,
     name_of,
     rows_of,
+    store_run,
 )
 from maxbrod_bench.race import Figure, at_most, measure_fresh, peak_bytes
 
@@ -129,7 +130,6 @@ def write_archive(folder: str, *, partitions: int, segments: int) -> None:
 def _record_run(storage: Storage, number: int, partitions: int, cluster: dict[str, Any]) -> Run:
     """The run, whose snapshot is stored."""
     run_id, at = f"20260101T0000{number:02d}Z-bench", _FIRST_MS + number * _DAY_MS
-    path, commit = f"snapshots/{run_id}.json.zst", number + 1
     statistics: dict[str, Any] = {
         "command": "backup",
         "exit_code": 0,
@@ -137,7 +137,7 @@ def _record_run(storage: Storage, number: int, partitions: int, cluster: dict[st
         "records": partitions * SEGMENT_OFFSETS,
         "bytes": partitions * SEGMENT_BYTES,
     }
-    facts = RunFacts(started_at=at, finished_at=at, statistics=statistics, commit=commit)
+    facts = RunFacts(started_at=at, finished_at=at, statistics=statistics, commit=number + 1)
     ids = [PartitionId(topic_id=name, partition=partition) for name, partition in map(name_of, range(partitions))]
     snapshot = Snapshot(
         run_id=run_id,
@@ -152,16 +152,7 @@ def _record_run(storage: Storage, number: int, partitions: int, cluster: dict[st
         leader_epochs=dict.fromkeys(ids, 0),
         run=facts,
     )
-    storage.put(path, encode(snapshot))
-    return Run(
-        run_id=run_id,
-        started_at=at,
-        finished_at=at,
-        snapshot=path,
-        statistics=statistics,
-        written_at=at,
-        commit=commit,
-    )
+    return store_run(storage, snapshot, statistics)
 
 
 def _cluster(partitions: int) -> ClusterState:

@@ -21,7 +21,6 @@ import pyarrow as pa
 from maxbrod.archive.archive import open_native
 from maxbrod.archive.knowledge import NOTHING, encode_carried
 from maxbrod.archive.snapshot_document import Snapshot
-from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.catalog.catalog import Catalog
@@ -36,7 +35,7 @@ from maxbrod.storage.stores import directory_of, open_storage
 from maxbrod.storage.urls import parse_url
 from maxbrod.work.session import Session, open_session
 from maxbrod.work.work import Work
-from maxbrod_bench.planning import measure_scale, plan_slices
+from maxbrod_bench.planning import measure_scale, plan_slices, store_run
 from maxbrod_bench.race import Figure, Lap, LifecycleGroup, race_laps, rate, require, speed, time_lap
 from maxbrod_bench.table import copy_files
 from maxbrod_bench.upkeep import TOPIC, TOPIC_ID, measure_rebuild, measure_requests, write_segments
@@ -270,7 +269,4 @@ def _record_snapshot(url: str) -> None:
         carried=encode_carried(NOTHING),
         revisions={},
     )
-    path = "snapshots/run-last.json.zst"
-    archive.storage.put(path, encode_snapshot(snapshot))
-    run = Run(run_id="run-last", started_at=0, finished_at=0, snapshot=path, statistics={}, written_at=0)
-    archive.catalog.commit([run])
+    archive.catalog.commit([store_run(archive.storage, snapshot, {})])

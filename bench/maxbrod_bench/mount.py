@@ -24,7 +24,7 @@ from maxbrod_bench.large_archive import ROWS, write_archive
 from maxbrod_bench.peers import read_with_consumer_performance
 from maxbrod_bench.planning import PARTITIONS as MANY_PARTITIONS
 from maxbrod_bench.race import Figure, Lap, MountGroup, at_most, peak_bytes, race_laps, rate, run_python, speed
-from maxbrod_bench.stage import A_RECORDS, B_RECORDS, BATCH_BYTES, PARTITIONS, Load, write_load
+from maxbrod_bench.stage import A_RECORDS, B_RECORDS, BATCH_BYTES, PARTITIONS, Load, open_cluster, write_load
 
 _LINE: Final = "--bootstrap-server "
 _CACHE_BYTES: Final = 256 << 20
@@ -74,13 +74,10 @@ def measure(
     races = [group for group in (MountGroup.A, MountGroup.B) if group in chosen]
     if races:
         on_stage("starting a cluster")
-        with (
-            tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder,
-            Cluster.start(f"{folder}/cluster") as cluster,
-        ):
+        with open_cluster() as (cluster, folder):
             for group in races:
                 on_stage(f"racing over {group}")
-                found += _race(cluster, Path(folder), group, scale=scale, rounds=rounds, batch_bytes=batch_bytes)
+                found += _race(cluster, folder, group, scale=scale, rounds=rounds, batch_bytes=batch_bytes)
     if MountGroup.FIRST in chosen:
         on_stage("writing a large archive")
         found += measure_first(rows=int(ROWS * min(scale, 1.0)))

@@ -15,14 +15,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from maxbrod.archive.snapshot_document import Snapshot
+from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.backup.plan.ranges import PartitionState, Wave, plan_partition, plan_tasks
 from maxbrod.backup.plan.starts import Earliest
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.queries import ArchivedRange
-from maxbrod.catalog.rows import Gap, Segment, decode_rows, encode_rows, slice_of
+from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, encode_rows, slice_of
 from maxbrod.model import MENDABLE, GapReason, PartitionId
 from maxbrod.restore.plan.request import Chosen, RestoreRequest
 from maxbrod.restore.plan.sources import SOURCE_COLUMNS, measure_sources, rows_to_read
+from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 from maxbrod_bench.race import Figure, at_most, measure_fresh, peak_bytes
 
@@ -155,6 +158,15 @@ def rows_of(run: int, partitions: int) -> pa.Table:
     return with_columns(
         repeated, {"topic": topics, "topic_id": topics, "partition": [number for _, number in names], "path": paths}
     )
+
+
+def store_run(storage: Storage, snapshot: Snapshot, statistics: Mapping[str, Any]) -> Run:
+    """Store a snapshot, and return the row of its run, which began and ended when the snapshot was taken."""
+    path, at = f"snapshots/{snapshot.run_id}.json.zst", snapshot.taken_at_ms
+    storage.put(path, encode_snapshot(snapshot))
+    commit = None if snapshot.run is None else snapshot.run.commit
+    times: dict[str, Any] = dict.fromkeys(("started_at", "finished_at", "written_at"), at)
+    return Run(run_id=snapshot.run_id, snapshot=path, statistics=statistics, commit=commit, **times)
 
 
 def with_columns(rows: pa.Table, columns: Mapping[str, Any]) -> pa.Table:

@@ -66,17 +66,13 @@ def measure(
     on_stage: Callable[[str], None],
 ) -> list[Figure]:
     """Every figure of the chosen groups, or of all."""
-    chosen = only or list(ReplicateGroup)
-    figures: list[Figure] = []
-    if ReplicateGroup.LINK in chosen:
-        figures += _measure_link(scale, rounds, latency_s, on_stage)
-    if ReplicateGroup.MIRROR_MAKER in chosen:
-        figures += _measure_mirror_maker(scale, rounds, on_stage)
-    if ReplicateGroup.LATENCY in chosen:
-        figures += measure_latency(rounds=rounds, seconds=latency_s, on_stage=on_stage)
-    if ReplicateGroup.MEMORY in chosen:
-        figures += _measure_memory(scale, on_stage)
-    return figures
+    measures = {
+        ReplicateGroup.LINK: partial(_measure_link, scale, rounds, latency_s, on_stage),
+        ReplicateGroup.MIRROR_MAKER: partial(_measure_mirror_maker, scale, rounds, on_stage),
+        ReplicateGroup.LATENCY: partial(measure_latency, rounds=rounds, seconds=latency_s, on_stage=on_stage),
+        ReplicateGroup.MEMORY: partial(_measure_memory, scale, on_stage),
+    }
+    return [figure for group, measure in measures.items() if group in (only or measures) for figure in measure()]
 
 
 def _measure_link(scale: float, rounds: int, latency_s: float, on_stage: Callable[[str], None]) -> list[Figure]:

@@ -193,7 +193,7 @@ def _travel(
     pids = frozenset(process.pid for process in processes.values())
     properties = {"batch_size": BATCH_BYTES, "linger_ms": 5, **source.running_client_properties()}
     with closing(KafkaProducer(**properties)) as producer:
-        sending = _Stream(producer, topic)
+        sending = _RecordStream(producer, topic)
         sending.send(1)
         consuming = threading.Thread(target=_consume, args=(target, there, arrivals, over))
         consuming.start()
@@ -219,7 +219,7 @@ def _travel(
     )
 
 
-class _Stream:
+class _RecordStream:
     """Sends numbered records at a steady rate, to each partition in turn."""
 
     def __init__(self, producer: KafkaProducer, topic: str) -> None:

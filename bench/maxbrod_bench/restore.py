@@ -7,7 +7,6 @@ is warm. What is timed of ours is the whole restore: plan, topics, reading, prod
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -31,7 +30,6 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import TopicPartition
 from maxbrod.restore.plan.mapping import build_map, encode_map
-from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.events import orders
 from maxbrod.sandbox.topics import create_topic
 from maxbrod_bench.peers import PROCESSES, BareProducer, produce_with_producer_performance
@@ -58,6 +56,7 @@ from maxbrod_bench.stage import (
     append_all,
     delete_topic,
     letters,
+    open_cluster,
     open_stage,
 )
 
@@ -246,11 +245,7 @@ def _records_in_a_batch(folder: Path) -> float:
 def measure_offsets(*, scale: float) -> list[Figure]:
     """Measure on a new sandbox. A scale below 1 reduces everything but the map."""
     small = min(scale, 1.0)
-    with (
-        tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder,
-        Cluster.start(Path(folder) / "cluster") as cluster,
-        KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client,
-    ):
+    with open_cluster() as (cluster, _), KafkaClient(KafkaConfig(bootstrap=cluster.bootstrap)) as client:
         create_topic(cluster, _TOPIC, partitions=PARTITIONS, config=TOPIC_CONFIG)
         filled = _fill_start(client, 0, int(LEADING_OFFSETS * small))
         closed = _close_hole(client, 1, int(HOLES * small))

@@ -131,18 +131,19 @@ class Stage:
 
 
 @contextmanager
+def open_cluster() -> Iterator[tuple[Cluster, Path]]:
+    """A new cluster, and a folder that goes with it, for the length of a `with`."""
+    with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder, Cluster.start(f"{folder}/cluster") as cluster:
+        yield cluster, Path(folder)
+
+
+@contextmanager
 def open_stage(
     *, scale: float = 1.0, rounds: int = 1, batch_bytes: int = BATCH_BYTES, jvm_works: bool = False
 ) -> Iterator[Stage]:
     """A new cluster and a new session, for the length of a `with`."""
-    with (
-        tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder,
-        Cluster.start(f"{folder}/cluster") as cluster,
-        open_session(jvm_works=jvm_works) as session,
-    ):
-        yield Stage(
-            cluster=cluster, session=session, disk=Path(folder), scale=scale, rounds=rounds, batch_bytes=batch_bytes
-        )
+    with open_cluster() as (cluster, disk), open_session(jvm_works=jvm_works) as session:
+        yield Stage(cluster=cluster, session=session, disk=disk, scale=scale, rounds=rounds, batch_bytes=batch_bytes)
 
 
 def delete_topic(cluster: Cluster, topic: str) -> None:

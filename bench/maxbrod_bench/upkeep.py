@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from maxbrod.archive.snapshot_document import RunFacts, Snapshot
-from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.batch.encode import encode
 from maxbrod.batch.headers import walk
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.catalog.rows import SLICE_FIELDS, Run, Segment, encode_rows
+from maxbrod.catalog.rows import SLICE_FIELDS, Segment, encode_rows
 from maxbrod.compact.plan import PLAN_COLUMNS, REPLACED_COLUMNS, plan_groups
 from maxbrod.compact.task import merge_group
 from maxbrod.compact.verb import item_of, merges_of
@@ -35,11 +34,10 @@ from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import SparkExecutor
 from maxbrod.work.session import open_session
 from maxbrod.work.work import Work
+from maxbrod_bench.planning import store_run
 from maxbrod_bench.race import Figure, race_laps, require, speed
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer
-
     from numpy.typing import NDArray
 
 
@@ -226,13 +224,10 @@ def _run(storage: Storage, catalog: Catalog, number: int, *, packed: bool) -> No
     run_id = f"run-{number:04}"
     logs = dict.fromkeys(range(_RUN_PARTITIONS), one_batch(number))
     rows = write_segments(storage, logs, run_id=run_id, written_at=number, packed=packed, codec="source")
-    path = f"snapshots/{run_id}.json.zst"
     ends = {PartitionId(topic_id=TOPIC_ID, partition=partition): number + 1 for partition in logs}
     facts = RunFacts(started_at=number, finished_at=number, statistics={}, commit=catalog.version + 1)
     snapshot = Snapshot(run_id=run_id, taken_at_ms=number, cluster={}, ends=ends, topics={TOPIC_ID: TOPIC}, run=facts)
-    storage.put(path, encode_snapshot(snapshot))
-    run = Run(run_id=run_id, started_at=number, finished_at=number, snapshot=path, written_at=number)
-    catalog.commit([*rows, run])
+    catalog.commit([*rows, store_run(storage, snapshot, {})])
 
 
 def count_compaction(*, packed: bool) -> tuple[Counter[str], int, int]:

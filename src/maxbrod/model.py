@@ -55,6 +55,23 @@ class PartitionId:
         return f"{self.topic_id}-{self.partition}"
 
 
+class InPartition:
+    """Base of values that name their partition by the fields `topic`, `topic_id` and `partition`."""
+
+    __slots__ = ()
+    topic: str
+    topic_id: str
+    partition: int
+
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(topic_id=self.topic_id, partition=self.partition)
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(topic=self.topic, partition=self.partition)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
     """The records of one producer from `first_offset` to its abort marker at `last_offset`."""

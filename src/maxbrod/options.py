@@ -210,6 +210,9 @@ RateLimit = Annotated[
     Rate | None,
     Option("Limit the rate to this many bytes a second, such as 50MB.", BEHAVIOR, "BYTES", ("--rate",), low=1),
 ]
+SingleWriter = Annotated[
+    bool, Option("No other process writes to this archive. For storage that ignores conditional puts.", BEHAVIOR)
+]
 SegmentRecords = Annotated[
     int | None, Option("Write at most about this many records to a segment.", BEHAVIOR, "N", low=1)
 ]

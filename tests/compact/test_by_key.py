@@ -79,6 +79,14 @@ def test_of_each_key_the_newest_record_stays_at_its_offset(keyed: Keyed) -> None
     )
 
 
+def test_a_partition_of_records_without_keys_stays_as_it_is(keyed: Keyed) -> None:
+    keyed.backup({0: [batch(0, (None, b"x"))]})
+    keyed.backup({0: [batch(1, (None, b"y"))]})
+    report = compact_keys(keyed.url)
+    assert (report.exit_code, report.commits) == (EXIT_DONE, 0)
+    assert [each[:3] for each in records_of(keyed.url)] == [(0, None, b"x"), (1, None, b"y")]
+
+
 def test_as_of_the_runs_before_everything_is_as_it_was_and_a_later_run_sees_what_stayed(keyed: Keyed) -> None:
     keyed.backup({0: [batch(0, (b"a", b"1"), (b"b", b"1"))]})
     keyed.backup({0: [batch(2, (b"a", b"2"), (b"b", b"2"))]})

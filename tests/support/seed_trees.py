@@ -21,7 +21,7 @@ from maxbrod.model import TopicPartition
 from maxbrod.replicate.options import EgressTreeOptions, IngressTreeOptions
 from maxbrod.replicate.seed.control_topics import ControlTopic
 from maxbrod.replicate.seed.egress import TreeEgress
-from maxbrod.replicate.seed.run import TreeIngress, ingress_from_tree
+from maxbrod.replicate.seed.run import TreeIngress
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.storage.stores import open_storage
 from support.parquet_trees import rows, write
@@ -49,6 +49,12 @@ def until(ingress: TreeIngress, condition: Callable[[], Any]) -> None:
         assert time.monotonic() < limit
         ingress.tick()
         ingress.rest()
+
+
+def ingress_from_tree(config: Config) -> TreeReport:
+    """Follow a tree until everything in it is at the destination."""
+    with TreeIngress(config) as ingress:
+        return ingress.run()
 
 
 class Link:

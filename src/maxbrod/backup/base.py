@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Unpack
 
 from maxbrod.backup.observation import ChosenTopics, Observed, choose_topics
 from maxbrod.backup.plan.starts import parse_start
@@ -17,10 +18,8 @@ from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.foreign import Loss
 from maxbrod.model import PartitionId, topic_id_text
 from maxbrod.work.preflight import needs_of
-from maxbrod.work.progress import OnProgress, silent
-from maxbrod.work.session import Session
 from maxbrod.work.windows import rate_of_one
-from maxbrod.work.work import Work
+from maxbrod.work.work import Means, Work
 
 
 class BackupBase(Work):
@@ -33,15 +32,8 @@ class BackupBase(Work):
     losses: Sequence[Loss] = ()
     """The facts that the layout of the archive does not keep."""
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        session: Session | None = None,
-        on_progress: OnProgress = silent,
-        stop: threading.Event | None = None,
-    ) -> None:
-        super().__init__(config, session=session, on_progress=on_progress, stop=stop)
+    def __init__(self, config: Config, **means: Unpack[Means]) -> None:
+        super().__init__(config, **means)
         self.kafka, self.archive_url, self.request = config.cluster, config.archive_url, config.backup
         self.start = parse_start(self.request.start)
         self.recovery_point_ms: int | None = None

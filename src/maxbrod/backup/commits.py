@@ -17,6 +17,7 @@ from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_o
 from maxbrod.backup.archive_state import ArchiveState, SharedSnapshot, StoredDocument, read_archive_state
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import fenced
+from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.replaced import after_replacing
 from maxbrod.catalog.rows import Row, Run
 from maxbrod.errors import FencedError, RefusedError, UnavailableError
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from maxbrod.backup.observation import ChosenTopics
     from maxbrod.backup.plan.ranges import PartitionBackup
     from maxbrod.backup.run_state import BackupRun, BackupState
-    from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.kafka.wire.client import Topic
 
 _ATTEMPTS: Final = 20

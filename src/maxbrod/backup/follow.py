@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, Unpack
 
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.backup.commits import Part
@@ -31,20 +31,14 @@ from maxbrod.notices import verdict_of, worst_exit_code
 from maxbrod.work.intervals import IDLE_S, Intervals
 from maxbrod.work.progress import OnProgress, silent
 from maxbrod.work.session import Session
+from maxbrod.work.work import Means
 
 _TIMES: Final = {DAYS, HOURS, OFFSETS}
 """Options of the original tool that say when, not how a layout is written."""
 AnyBackup: TypeAlias = Backup | ForeignBackup
 
 
-def open_backup(
-    config: Config,
-    *,
-    session: Session | None = None,
-    on_progress: OnProgress = silent,
-    stop: threading.Event | None = None,
-    take_part: Callable[[], Part] | None = None,
-) -> AnyBackup:
+def open_backup(config: Config, *, take_part: Callable[[], Part] | None = None, **means: Unpack[Means]) -> AnyBackup:
     """Return the backup for a configuration, to be used in a `with`. UsageError if options do not fit the layout.
 
     `take_part`, if several writers of our own layout may divide the partitions: what this one does in the next run.
@@ -66,15 +60,15 @@ def open_backup(
     if config.layout in {None, NATIVE}:
         if given:
             raise UsageError(f"{given[0]} is only for the layouts of other tools", hint="choose one with --layout")
-        return Backup(config, session=session, on_progress=on_progress, stop=stop, take_part=take_part)
+        return Backup(config, take_part=take_part, **means)
     if request.generation_role is not None:
-        return TurnsBackup(config, target_request(config), session=session, on_progress=on_progress, stop=stop)
+        return TurnsBackup(config, target_request(config), **means)
     if parse_length(request.generation_every, request.layout_options) is not None:
         raise UsageError(
             "generations of compacted topics are only for our own layout",
             hint="in the layout avro, two instances take turns: see --generation-role",
         )
-    return ForeignBackup(config, target_request(config), session=session, on_progress=on_progress, stop=stop)
+    return ForeignBackup(config, target_request(config), **means)
 
 
 def target_request(config: Config) -> TargetRequest:

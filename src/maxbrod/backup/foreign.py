@@ -7,20 +7,19 @@ topic that was created again, is refused (see `truncation.py` for our own layout
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.snapshots import Reach, move_on, oldest
 from maxbrod.archive.surveyed import SurveyedCatalog, topic_id_for
 from maxbrod.backup.base import BackupBase
 from maxbrod.backup.observation import Observed, observe
-from maxbrod.backup.plan.ranges import PartitionBackup, plan_partition
+from maxbrod.backup.plan.ranges import PartitionBackup, RollSchedule, plan_partition
 from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
-from maxbrod.backup.report import BackupReport, TopicReport, about, add_up, is_partial, stopped
+from maxbrod.backup.report import BackupReport, TopicReport, add_up, is_partial, stopped
 from maxbrod.catalog.rows import new_run_id
 from maxbrod.config import Config
 from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, StoppedError
@@ -29,12 +28,10 @@ from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
 from maxbrod.notices import Notice, worst_exit_code
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, run_transfer_task
-from maxbrod.work.progress import Meter, OnProgress, silent
-from maxbrod.work.session import Session
+from maxbrod.work.progress import Meter
+from maxbrod.work.report import about
 from maxbrod.work.windows import Window, next_windows, spread
-
-if TYPE_CHECKING:
-    from maxbrod.backup.plan.ranges import RollSchedule
+from maxbrod.work.work import Means
 
 FAILED: Final = "failed"
 """The kind of notice about a partition that could not be read or written."""
@@ -43,7 +40,7 @@ _ELSEWHERE: Final = "back it up to another place: this layout cannot distinguish
 
 
 @dataclass(slots=True, kw_only=True)
-class _Progress:
+class _Publication:
     """The offsets that a run has published so far, and those that are left."""
 
     left: dict[TopicPartition, Window]
@@ -57,16 +54,8 @@ class _Progress:
 class ForeignBackup(BackupBase):
     """A backup into an archive of another tool's layout."""
 
-    def __init__(
-        self,
-        config: Config,
-        request: TargetRequest,
-        *,
-        session: Session | None = None,
-        on_progress: OnProgress = silent,
-        stop: threading.Event | None = None,
-    ) -> None:
-        super().__init__(config, session=session, on_progress=on_progress, stop=stop)
+    def __init__(self, config: Config, request: TargetRequest, **means: Unpack[Means]) -> None:
+        super().__init__(config, **means)
         self.target = self._open_target(request)
         self.losses = self.target.losses
         self._layout = request.layout
@@ -145,7 +134,7 @@ class ForeignBackup(BackupBase):
             recovery_point_ms=self.recovery_point_ms,
         )
 
-    def _move_on(self, observed: Observed, progress: _Progress, *, began_at_ms: int) -> None:
+    def _move_on(self, observed: Observed, progress: _Publication, *, began_at_ms: int) -> None:
         """Advance the recovery points to what is published. A partition with anything missing keeps its own."""
         grave = {(notice.topic, notice.partition) for notice in progress.notices if notice.exit_code}
         reaches = {place: Reach(end=None, archived=0) for place in observed.unanswered}
@@ -180,7 +169,7 @@ class ForeignBackup(BackupBase):
         topics = tuple(topic for topic in cluster.topics if topic.name not in others)
         return replace(cluster, topics=topics, groups=groups)
 
-    def _plan(self, observed: Observed, waiting: RollSchedule | None) -> _Progress:
+    def _plan(self, observed: Observed, waiting: RollSchedule | None) -> _Publication:
         """The offsets of each partition to write."""
         plans: dict[TopicPartition, PartitionBackup] = {}
         notices = list(observed.notices)
@@ -228,7 +217,7 @@ class ForeignBackup(BackupBase):
         news = [plan for where, plan in plans.items() if ends[where] < plan.end]
         due, deferred = (news, []) if waiting is None else waiting.choose(news, now_ms=now_ms())
         self.put_off = frozenset(plan.state.id for plan in deferred)
-        return _Progress(
+        return _Publication(
             left={
                 plan.state.where: Window(
                     topic_id=plan.state.topic_id,
@@ -246,7 +235,7 @@ class ForeignBackup(BackupBase):
     def _see(self, ends: Mapping[TopicPartition, int]) -> None:
         """Called when a run has planned, with how far each partition is archived."""
 
-    def _write(self, run_id: str, progress: _Progress, observed: Observed, facts: ClusterFacts) -> None:
+    def _write(self, run_id: str, progress: _Publication, observed: Observed, facts: ClusterFacts) -> None:
         """Write and publish wave by wave."""
         settings = TransferSettings(
             run_id=run_id,
@@ -308,7 +297,7 @@ class ForeignBackup(BackupBase):
             asked=next((loss.base_offset for loss in losses if loss.end_offset == window.start), None),
         )
 
-    def _add(self, progress: _Progress, done: Iterable[Transferred]) -> list[ForeignSegment]:
+    def _add(self, progress: _Publication, done: Iterable[Transferred]) -> list[ForeignSegment]:
         """Add what a wave has written to the progress, and return its segments, which are to be published."""
         segments: list[ForeignSegment] = []
         for written in done:
@@ -366,7 +355,7 @@ def _lags(observed: Observed, ends: Mapping[TopicPartition, int]) -> dict[str, i
     return {**lags, **dict.fromkeys(observed.unanswered.values())}
 
 
-def _reached(observed: Observed, progress: _Progress) -> dict[TopicPartition, int] | None:
+def _reached(observed: Observed, progress: _Publication) -> dict[TopicPartition, int] | None:
     """Up to the last stable offset: beyond it nothing is decided yet."""
     ends = {state.where: state.end for state in observed.states}
     behind = any(progress.ends.get(where, -1) < end for where, end in ends.items())

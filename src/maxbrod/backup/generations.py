@@ -265,11 +265,10 @@ def accept(
     rows: dict[PartitionId, list[Segment | Gap]] = {}
     blocked: set[PartitionId] = set()
     for row in sorted(proved.rows, key=lambda row: (row.topic_id, row.partition, row.base_offset)):
-        partition = PartitionId(topic_id=row.topic_id, partition=row.partition)
         if row.reason in _UNUSABLE:
-            blocked.add(partition)
-        if partition not in blocked:
-            rows.setdefault(partition, []).append(row)
+            blocked.add(row.id)
+        if row.id not in blocked:
+            rows.setdefault(row.id, []).append(row)
     read = dict(known.read)
     for partition, mine in rows.items():
         before = read.get(partition)

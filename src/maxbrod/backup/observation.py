@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.archive.selection import has_patterns, nearest, select_topics
 from maxbrod.backup.plan.ranges import PartitionState
 from maxbrod.backup.plan.starts import AtTime, Start
-from maxbrod.backup.report import about, hidden_topic, hidden_topics, no_topics, too_few_topics
+from maxbrod.backup.report import hidden_topic, hidden_topics, no_topics, too_few_topics
 from maxbrod.backup.truncation import find_truncations
 from maxbrod.errors import EXIT_INCOMPLETE, MaxbrodError, UsageError
 from maxbrod.kafka.fetch.offsets import EARLIEST, LATEST, LogBounds, LogBoundsReader, list_offsets
@@ -22,6 +22,7 @@ from maxbrod.kafka.wire.client import KafkaClient, Topic
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.model import PartitionId, TopicPartition, topic_id_text
 from maxbrod.notices import Notice
+from maxbrod.work.report import about
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import AnyCatalog
@@ -90,8 +91,8 @@ class Observations:
         found = partition_sizes(client, list(unknown)) or {}
         for where, partition in unknown.items():
             offsets = bounds[where].high_watermark - bounds[where].log_start
-            if (size := _bytes_per_offset(found.get(where), offsets)) is not None:
-                self._sizes[partition] = size
+            if (size := found.get(where)) is not None and offsets > 0:
+                self._sizes[partition] = size / offsets
         return self._sizes
 
     def like(self, same: Sequence[object], equal: Sequence[object]) -> Observed | None:
@@ -333,7 +334,3 @@ def _id_of(where: TopicPartition, topic_ids: Mapping[str, str]) -> PartitionId |
 def _epoch(topics: Mapping[str, Topic], where: TopicPartition) -> int:
     found = topics[where.topic].partitions.get(where.partition)
     return -1 if found is None else found.leader_epoch
-
-
-def _bytes_per_offset(size: int | None, offsets: int) -> float | None:
-    return None if size is None or offsets <= 0 else size / offsets

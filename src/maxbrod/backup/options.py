@@ -16,6 +16,7 @@ from maxbrod.options import (
     MinTopics,
     RateLimit,
     SegmentRecords,
+    SingleWriter,
     Topics,
     option,
 )
@@ -108,9 +109,7 @@ class BackupOptions(MetricsOptions):
         BEHAVIOR,
         default=False,
     )
-    single_writer: bool = option(
-        "No other process writes to this archive. For storage that ignores conditional puts.", BEHAVIOR, default=False
-    )
+    single_writer: SingleWriter = False
     commit_bytes: Bytes = option(
         "Commit a long run each time it has read about this much.", BEHAVIOR, "BYTES", (), default=16 << 30, low=1
     )

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from maxbrod.backup.plan.assembly import Assembly, assemble, check_tiling
-from maxbrod.backup.plan.ranges import FailureKind, Outcome, RangeItem, Task, outcomes_by_partition
+from maxbrod.backup.plan.ranges import (
+    FailureKind,
+    Held,
+    Outcome,
+    PartitionBackup,
+    Plans,
+    RangeItem,
+    Task,
+    Wave,
+    outcomes_by_partition,
+)
 from maxbrod.backup.report import storage_failed
 from maxbrod.catalog.rows import Gap, Segment
 from maxbrod.model import MENDABLE, PartitionId, now_ms
+from maxbrod.notices import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from maxbrod.backup.plan.ranges import PartitionBackup, Wave
     from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.notices import Notice
-
-    Plans = Mapping[PartitionId, PartitionBackup]
-    Held = Mapping[PartitionId, ArchivedRange]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +178,7 @@ def plan_mending(rows: Iterable[Gap], plans: Mapping[PartitionId, PartitionBacku
     """
     retries = []
     for row in rows:
-        plan = plans.get(PartitionId(topic_id=row.topic_id, partition=row.partition))
+        plan = plans.get(row.id)
         if row.reason not in MENDABLE or plan is None:
             continue
         start = max(row.base_offset, plan.state.log_start)

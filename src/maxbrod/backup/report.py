@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from maxbrod.archive.runs import PARTIAL
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS, ClusterState, MissingState
-from maxbrod.model import TopicPartition
 from maxbrod.notices import Notice, verdict_of, worst_exit_code
 from maxbrod.text import counted
-from maxbrod.work.report import Report
+from maxbrod.work.report import Report, about
 
 if TYPE_CHECKING:
     from maxbrod.backup.plan.ranges import Failure, PartitionState
@@ -146,29 +145,6 @@ class BackupReport(Report):
 
 
 # The notices
-
-
-def about(
-    where: TopicPartition,
-    kind: str,
-    message: str,
-    offsets: tuple[int, int] | None = None,
-    *,
-    hint: str | None = None,
-    exit_code: int = EXIT_DONE,
-) -> Notice:
-    """A notice about a partition, and about offsets [first, end) of it."""
-    first, end = offsets or (None, None)
-    return Notice(
-        kind=kind,
-        message=message,
-        topic=where.topic,
-        partition=where.partition,
-        first_offset=first,
-        end_offset=end,
-        hint=hint,
-        exit_code=exit_code,
-    )
 
 
 def stopped() -> Notice:

@@ -24,39 +24,37 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 from maxbrod.archive.archive import Archive, open_for_writing
 from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshots import oldest
 from maxbrod.backup.archive_state import ArchiveState, read_archive_state
 from maxbrod.backup.base import BackupBase
-from maxbrod.backup.commits import Commits, PartOfTopics, dropped, own_catalog
+from maxbrod.backup.commits import Commits, Part, PartOfTopics, dropped, own_catalog
 from maxbrod.backup.generations import KnownGenerations, policy_of, read_generations
 from maxbrod.backup.observation import ChosenTopics, Observations, Observed, observe
-from maxbrod.backup.plan.ranges import PartitionBackup, plan_partitions, plan_tasks
+from maxbrod.backup.plan.ranges import PartitionBackup, Plans, RollSchedule, plan_partitions, plan_tasks
 from maxbrod.backup.proof import Proved, plan_mending, prove_mended, prove_unread
-from maxbrod.backup.report import BackupReport, about, clock_behind, held_back, never_still, not_captured, stopped
+from maxbrod.backup.report import BackupReport, clock_behind, held_back, never_still, not_captured, stopped
 from maxbrod.backup.run_state import BackupRun, BackupState, QuietRun, quiet_run
 from maxbrod.backup.truncation import apply_truncation
 from maxbrod.backup.waves import advance_generations, read_waves, run_tasks
 from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullError, UnavailableError
 from maxbrod.kafka.produce.transactions import open_transactions
+from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.layouts.kafka.format import Compression
 from maxbrod.model import MENDABLE, PartitionId, now_ms
 from maxbrod.notices import worst_exit_code
 from maxbrod.work.jobs import ON_SPARK
 from maxbrod.work.progress import OnProgress, silent
+from maxbrod.work.report import about
 from maxbrod.work.session import Session
+from maxbrod.work.work import Means
 
 if TYPE_CHECKING:
-    from maxbrod.backup.commits import Part
-    from maxbrod.backup.plan.ranges import RollSchedule
-    from maxbrod.kafka.state.cluster_state import ClusterState
     from maxbrod.keywords import BackupKeywords
-
-Plans: TypeAlias = Mapping[PartitionId, PartitionBackup]
 
 _ROUNDS_MAX: Final = 3
 """A topic that is recreated, or truncated, while it is read is planned again in the same run, this often at most."""
@@ -65,17 +63,9 @@ _ROUNDS_MAX: Final = 3
 class Backup(BackupBase):
     """A backup into an archive of our own layout."""
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        session: Session | None = None,
-        on_progress: OnProgress = silent,
-        stop: threading.Event | None = None,
-        take_part: Callable[[], Part] | None = None,
-    ) -> None:
+    def __init__(self, config: Config, *, take_part: Callable[[], Part] | None = None, **means: Unpack[Means]) -> None:
         """`take_part`, if there may be several writers: what this one backs up in the next run."""
-        super().__init__(config, session=session, on_progress=on_progress, stop=stop)
+        super().__init__(config, **means)
         # Refuses an invalid pattern or compression.
         select_topics({}, self.request.topics, self.request.exclude, internal=True)
         Compression.parse(self.request.compression)
@@ -84,7 +74,7 @@ class Backup(BackupBase):
             self._state,
             self.archive_url,
             look_again=self._look_again,
-            on_progress=on_progress,
+            on_progress=self.on_progress,
             take_part=take_part,
         )
         self._narrowing = PartOfTopics()
@@ -258,37 +248,32 @@ class Backup(BackupBase):
 
     def _apply_truncations(self, archive: Archive, plans: Plans) -> None:
         """Replace rows of logs that were cut. This must come before reading: new rows begin where the old ones end."""
-        cuts = {}
+        state, cuts = self._state, {}
         for partition, plan in plans.items():
             if plan.truncated_at is not None:
-                cut = cuts[partition] = apply_truncation(
-                    archive, plan, plan.truncated_at, run_id=self._state.run.run_id
-                )
-                self._state.run = replace(
-                    self._state.run, committed=self._state.run.committed or cut.superseded is None
-                )
+                cut = cuts[partition] = apply_truncation(archive, plan, plan.truncated_at, run_id=state.run.run_id)
+                state.run = replace(state.run, committed=state.run.committed or cut.superseded is None)
         if not cuts:
             return
-        self._state.known = replace(
-            self._state.known.with_held({partition: cut.held for partition, cut in cuts.items()}),
+        state.known = replace(
+            state.known.with_held({partition: cut.held for partition, cut in cuts.items()}),
             revisions=archive.catalog.revisions(),
             mendable=tuple(archive.catalog.gaps(MENDABLE)),
         )
         superseded = {partition: cut.superseded for partition, cut in cuts.items() if cut.superseded is not None}
-        self._state.run = replace(self._state.run, superseded={**self._state.run.superseded, **superseded})
-        self._state.note(*(cut.notice for cut in cuts.values()))
+        state.run = replace(state.run, superseded={**state.run.superseded, **superseded})
+        state.note(*(cut.notice for cut in cuts.values()))
 
     def _defer(self, plans: Plans, waiting: RollSchedule | None) -> list[PartitionBackup]:
         """The plans to carry out now; the others wait until more has been written."""
+        state = self._state
         if waiting is None:
             return list(plans.values())
         # A new generation becomes active when the archive reaches the end of all partitions of its topic.
-        urgent = self._state.generations.caught_up()
+        urgent = state.generations.caught_up()
         may_wait = [plan for plan in plans.values() if plan.state.topic_id not in urgent]
-        due, deferred = waiting.choose(may_wait, now_ms=self._state.run.started_at_ms)
-        self._state.run = replace(
-            self._state.run, deferred=self._state.run.deferred | {plan.state.id for plan in deferred}
-        )
+        due, deferred = waiting.choose(may_wait, now_ms=state.run.started_at_ms)
+        state.run = replace(state.run, deferred=state.run.deferred | {plan.state.id for plan in deferred})
         return [*due, *(plan for plan in plans.values() if plan.state.topic_id in urgent)]
 
     def _note_open_transactions(self, plans: Sequence[PartitionBackup]) -> None:
@@ -316,73 +301,67 @@ class Backup(BackupBase):
 
     def _mend(self) -> None:
         """Read offsets again that were damaged or unexplained in earlier runs: another replica may lead today."""
-        retries = plan_mending(self._state.known.mendable, self._state.run.plans)
-        if self._state.run.interrupted:
-            self._state.run = replace(
-                self._state.run, suspect=self._state.run.suspect.union(retry.partition for retry in retries)
-            )
+        state, run = self._state, self._state.run
+        retries = plan_mending(state.known.mendable, run.plans)
+        if run.interrupted:
+            state.run = replace(run, suspect=run.suspect.union(retry.partition for retry in retries))
             return
         waves = plan_tasks([retry.range for retry in retries], parallelism=self.pool.parallelism)
         total = sum(task.bytes_estimate for wave in waves for task in wave)
-        outcomes = [outcome for wave in waves for outcome in run_tasks(self, self._state.run.run_id, wave, total)]
-        self._state.accept(prove_mended(outcomes, retries, self._state.run.plans, run_id=self._state.run.run_id))
+        outcomes = [outcome for wave in waves for outcome in run_tasks(self, run.run_id, wave, total)]
+        state.accept(prove_mended(outcomes, retries, run.plans, run_id=run.run_id))
 
     def _finish(self, archive: Archive, cluster: ClusterState) -> BackupReport:
-        if self._state.run.interrupted:
-            self._state.note(stopped())
-        self._state.note(*not_captured(cluster, self._state.run.notices))
+        state = self._state
+        if state.run.interrupted:
+            state.note(stopped())
+        state.note(*not_captured(cluster, state.run.notices))
         quiet, news = self._quiet, self._has_news(archive, cluster)
         if not news:
             # Nothing will be written, which would fail if the archive were gone: "complete" is about what it holds.
             own_catalog(archive).demand_presence()
-        if quiet is not None and not worst_exit_code(self._state.run.notices) and not news:
-            points = quiet.recovery_points(self._state.run)
-            self._move_on(points, self._state.run.started_at_ms)
-            return quiet.report(self._state.run, archive.catalog.version)
+        if quiet is not None and not worst_exit_code(state.run.notices) and not news:
+            points = quiet.recovery_points(state.run)
+            self._move_on(points, state.run.started_at_ms)
+            return quiet.report(state.run, archive.catalog.version)
         self._quiet = None
         before = self._commits.points_before()
-        reaches = self._state.run.reaches()
-        if news or self._state.run.behind(self._state.known.behind, reaches).keys() != self._state.known.behind.keys():
+        reaches = state.run.reaches()
+        if news or state.run.behind(state.known.behind, reaches).keys() != state.known.behind.keys():
             try:
                 before = self._commits.record_on_newest(archive, cluster)
             except MaxbrodError as error:
                 # A report that says already that the archive cannot be written says more than the error.
-                failed = worst_exit_code(self._state.run.notices) == EXIT_FAILED
+                failed = worst_exit_code(state.run.notices) == EXIT_FAILED
                 if news and not (failed and isinstance(error, StorageFullError | UnavailableError)):
                     raise
                 self._forget(error)
-                self._state.run = self._state.run.without_uncommitted()
-            reaches = self._state.run.reaches()
-        points = self._state.run.recovery_points(before, reaches)
-        self._move_on(points, self._state.run.recovery_point(points))
-        report = self._state.run.report(self.archive_url, archive.catalog.version, self.recovery_point_ms)
-        if self._observed is not None and self._policy is None and not self._state.known.mendable:
-            self._quiet = quiet_run(self._observed, self._state.run, report, reaches, points)
+                state.run = state.run.without_uncommitted()
+            reaches = state.run.reaches()
+        points = state.run.recovery_points(before, reaches)
+        self._move_on(points, state.run.recovery_point(points))
+        report = state.run.report(self.archive_url, archive.catalog.version, self.recovery_point_ms)
+        if self._observed is not None and self._policy is None and not state.known.mendable:
+            self._quiet = quiet_run(self._observed, state.run, report, reaches, points)
         return report
 
     def _move_on(self, points: Mapping[PartitionId, int | None], point: int | None) -> None:
         self.recovery_point_ms = point
-        self._state.known = replace(
-            self._state.known, recovery_points=points, confirmed_at_ms=self._state.run.started_at_ms
-        )
+        at_ms = self._state.run.started_at_ms
+        self._state.known = replace(self._state.known, recovery_points=points, confirmed_at_ms=at_ms)
 
     def _has_news(self, archive: Archive, cluster: ClusterState) -> bool:
         """A run in which nothing changed writes nothing to the archive."""
-        run, known, part = self._state.run, self._state.known.knowledge, self._commits.part
-        if (
-            run.rows
-            or run.superseded
-            or run.committed
-            or self._state.known.unrecorded
-            or self._state.generations.pending
-        ):
+        state, run, part = self._state, self._state.run, self._commits.part
+        known = state.known.knowledge
+        if run.rows or run.superseded or run.committed or state.known.unrecorded or state.generations.pending:
             return True
         if known is None:
             return True
         # One of several writers records changes of the cluster alone.
         changed = cluster is not known.cluster
         changed = changed and replace(cluster, taken_at_ms=known.cluster.taken_at_ms) != known.cluster
-        changed = changed or run.partial != self._state.known.partial
+        changed = changed or run.partial != state.known.partial
         return (changed and (part is None or part.leads)) or self._commits.are_points_outdated(archive)
 
 

@@ -123,7 +123,7 @@ class BackupRun:
 
         The commit of the run's own row retires all of them: its snapshot says how far the archive reaches.
         """
-        new = {PartitionId(topic_id=row.topic_id, partition=row.partition) for row in self.rows if self.superseded}
+        new = {row.id for row in self.rows if self.superseded}
         return {partition for partition in self.superseded if everything or partition in new}
 
     def to_retire(self, *, everything: bool) -> list[Row]:

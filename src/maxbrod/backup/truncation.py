@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
-from maxbrod.backup.plan.ranges import Outcome, outcomes_by_partition
-from maxbrod.backup.report import about
+from maxbrod.backup.plan.ranges import Outcome, PartitionBackup, PartitionState, outcomes_by_partition
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Row, Segment, decode_rows, slice_of
 from maxbrod.errors import MaxbrodError
 from maxbrod.kafka.fetch.offsets import EpochEnd, epoch_ends
@@ -34,10 +33,10 @@ from maxbrod.layouts.kafka.format import PartitionName
 from maxbrod.layouts.kafka.slices import cut_slice
 from maxbrod.model import PartitionId, TopicPartition, now_ms
 from maxbrod.notices import Notice
+from maxbrod.work.report import about
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import AnyCatalog, Archive
-    from maxbrod.backup.plan.ranges import PartitionBackup, PartitionState
     from maxbrod.catalog.queries import ArchivedRange
 
 _EVERYTHING: Final = 2**63 - 1

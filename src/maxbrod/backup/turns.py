@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from maxbrod.archive.foreign_target import InstanceTarget, TargetRequest
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.backup.generations import NOTICE, tombstones_ms
 from maxbrod.backup.plan.generations import parse_length
+from maxbrod.backup.plan.ranges import RollSchedule
 from maxbrod.backup.plan.turns import (
     BACKING_UP,
     LENGTH_MS,
@@ -35,7 +36,6 @@ from maxbrod.backup.plan.turns import (
     parse_interval,
 )
 from maxbrod.backup.report import HIDDEN, BackupReport
-from maxbrod.batch.columns import RECORD_SCHEMA
 from maxbrod.batch.transactions import from_fetch
 from maxbrod.catalog.rows import new_run_id
 from maxbrod.errors import CorruptDataError, RefusedError, UnavailableError, UnsupportedFormatError, UsageError
@@ -50,12 +50,8 @@ from maxbrod.kafka.wire.client import KafkaClient, Topic, retry
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.avro.instances import TOPIC, Event, check_name, decode_coordination, encode_coordination
 from maxbrod.layouts.reader import decode_committed
-from maxbrod.model import TimestampType, TopicPartition, now_ms
+from maxbrod.model import TopicPartition, now_ms
 from maxbrod.notices import Notice
-
-if TYPE_CHECKING:
-    from maxbrod.backup.plan.ranges import RollSchedule
-
 
 _BEHIND_MS: Final = 30_000
 """A generation has caught up when it has read everything that the log had this long ago or later."""
@@ -345,11 +341,11 @@ class CoordinationTopic:
 
 
 def _records_of(keys: Sequence[bytes], values: Sequence[bytes | None]) -> pa.RecordBatch:
-    count = len(keys)
-    numbers = {"timestamp_ms": now_ms(), "timestamp_type": int(TimestampType.CREATE), "leader_epoch": -1}
-    numbers |= {"producer_id": -1, "producer_epoch": -1, "sequence": -1, "transactional": False, "control": False}
-    columns: dict[str, list[Any]] = {name: [value] * count for name, value in numbers.items()}
-    columns |= {"offset": list(range(count)), "key": list(keys), "value": list(values), "headers": [[]] * count}
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns[field.name], field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA
-    )
+    """Records of now."""
+    columns = {
+        "offset": pa.array(range(len(keys)), pa.int64()),
+        "timestamp_ms": pa.array([now_ms()] * len(keys), pa.int64()),
+        "key": pa.array(keys, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+    }
+    return pa.RecordBatch.from_pydict(columns)

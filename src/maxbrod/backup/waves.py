@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -21,30 +21,24 @@ from maxbrod.backup.generations import (
     plan_switch,
     view_topics,
 )
-from maxbrod.backup.plan.ranges import plan_tasks
+from maxbrod.backup.plan.generations import GenerationPolicy, GenerationShare
+from maxbrod.backup.plan.ranges import Held, Outcome, Plans, Task, Wave, plan_tasks
 from maxbrod.backup.proof import Proved, prove, prove_unread, still_to_read
 from maxbrod.backup.task import TaskSettings, run_backup_task
 from maxbrod.backup.truncation import find_mixed
+from maxbrod.config import KafkaConfig
 from maxbrod.errors import MaxbrodError, UnavailableError
+from maxbrod.kafka.state.cluster_state import Broker, ClusterState
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits
-from maxbrod.work.progress import Meter
+from maxbrod.model import PartitionId
+from maxbrod.work.progress import Meter, Watcher
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
     from maxbrod.backup.base import BackupBase
     from maxbrod.backup.commits import Commits
-    from maxbrod.backup.plan.generations import GenerationPolicy, GenerationShare
-    from maxbrod.backup.plan.ranges import Outcome, PartitionBackup, Task, Wave
-    from maxbrod.catalog.queries import ArchivedRange
-    from maxbrod.config import KafkaConfig
-    from maxbrod.kafka.state.cluster_state import Broker, ClusterState
-    from maxbrod.model import PartitionId
-    from maxbrod.work.progress import Watcher
-
-    Plans = Mapping[PartitionId, PartitionBackup]
-    Held = Mapping[PartitionId, ArchivedRange]
 
 
 _LOG: Final = logging.getLogger(__name__)

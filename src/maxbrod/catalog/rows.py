@@ -26,7 +26,7 @@ from maxbrod import strict_json
 from maxbrod.catalog.schema import SCHEMA, Kind, fields_of
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError
 from maxbrod.layouts.kafka.format import Slice, StoredSlice
-from maxbrod.model import AbortedTransaction, GapReason
+from maxbrod.model import AbortedTransaction, GapReason, InPartition
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -36,7 +36,7 @@ _RUN_ID_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment(StoredSlice):
+class Segment(StoredSlice, InPartition):
     """Offsets that are archived: a slice of an object that holds their batches, and whose it is."""
 
     topic: str
@@ -50,7 +50,7 @@ class Segment(StoredSlice):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class Gap(InPartition):
     """Offsets that are not archived, and why."""
 
     topic: str
@@ -101,6 +101,12 @@ class _RunDetails(BaseModel):
     statistics: dict[str, Any]
     snapshot_changes: Annotated[tuple[list[Any], ...], Field(strict=False)] = ()
     commit: int | None = None
+
+
+def shared_fields(place: InPartition, *, run_id: str, written_at: int) -> dict[str, Any]:
+    """The fields that all rows share which a run writes of one partition."""
+    names = ("topic", "topic_id", "partition")
+    return {**{name: getattr(place, name) for name in names}, "run_id": run_id, "written_at": written_at}
 
 
 def slice_of(row: Segment) -> Slice:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from maxbrod.option_values import Bytes, Reads, Seconds
-from maxbrod.options import BEHAVIOR, Exclude, Options, Topics, option
+from maxbrod.options import BEHAVIOR, Exclude, Options, SingleWriter, Topics, option
 
 LIMITS: Final = "Which segments"
 
@@ -89,9 +89,7 @@ class CompactOptions(TopicLimits):
     commit_bytes: Bytes = option(
         "Commit whenever about this many bytes have been merged.", BEHAVIOR, "SIZE", default=8 << 30, low=1
     )
-    single_writer: bool = option(
-        "No other process writes to this archive. For storage that ignores conditional puts.", BEHAVIOR, default=False
-    )
+    single_writer: SingleWriter = False
     by_key: bool = option(
         "Keep only the newest record of each key of compacted topics, instead of merging segments. Limits of "
         "segments do not apply.",

@@ -79,7 +79,7 @@ class GroupsPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _DataRows:
     """The data rows, by topic id, partition and offset, as arrays."""
 
     topic: list[str]
@@ -128,7 +128,7 @@ def plan_groups(
     return GroupsPlan(groups=tuple(groups), left={topic: counts for topic, counts in left.items() if counts})
 
 
-def _rows(table: pa.Table) -> _Rows:
+def _rows(table: pa.Table) -> _DataRows:
     topic = table["topic"].combine_chunks().dictionary_encode()
     ids = table["topic_id"].combine_chunks().dictionary_encode()
     partition = _numbers(table["partition"])
@@ -136,7 +136,7 @@ def _rows(table: pa.Table) -> _Rows:
     fresh = np.ones(len(partition), np.bool_)
     fresh[1:] = (id_number[1:] != id_number[:-1]) | (partition[1:] != partition[:-1])
     names = ("base_offset", "end_offset", "bytes", "raw_bytes", "level", "written_at")
-    return _Rows(
+    return _DataRows(
         topic.dictionary.to_pylist(),
         _numbers(topic.indices),
         np.cumsum(fresh) - 1,
@@ -151,7 +151,7 @@ def _numbers(column: Any) -> NDArray[np.int64]:  # noqa: ANN401 - an Arrow array
     return np.asarray(whole.to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
-def _apart(table: pa.Table, rows: _Rows, replaced: pa.Table) -> NDArray[np.bool_]:
+def _apart(table: pa.Table, rows: _DataRows, replaced: pa.Table) -> NDArray[np.bool_]:
     """Return the rows that must not be joined with the one before."""
     first_epoch, last_epoch = (_numbers(table[name]) for name in ("first_leader_epoch", "last_leader_epoch"))
     codec = _numbers(table["codec"].combine_chunks().dictionary_encode().indices)
@@ -163,7 +163,7 @@ def _apart(table: pa.Table, rows: _Rows, replaced: pa.Table) -> NDArray[np.bool_
     return apart | _at_edges(rows, replaced)
 
 
-def _other_reasons(reason: Any, rows: _Rows) -> NDArray[np.bool_]:  # noqa: ANN401 - an Arrow array
+def _other_reasons(reason: Any, rows: _DataRows) -> NDArray[np.bool_]:  # noqa: ANN401 - an Arrow array
     """Rows whose reason differs from the last one of the partition that has one."""
     found = np.zeros(len(rows), np.bool_)
     given = np.flatnonzero(pc.is_valid(reason).to_numpy(zero_copy_only=False))
@@ -173,7 +173,7 @@ def _other_reasons(reason: Any, rows: _Rows) -> NDArray[np.bool_]:  # noqa: ANN4
     return found
 
 
-def _at_edges(rows: _Rows, replaced: pa.Table) -> NDArray[np.bool_]:
+def _at_edges(rows: _DataRows, replaced: pa.Table) -> NDArray[np.bool_]:
     """Rows that begin where a replaced row begins or ends. Few partitions have any."""
     found = np.zeros(len(rows), np.bool_)
     if not replaced.num_rows:
@@ -197,7 +197,7 @@ def _at_edges(rows: _Rows, replaced: pa.Table) -> NDArray[np.bool_]:
 
 
 def _eligible(
-    rows: _Rows, limits: Mapping[str, CompactionLimits], left: Mapping[str, Counter[str]], now_ms: int
+    rows: _DataRows, limits: Mapping[str, CompactionLimits], left: Mapping[str, Counter[str]], now_ms: int
 ) -> NDArray[np.bool_]:
     """Return the rows whose level and age the limits of their topic allow."""
     chosen = np.zeros(len(rows), np.bool_)
@@ -216,7 +216,7 @@ def _eligible(
     return chosen
 
 
-def _stretches(rows: _Rows, chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _stretches(rows: _DataRows, chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """First and last + 1 of the rows of one partition that follow each other and are all chosen."""
     mine = np.flatnonzero(chosen)
     if not mine.size:
@@ -229,7 +229,7 @@ def _stretches(rows: _Rows, chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def _cut(
-    rows: _Rows,
+    rows: _DataRows,
     apart: NDArray[np.bool_],
     first: int,
     stop: int,
@@ -250,7 +250,7 @@ def _cut(
         first += count
 
 
-def _group(rows: _Rows, apart: NDArray[np.bool_], first: int, stop: int, row_bytes_max: int) -> MergeGroup:
+def _group(rows: _DataRows, apart: NDArray[np.bool_], first: int, stop: int, row_bytes_max: int) -> MergeGroup:
     before = np.cumsum(rows.raw[first:stop]) - rows.raw[first:stop]
     full = np.diff(before // row_bytes_max, prepend=0) > 0
     begins = np.flatnonzero(apart[first:stop] | full)

@@ -133,7 +133,7 @@ def _write(
     with pool as readers, storage.create(path) as writer:
         opened = OpenObject(path, writer)
         for part, joined in zip(item.parts, item.slices, strict=True):
-            out = _Part(path, writer, compression, framed=framed)
+            out = _NewSlice(path, writer, compression, framed=framed)
             for block, logs in _read_blocks(storage, part, readers, whole=not as_stored):
                 if logs is None:
                     for source in block:
@@ -221,7 +221,7 @@ def _blocks(sources: Sequence[Slice]) -> Iterator[list[Slice]]:
         yield block
 
 
-def _copy_small(storage: Storage, block: Sequence[Slice], logs: Sequence[NDArray[np.uint8]], out: _Part) -> None:
+def _copy_small(storage: Storage, block: Sequence[Slice], logs: Sequence[NDArray[np.uint8]], out: _NewSlice) -> None:
     """Copy logs whose digests have been checked: their batches are checked all at once."""
     data = logs[0] if len(logs) == 1 else np.concatenate(logs)
     starts = np.cumsum([0, *(log.size for log in logs)])
@@ -244,7 +244,7 @@ def _copy_small(storage: Storage, block: Sequence[Slice], logs: Sequence[NDArray
     out.add(data, headers)
 
 
-def _copy_large(storage: Storage, source: Slice, out: _Part, readers: ThreadPoolExecutor | None) -> None:
+def _copy_large(storage: Storage, source: Slice, out: _NewSlice, readers: ThreadPoolExecutor | None) -> None:
     """Copy the stored bytes while the batches are checked, if they stay as they are stored."""
     seen = _Seen(storage, source)
     same = out.keeps(framed=is_framed(source.path))
@@ -297,7 +297,7 @@ def _about(storage: Storage, source: Slice, error: MaxbrodError) -> MaxbrodError
     return error
 
 
-class _Part:
+class _NewSlice:
     """One row's slice of the new object."""
 
     def __init__(self, path: str, writer: Writer, compression: Compression, *, framed: bool) -> None:

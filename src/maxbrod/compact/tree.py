@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from maxbrod.archive.archive import Archive
 from maxbrod.archive.selection import select_names
 from maxbrod.compact.report import CompactFault, CompactReport, Tally
 from maxbrod.compact.waves import compaction_limits, limits_by_topic, spread_over_tasks
@@ -26,7 +27,6 @@ from maxbrod.work.preflight import needs_storage
 from maxbrod.work.reach import Place
 
 if TYPE_CHECKING:
-    from maxbrod.archive.archive import Archive
     from maxbrod.work.work import Work
 
 _WRITTEN_ANEW: Final = "rows are written anew, with the settings of this release"

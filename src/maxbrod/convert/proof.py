@@ -20,6 +20,7 @@ from maxbrod.notices import Notice
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage
 from maxbrod.transfer.task import TransferItem
+from maxbrod.work.report import about
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
@@ -108,19 +109,11 @@ def _add_digests(topic: ConvertedTopic, parts: Sequence[tuple[_Verified, _Verifi
 
 
 def _different(part: ConvertPart, source: _Verified, target: _Verified) -> Notice:
-    failure = target[1] or source[1]
-    return Notice(
-        kind="different",
-        message=f"the source has {source[0].records} records, the target {target[0].records}, and they differ"
-        if failure is None
-        else failure.message,
-        topic=part.topic,
-        partition=part.partition,
-        first_offset=part.rows[0].base_offset,
-        end_offset=part.end,
-        hint="convert it again into an empty folder; 'maxbrod check --deep' shows which side is damaged",
-        exit_code=EXIT_CORRUPT,
-    )
+    failure, offsets = target[1] or source[1], (part.rows[0].base_offset, part.end)
+    message = f"the source has {source[0].records} records, the target {target[0].records}, and they differ"
+    hint = "convert it again into an empty folder; 'maxbrod check --deep' shows which side is damaged"
+    message = message if failure is None else failure.message
+    return about(part.where, "different", message, offsets, hint=hint, exit_code=EXIT_CORRUPT)
 
 
 def run_verify_task(settings: VerifySettings, items: Sequence[_Item]) -> list[tuple[_Place, _Verified]]:

@@ -29,6 +29,7 @@ from maxbrod.storage.urls import parse_url
 from maxbrod.transfer.plan import ConvertPart, convert_rows
 from maxbrod.transfer.task import Transferred, native_compression
 from maxbrod.transform.plan import Transform
+from maxbrod.work.report import about
 
 _SECTIONS: Final = {"s3": "s3", "gs": "gcs", "az": "azure"}
 _TRANSFORM: Final = "transform"
@@ -127,15 +128,8 @@ class ConvertSource:
         )
         for gap in survey.gaps:
             if gap.reason == GapReason.UNEXPLAINED and gap.where.topic in chosen:
-                yield Notice(
-                    kind="unexplained",
-                    message="no segment holds them, for an unknown reason",
-                    topic=gap.where.topic,
-                    partition=gap.where.partition,
-                    first_offset=gap.base_offset,
-                    end_offset=gap.end_offset,
-                    exit_code=EXIT_INCOMPLETE,
-                )
+                message, offsets = "no segment holds them, for an unknown reason", (gap.base_offset, gap.end_offset)
+                yield about(gap.where, "unexplained", message, offsets, exit_code=EXIT_INCOMPLETE)
         for doubt in survey.doubts:
             yield Notice(
                 kind="unproved", message=doubt.what, topic=doubt.topic, partition=doubt.partition, hint=doubt.hint
@@ -326,13 +320,7 @@ class NativeTarget:
     def withdraw(self, ids: Collection[PartitionId]) -> None:
         """Remove what this conversion has published of these partitions, if the layout can do so."""
         rows = decode_rows(self._archive.catalog.rows())
-        mine = [
-            row
-            for row in rows
-            if isinstance(row, Segment | Gap)
-            and row.run_id == self._run_id
-            and PartitionId(topic_id=row.topic_id, partition=row.partition) in ids
-        ]
+        mine = [row for row in rows if isinstance(row, Segment | Gap) and row.run_id == self._run_id and row.id in ids]
         self._archive.catalog.commit([], replaced=mine)
         found = self._archive.catalog.positions()
         for partition in ids:

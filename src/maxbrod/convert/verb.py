@@ -28,7 +28,7 @@ from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, k
 from maxbrod.transform.frame import changes_in, check_transform, run_transform_job
 from maxbrod.transform.plan import Changes, Transform, add_changes, shown_for
 from maxbrod.work.reach import Needs, Place
-from maxbrod.work.report import Report
+from maxbrod.work.report import Report, about
 from maxbrod.work.windows import spread
 from maxbrod.work.work import Work
 
@@ -78,16 +78,9 @@ class ConvertReport(Report):
 
 def _failed(done: Transferred, error: MaxbrodError) -> Notice:
     """The notice for a partition that was not converted, or not to its end."""
-    return Notice(
-        kind="failed",
-        message=error.told_of(str(done.where)),
-        topic=done.where.topic,
-        partition=done.where.partition,
-        first_offset=done.start if error.offset is None else error.offset,
-        end_offset=done.end if error.offset is None else error.offset + 1,
-        hint=error.hint,
-        exit_code=error.exit_code or EXIT_FAILED,
-    )
+    offsets = (done.start, done.end) if error.offset is None else (error.offset, error.offset + 1)
+    message, code = error.told_of(str(done.where)), error.exit_code or EXIT_FAILED
+    return about(done.where, "failed", message, offsets, hint=error.hint, exit_code=code)
 
 
 class Conversion:

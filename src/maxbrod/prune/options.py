@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from maxbrod.option_values import Bytes, Seconds, Words
-from maxbrod.options import BEHAVIOR, Options, option
+from maxbrod.options import BEHAVIOR, Options, SingleWriter, option
 
 DATA: Final = "Which records go"
 RUNS: Final = "Which runs stay"
@@ -66,6 +66,4 @@ class PruneOptions(Options):
     apply: bool = option(
         "Do it. Without it, only list what would be done.", BEHAVIOR, default=False, flags=("--apply", "--delete")
     )
-    single_writer: bool = option(
-        "No other process writes to this archive. For storage that ignores conditional puts.", BEHAVIOR, default=False
-    )
+    single_writer: SingleWriter = False

@@ -7,7 +7,7 @@ objects are deleted right after it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -381,9 +381,10 @@ def _prune_foreign(archive: Archive, request: PruneRequest, clocks: Clocks, *, a
     going = set(judged.going["path"].to_pylist())
     # An object of which one part stays, because others overlap it, stays.
     going -= set(judged.kept["path"].to_pylist())
-    prune_of(survey.layout)
+    delete = prune_of(survey.layout)
     if apply:
-        delete_segments(archive, going)
+        # With what an earlier prune that was killed has left.
+        delete(open_storage(archive.url, archive.options), survey, going)
     plan = _Plan([], holds.active, FreedObjects())
     plan.add(judged)
     return _report(archive, plan, clocks, applied=apply)
@@ -432,9 +433,3 @@ def _newest_ms(storage: Storage, layout: Layout, segment: ForeignSegment, modifi
             highest = int(timestamp[~without].max())
             newest = highest if newest is None else max(newest, highest)
     return modified_ms if newest is None else newest
-
-
-def delete_segments(archive: Archive, going: Collection[str]) -> None:
-    """Delete these objects, and what an earlier call that was killed has left."""
-    if not archive.is_native:
-        prune_of(archive.layout)(open_storage(archive.url, archive.options), archive.surveyed, going)

@@ -214,11 +214,7 @@ def promote(call: Call[ReplicateOptions]) -> None:
       maxbrod replicate promote --bootstrap target1:9092 -a s3://inbox/kafka --groups '*'
     """
     report = load("replicate.promote:promote")(call.config)
-    if call.as_json:
-        print_json(report.as_dict())
-    else:
-        print_promotion(report, groups=bool(call.options.groups))
-    raise typer.Exit(report.exit_code)
+    end(call, report, partial(print_promotion, groups=bool(call.options.groups)))
 
 
 @app.command(name="fail-back")

@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from maxbrod.backup.metrics import registered
 from maxbrod.cli import health
 from maxbrod.errors import EXIT_DONE
 from maxbrod.replicate.link import State
@@ -58,23 +58,9 @@ _BEATS: Final = {
     "takeovers": "Instances that were lost and whose work was taken over.",
 }
 _COUNTERS: Final = ("intervals", "appended_offsets", "appended_bytes", "group_offsets", "takeovers", "heartbeats")
-_KINDS: Final[dict[str, Callable[..., Any]]] = {
-    **dict.fromkeys(_COUNTERS, Counter),
-    "duration_seconds": partial(Histogram, buckets=_DURATIONS_S),
-}
 _LAGS: Final = ("lag_records", "lag_bytes", "lag_seconds")
 _BY_TOPIC: Final = (*_LAGS, "never_archived_offsets")
 _TREE_LABELS: Final = ["region", "topic", "partition"]
-
-
-def _registered(prefix: str, texts: dict[str, str], labels: dict[str, str], registry: CollectorRegistry) -> Any:  # noqa: ANN401 - several kinds
-    """The metrics of these names, each with one label or none."""
-    return {
-        name: _KINDS.get(name, Gauge)(
-            f"maxbrod_{prefix}_{name}", text, [labels[name]] if name in labels else [], registry=registry
-        )
-        for name, text in texts.items()
-    }
 
 
 class IngressMetrics:
@@ -83,7 +69,9 @@ class IngressMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         labels = {"intervals": "result", "partitions": "state", **dict.fromkeys(_BY_TOPIC, "topic")}
-        self._metrics = _registered("replicate", _INGRESS, labels, self.registry)
+        self._metrics = registered(
+            "replicate", _INGRESS, labels, self.registry, counters=_COUNTERS, durations_s=_DURATIONS_S
+        )
         for result in ("complete", "incomplete", "failed", "standing by"):
             self._metrics["intervals"].labels(result)
         for state in State:
@@ -136,7 +124,7 @@ class BeatMetrics:
     """The heartbeats of egress, in the registry of its backup."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._metrics = _registered("egress", _BEATS, {"heartbeats": "result"}, registry)
+        self._metrics = registered("egress", _BEATS, {"heartbeats": "result"}, registry, counters=_COUNTERS)
         self._taken_over = 0
         for result in ("written", "failed"):
             self._metrics["heartbeats"].labels(result)
@@ -229,18 +217,14 @@ class TreeIngressCollector(Collector):
                     if (value := read(status)) is not None:
                         family.add_metric([status.region, status.topic, str(status.partition)], value)
                 yield family
-        listings = CounterMetricFamily("maxbrod_ingress_listings", "Listings of the tree.")
-        listings.add_metric([], self._ingress.listings)
-        yield listings
-        spent = CounterMetricFamily("maxbrod_ingress_listing_seconds", "Time that listings took.")
-        spent.add_metric([], self._ingress.listing_ns / 1e9)
-        yield spent
-        lag = GaugeMetricFamily(
-            "maxbrod_ingress_notification_lag_seconds", "The age of the newest event when it was received."
+        yield CounterMetricFamily("maxbrod_ingress_listings", "Listings of the tree.", value=self._ingress.listings)
+        spent_s, lag_ms = self._ingress.listing_ns / 1e9, self._ingress.notification_lag_ms
+        yield CounterMetricFamily("maxbrod_ingress_listing_seconds", "Time that listings took.", value=spent_s)
+        yield GaugeMetricFamily(
+            "maxbrod_ingress_notification_lag_seconds",
+            "The age of the newest event when it was received.",
+            value=None if lag_ms is None else lag_ms / 1000,
         )
-        if self._ingress.notification_lag_ms is not None:
-            lag.add_metric([], self._ingress.notification_lag_ms / 1000)
-        yield lag
         events = CounterMetricFamily(
             "maxbrod_ingress_notifications", "Messages and entries, by the label `what`.", labels=["what"]
         )

@@ -230,7 +230,7 @@ def _joined(
 ) -> dict[PartitionId, tuple[Lacking, ...]]:
     found = {partition: list(ranges) for partition, ranges in known.items()}
     for gap in gaps:
-        ranges = found.setdefault(PartitionId(topic_id=gap.topic_id, partition=gap.partition), [])
+        ranges = found.setdefault(gap.id, [])
         first = gap.base_offset
         if ranges and (ranges[-1].end_offset, ranges[-1].reason) == (first, gap.reason):
             first = ranges.pop().first_offset

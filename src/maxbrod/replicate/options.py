@@ -1,7 +1,7 @@
 """The options of the verbs of `maxbrod replicate`. Those of links share a section of the file, trees have their own."""
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from maxbrod.errors import UsageError
 from maxbrod.option_values import Bytes, Pairs, Renames, Seconds, Words
@@ -170,9 +170,7 @@ class ReplicateOptions(
 
 
 @dataclass(frozen=True, kw_only=True)
-class EgressTreeOptions(Options):
-    topics: Topics = ()
-    exclude: Exclude = ()
+class EgressTreeOptions(TopicOptions):
     min_topics: MinTopics = None
     region: str | None = option("The region of the source, which is a folder of the tree. Required.", TREE, "REGION")
     key_prefix: str = option(
@@ -295,8 +293,7 @@ class IngressTreeOptions(Options):
             raise ValueError("queue needs events_topic: an event is acknowledged when it is durable there")
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTopic:
+class SourceTopic(NamedTuple):
     region: str
     topic: str
 

@@ -133,7 +133,7 @@ def _are_joined(partitions: Sequence[PartitionStatus]) -> bool:
     return len({(partition.topic, partition.partition) for partition in partitions}) < len(partitions)
 
 
-def print_promotion(report: PromoteReport, *, groups: bool) -> None:
+def print_promotion(report: PromoteReport, *, groups: bool, quiet: bool = False) -> None:  # noqa: ARG001 - it says what to do
     """`groups`: whether groups were asked for."""
     sources = _are_joined(report.partitions)
     headings = ("*topic", "partition", "end", "not arrived")

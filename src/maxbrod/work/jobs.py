@@ -23,15 +23,13 @@ import pyarrow as pa
 from maxbrod.batch.columns import binary_array, number_array
 from maxbrod.board import Board, seated
 from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError
-from maxbrod.work.executor import GENTLE_S, refuse_stopped
-from maxbrod.work.session import is_local, parallelism_of
+from maxbrod.work.executor import GENTLE_S, Context, Item, Outcome, Task, refuse_stopped
+from maxbrod.work.progress import Watcher
+from maxbrod.work.session import is_local, is_of_spark, parallelism_of
 from maxbrod.work.worker_garbage import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from maxbrod.work.executor import Context, Item, Outcome, Task
-    from maxbrod.work.progress import Watcher
 
 
 ON_SPARK: Final = "run on Spark"
@@ -204,9 +202,8 @@ def telling_tasks(session: SparkSession, tell: Callable[[int, int], None]) -> It
     Nothing is told over Spark Connect, which knows only the jobs of one thread.
     """
     context = context_of(session)
-    over = threading.Event()
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         # If Spark exits, the thread that waits for the job reports it.
         with suppress(UnavailableError), errors_of_spark():
             tracker = context.statusTracker()
@@ -217,15 +214,8 @@ def telling_tasks(session: SparkSession, tell: Callable[[int, int], None]) -> It
                 if known:
                     tell(sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known))
 
-    watcher = threading.Thread(target=watch, name="tasks", daemon=True)
-    if context is not None:
-        watcher.start()
-    try:
+    with _watching(None if context is None else watch):
         yield
-    finally:
-        over.set()
-        if context is not None:
-            watcher.join()
 
 
 @contextmanager
@@ -233,9 +223,8 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
     """Within the block, all jobs of the session are cancelled as soon as `stop` is set: they raise UnavailableError."""
     context = context_of(session)
     cancel = session.interruptAll if context is None else context.cancelAllJobs
-    over = threading.Event()
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         while not over.is_set():
             if stop.wait(_POLL_S) and not over.is_set():
                 # Repeated, because the next job may be about to start.
@@ -243,7 +232,18 @@ def cancelled_by(session: SparkSession, stop: threading.Event) -> Iterator[None]
                     cancel()
                 over.wait(_POLL_S)
 
-    watcher = threading.Thread(target=watch, daemon=True)
+    with _watching(watch):
+        yield
+
+
+@contextmanager
+def _watching(watch: Callable[[threading.Event], None] | None) -> Iterator[None]:
+    """Within the block, `watch` runs in another thread, until the event is set that it gets. None: nothing does."""
+    if watch is None:
+        yield
+        return
+    over = threading.Event()
+    watcher = threading.Thread(target=watch, args=(over,), daemon=True)
     watcher.start()
     try:
         yield
@@ -277,7 +277,7 @@ def errors_of_spark(passed_on: Callable[[Exception], bool] = lambda _: False) ->
     try:
         yield
     except Exception as error:
-        if not _is_of_spark(error) or passed_on(error):
+        if not is_of_spark(error) or passed_on(error):
             raise
         if trouble := trouble_of(str(error)):
             raise trouble from error
@@ -286,11 +286,6 @@ def errors_of_spark(passed_on: Callable[[Exception], bool] = lambda _: False) ->
             operation=ON_SPARK,
             hint="nothing was committed; run it again, and set MAXBROD_SPARK_LOG to a file to keep Spark's log",
         ) from error
-
-
-def _is_of_spark(error: Exception) -> bool:
-    # If the JVM died, connections to its port are refused.
-    return isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j"))
 
 
 def _reason(error: Exception) -> str:
@@ -304,18 +299,11 @@ def _reason(error: Exception) -> str:
 def _watched(session: SparkSession, name: str, watch: _Watch) -> Iterator[None]:
     """Watch the job from another thread, and stop it from there."""
     job = _job(session, name)
-    ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(job, watch, ended), daemon=True)
-    watched = watch != _Watch()
     job.begin()
-    if watched:
-        watcher.start()
     try:
-        yield
+        with _watching(None if watch == _Watch() else partial(_watch, job, watch)):
+            yield
     finally:
-        ended.set()
-        if watched:
-            watcher.join()
         if watch.is_stopped:
             _await_tasks(job)
         job.end()

@@ -103,7 +103,7 @@ def _run(
     from pyspark.sql.functions import udf  # noqa: PLC0415 - after the session has started
 
     # Not with Arrow, which the Python of a worker may lack as well.
-    function = udf(prober(_version(), _packages(), pickle.dumps(needs)), "string", useArrow=False)
+    function = udf(prober(metadata.version("maxbrod"), _packages(), pickle.dumps(needs)), "string", useArrow=False)
     with errors_of_spark():
         probes = session.range(0, tasks, 1, tasks).select(function("id").alias("found"))
     table = collect(session, probes, name=f"preflight-{uuid.uuid4().hex}", stop=stop)
@@ -180,10 +180,6 @@ def _remove(storage: Storage, name: str) -> None:
     except MaxbrodError as error:
         # A key that may write but not delete is enough for a backup. What is left has a few bytes.
         _LOG.warning("the object %s of the preflight is left to 'maxbrod gc': %s", storage.name_of(name), error)
-
-
-def _version() -> str:
-    return metadata.version("maxbrod")
 
 
 def _packages() -> tuple[str, ...]:

@@ -42,6 +42,7 @@ Session: TypeAlias = "SparkSession"
 
 APP_NAME: Final = "maxbrod"
 TASK_FAILURES_MAX: Final = 4
+"""How often one task may fail before its job does; a cluster has its own setting."""
 _PARALLELISM_UNKNOWN: Final = 16
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -112,20 +113,16 @@ _LOCAL_CONF: Final[Mapping[str, str]] = MappingProxyType(
 def open_session(
     *,
     master: str | None = None,
-    app_name: str = APP_NAME,
     conf: Mapping[str, str] = _NOTHING,
     session: SparkSession | None = None,
-    task_failures_max: int = TASK_FAILURES_MAX,
     jvm_works: bool = False,
 ) -> Iterator[SparkSession]:
     """A Spark session for the length of a `with` block.
 
     Args:
         master: `local[N]`, `local[*]` (the default), a cluster's URL, or `sc://…` for Spark Connect.
-        app_name: what a cluster's own pages show.
         conf: Spark settings; they win over ours.
         session: an open session to use instead; no other argument applies, and it stays open.
-        task_failures_max: how often one task may fail before its job does; a cluster has its own setting.
         jvm_works: the JVM itself will touch the data (SQL, Parquet), so it compiles fully. Otherwise it
             only hands out work to Python, and starts faster with its quick compiler alone.
 
@@ -140,10 +137,10 @@ def open_session(
         yield session
         return
     master = master or "local[*]"
-    given, conf = frozenset(conf), {**_EVERY_CONF, "spark.app.name": app_name, **conf}
+    given, conf = frozenset(conf), {**_EVERY_CONF, "spark.app.name": APP_NAME, **conf}
     if master.startswith("sc://"):
         opening = _connect(master, conf)
-    elif local := _local_master(master, task_failures_max):
+    elif local := _local_master(master, TASK_FAILURES_MAX):
         opening = _open_local({**_local_conf(local), **conf}, given, jvm_works=jvm_works)
     else:
         opening = _open_cluster({**_CLASSIC_CONF, "spark.master": master, **conf}, given)
@@ -190,9 +187,14 @@ def parallelism_of(master: str, session: SparkSession | None = None) -> int:
     except Exception as error:
         # A session of Spark Connect has no context, so the size of its server is unknown. If a JVM died, the job
         # reports it.
-        if isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j")):
+        if is_of_spark(error):
             return _PARALLELISM_UNKNOWN
         raise
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Return True if Spark has raised it. If its JVM died, connections to its port are refused."""
+    return isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j"))
 
 
 def is_local(master: str) -> bool:

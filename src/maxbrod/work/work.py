@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypedDict
 
 from maxbrod.board import Stop
 from maxbrod.config import Config
@@ -16,6 +16,14 @@ from maxbrod.work.session import Session
 
 if TYPE_CHECKING:
     from maxbrod.work.reach import Needs
+
+
+class Means(TypedDict, total=False):
+    """What a caller may give to any verb, by keyword: see `Work`."""
+
+    session: Session | None
+    on_progress: OnProgress
+    stop: threading.Event | None
 
 
 class Work:

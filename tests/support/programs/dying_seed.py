@@ -14,8 +14,7 @@ from unittest.mock import patch
 from maxbrod.config import Config
 from maxbrod.layouts.parquet import writer
 from maxbrod.replicate.seed import partition
-from maxbrod.replicate.seed.run import ingress_from_tree
-from support.seed_trees import write_segments
+from support.seed_trees import ingress_from_tree, write_segments
 
 
 def dying(owner: Any, name: str, after: int) -> Any:

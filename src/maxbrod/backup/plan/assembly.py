@@ -18,7 +18,6 @@ from typing import Any, Final, Literal, TypeAlias
 import pyarrow as pa
 
 from maxbrod.backup.plan.ranges import Failure, FailureKind, Outcome
-from maxbrod.backup.report import about
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
 from maxbrod.catalog.schema import Kind
 from maxbrod.catalog.tiling import Overlap, UncoveredRange, find_tiling_faults
@@ -26,6 +25,7 @@ from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, CorruptData
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import GapReason, PartitionId, TopicPartition
 from maxbrod.notices import Notice
+from maxbrod.work.report import about
 
 _HINTS: Final = {
     GapReason.CORRUPT: "a later run reads these offsets again, from an intact replica if one leads by then",

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.backup.plan.starts import AtOffsets, Earliest, Latest, Start, resolve_start
-from maxbrod.model import PartitionId, TopicPartition
+from maxbrod.model import InPartition, PartitionId, TopicPartition
 from maxbrod.work.windows import cut_waves, estimate_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _SPLITS_MAX: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangeItem:
+class RangeItem(InPartition):
     """Offsets [start, end) of one partition to read: the batches whose base offset is among them."""
 
     topic: str
@@ -53,14 +53,6 @@ class RangeItem:
     """Holes between batches are normal."""
     floor: int | None = None
     """In a partition's first range: the batch that contains `start` belongs to it if it begins here or later."""
-
-    @property
-    def id(self) -> PartitionId:
-        return PartitionId(topic_id=self.topic_id, partition=self.partition)
-
-    @property
-    def where(self) -> TopicPartition:
-        return TopicPartition(topic=self.topic, partition=self.partition)
 
     @property
     def bytes_estimate(self) -> int:
@@ -206,7 +198,7 @@ def outcomes_by_partition(outcomes: Iterable[Outcome]) -> dict[PartitionId, list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionState:
+class PartitionState(InPartition):
     """A partition at the moment of planning."""
 
     topic: str
@@ -223,14 +215,6 @@ class PartitionState:
     """The log was cut here, below the end of the archive: see `backup/truncation.py`."""
     bytes_per_offset: float | None
     compacted: bool
-
-    @property
-    def id(self) -> PartitionId:
-        return PartitionId(topic_id=self.topic_id, partition=self.partition)
-
-    @property
-    def where(self) -> TopicPartition:
-        return TopicPartition(topic=self.topic, partition=self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +264,11 @@ class PartitionBackup:
             compacted=state.compacted,
             floor=0 if self.first_time else self.first,
         )
+
+
+Plans: TypeAlias = Mapping[PartitionId, PartitionBackup]
+Held: TypeAlias = "Mapping[PartitionId, ArchivedRange]"
+"""What the archive holds of each partition, with what is proved and not committed yet."""
 
 
 def plan_partitions(

@@ -200,6 +200,11 @@ class TurnsDecision:
         return self.turn == self.then == before and not self.actions
 
 
+def _to(turn: Turn) -> TurnsDecision:
+    """Store this turn, and do nothing else."""
+    return TurnsDecision(turn=turn, then=turn)
+
+
 def decide(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     """The next step. Decide again until it is nothing."""
     return _DECIDE[turn.phase](turn, sight, policy)
@@ -212,8 +217,7 @@ def _waiting(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
         InstanceStage.ACTIVE,
         InstanceStage.RETIRING,
     }:
-        new = _begun(turn, sight)
-        return TurnsDecision(turn=new, then=new)
+        return _to(_begun(turn, sight))
     return _acknowledge(turn, policy, _mail(sight, policy, Event.PASSIVATE))
 
 
@@ -231,11 +235,9 @@ def _clearing(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
 def _catching_up(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     if sight.now_ms - turn.since_ms >= sight.tombstones_ms:
         # A reader that is slower may see a record and miss the tombstone after it.
-        new = replace(turn, phase=TurnsPhase.CLEARING, generation=turn.generation + 1)
-        return TurnsDecision(turn=new, then=new)
+        return _to(replace(turn, phase=TurnsPhase.CLEARING, generation=turn.generation + 1))
     if sight.caught_up is not None:
-        new = replace(turn, phase=TurnsPhase.ACTIVE, since_ms=sight.now_ms, log_ends=dict(sight.caught_up))
-        return TurnsDecision(turn=new, then=new)
+        return _to(replace(turn, phase=TurnsPhase.ACTIVE, since_ms=sight.now_ms, log_ends=dict(sight.caught_up)))
     received = {*_mail(sight, policy, Event.ACTIVATE), *_mail(sight, policy, Event.PASSIVATE)}
     return _acknowledge(turn, policy, received)
 
@@ -247,8 +249,7 @@ def _active(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
         return TurnsDecision(turn=turn, actions=sends, then=then)
     asked, stopped = _mail(sight, policy, Event.ACTIVATE), _mail(sight, policy, Event.PASSIVATE)
     if turn.announced and set(turn.announced) <= set(stopped) and sight.other_stage in {None, InstanceStage.ACTIVE}:
-        new = replace(turn, phase=TurnsPhase.RETIRING, stop_other=bool(asked))
-        return TurnsDecision(turn=new, then=new)
+        return _to(replace(turn, phase=TurnsPhase.RETIRING, stop_other=bool(asked)))
     if asked and not (turn.announced and policy.role is Role.PASSIVE):
         # If both are active and both have asked, one of them must give way: the one that began as passive.
         return _answer(turn, sight, policy, asked)
@@ -257,10 +258,9 @@ def _active(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
             # It answers nothing that this instance has asked.
             return _acknowledge(turn, policy, stopped)
         if sight.now_ms - turn.since_ms < policy.length_ms:
-            return TurnsDecision(turn=turn, then=turn)
+            return _to(turn)
         offsets = {partition: max(sight.last_offsets.get(partition, 0), 0) for partition in sight.partitions}
-        new = replace(turn, announced=offsets, announced_at_ms=0)
-        return TurnsDecision(turn=new, then=new)
+        return _to(replace(turn, announced=offsets, announced_at_ms=0))
     return _ask(turn, sight, policy)
 
 
@@ -289,7 +289,7 @@ def _ask(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
         unread = sight.mail.to(policy.other, policy.topic, Event.ACTIVATE)
         further = {**further, **{partition: offset for partition, offset in last.items() if partition not in unread}}
     if not further:
-        return TurnsDecision(turn=turn, then=turn)
+        return _to(turn)
     new = replace(turn, announced={**turn.announced, **further}, announced_at_ms=0)
     sends = _sends(policy, Event.ACTIVATE, further, sight.now_ms)
     return TurnsDecision(turn=new, actions=sends, then=replace(new, announced_at_ms=sight.now_ms))
@@ -303,7 +303,7 @@ def _retiring(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
         new = turn
     else:
         new = replace(turn, phase=TurnsPhase.ACTIVE, stop_other=False)
-    return TurnsDecision(turn=new, then=new)
+    return _to(new)
 
 
 def _leaving(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
@@ -314,8 +314,7 @@ def _leaving(turn: Turn, sight: Sight, policy: TurnsPolicy) -> TurnsDecision:
     asked = _mail(sight, policy, Event.ACTIVATE)
     if asked and not turn.stop_other:
         # An acknowledgement is one of all messages under a key.
-        new = replace(turn, stop_other=True)
-        return TurnsDecision(turn=new, then=new)
+        return _to(replace(turn, stop_other=True))
     received = {*asked, *_mail(sight, policy, Event.PASSIVATE)}
     clear = (Clear(),) if sight.other_is_whole else ()
     then = _begun(turn, sight) if turn.stop_other else Turn(phase=TurnsPhase.WAITING, generation=turn.generation)

@@ -22,12 +22,11 @@ from maxbrod.compact.by_key.task import (
     write_groups,
 )
 from maxbrod.work.jobs import board_of, collect, counted
+from maxbrod.work.progress import Watcher
 from maxbrod.work.windows import spread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from maxbrod.work.progress import Watcher
 
 
 def compact_groups(

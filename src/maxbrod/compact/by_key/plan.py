@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment
+from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Segment, shared_fields
 from maxbrod.layouts.kafka.format import SegmentLimits, Slice
 from maxbrod.model import MENDABLE, GapReason
 
@@ -162,38 +163,18 @@ def tile(group: KeyedGroup, written: Iterable[Slice], *, run_id: str, now_ms: in
     """Rows for the offsets of a group: what was written, and gaps `compacted` for all else."""
     first, end = group.rows[0], group.rows[-1].end_offset
     level = max(row.level for row in group.rows)
+    shared = shared_fields(first, run_id=run_id, written_at=now_ms)
+    gap = partial(Gap, **shared, reason=GapReason.COMPACTED)
     found: list[Segment | Gap] = []
-
-    def gap(base: int, stop: int) -> Gap:
-        return Gap(
-            topic=first.topic,
-            topic_id=first.topic_id,
-            partition=first.partition,
-            base_offset=base,
-            end_offset=stop,
-            reason=GapReason.COMPACTED,
-            run_id=run_id,
-            written_at=now_ms,
-        )
-
     reached = first.base_offset
     for part in sorted(written, key=lambda one: one.base_offset):
         if reached < part.base_offset:
-            found.append(gap(reached, part.base_offset))
+            found.append(gap(base_offset=reached, end_offset=part.base_offset))
         whole = part.records == part.end_offset - part.base_offset
-        found.append(
-            Segment(
-                topic=first.topic,
-                topic_id=first.topic_id,
-                partition=first.partition,
-                **{name: getattr(part, name) for name in SLICE_FIELDS},
-                reason=None if whole else GapReason.COMPACTED,
-                level=level,
-                run_id=run_id,
-                written_at=now_ms,
-            )
-        )
+        values = {name: getattr(part, name) for name in SLICE_FIELDS}
+        reason = None if whole else GapReason.COMPACTED
+        found.append(Segment(**shared, **values, reason=reason, level=level))
         reached = part.end_offset
     if reached < end:
-        found.append(gap(reached, end))
+        found.append(gap(base_offset=reached, end_offset=end))
     return found

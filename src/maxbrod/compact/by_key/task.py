@@ -7,22 +7,20 @@ Records of aborted transactions take no part. A damaged slice is an answer, not 
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from maxbrod import strict_json
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.fillers import emptied
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, walk
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.config import StorageConfig
-from maxbrod.errors import CorruptDataError, MaxbrodError, error_of
+from maxbrod.errors import CorruptDataError, MaxbrodError
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
 from maxbrod.layouts.kafka.reader import read_logs
 from maxbrod.layouts.kafka.writer import ArchiveWriter
@@ -92,6 +90,14 @@ class GroupOutcome:
     failure: MaxbrodError | None = None
 
 
+class GroupNote(NamedTuple):
+    """What the first task says of a group to the second one: how many records have no key, or why it is unreadable."""
+
+    number: int
+    unkeyed: int = 0
+    failure: MaxbrodError | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByKeySettings:
     """The settings of every task. Holds secrets."""
@@ -131,12 +137,11 @@ def _read_group(storage: Storage, item: GroupItem) -> Iterator[pa.RecordBatch]:
                     held = []
         if held:
             yield _joined(held)
-        note: dict[str, Any] = {"unkeyed": unkeyed}
+        note = GroupNote(item.number, unkeyed)
     except MaxbrodError as error:
         # Passed on, not raised: Spark would run the task again, and the other partitions would not go on.
-        note = {"failure": error.as_dict()}
-    text = json.dumps({"number": item.number, **note}).encode()
-    row = {"place": item.place, "kind": NOTE, "key": text, "offset": -1, "mark": 2 * item.number}
+        note = GroupNote(item.number, failure=error)
+    row = {"place": item.place, "kind": NOTE, "key": pickle.dumps(note), "offset": -1, "mark": 2 * item.number}
     yield pa.RecordBatch.from_pylist([row], schema=FOUND)
 
 
@@ -181,9 +186,7 @@ def _found(item: GroupItem, records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _joined(held: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(held) == 1:
-        return held[0]
-    return _newest(pa.Table.from_batches(held).combine_chunks().to_batches()[0])
+    return held[0] if len(held) == 1 else _newest(pa.concat_batches(held))
 
 
 def _newest(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -205,7 +208,7 @@ def write_groups(
     storage = open_storage(settings.archive_url, settings.storage)
     numbers: list[int] = []
     outcomes: list[GroupOutcome] = []
-    parts: list[_Part] = []
+    parts: list[_KeptRecords] = []
     try:
         with ArchiveWriter(
             storage,
@@ -214,9 +217,9 @@ def write_groups(
             limits=SegmentLimits(hole_offsets_min=settings.hole_offsets_min),
         ) as archive:
             for note, winners in _by_group(batches):
-                numbers.append(note["number"])
-                item = pickle.loads(items[note["number"]])  # noqa: S301 - as above
-                part = _Part(storage, archive, item, note, winners)
+                numbers.append(note.number)
+                item = pickle.loads(items[note.number])  # noqa: S301 - as above
+                part = _KeptRecords(storage, archive, item, note, winners)
                 part.write()
                 parts.append(part)
         outcomes = [part.outcome() for part in parts]
@@ -225,10 +228,9 @@ def write_groups(
     yield pa.RecordBatch.from_pylist([{"answer": pickle.dumps(outcomes)}], schema=ANSWERS)
 
 
-def _by_group(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
+def _by_group(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[GroupNote, NDArray[np.int64]]]:
     """The note of each group and the offsets of its newest records."""
-    number: int | None = None
-    note: dict[str, Any] = {}
+    note: GroupNote | None = None
     offsets: list[NDArray[np.int64]] = []
     for batch in batches:
         group = number_column(batch.column("group"))
@@ -237,18 +239,18 @@ def _by_group(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, Any
             if first == end:
                 continue
             rows = batch.slice(first, end - first)
-            if group[first] != number:
-                if number is not None:
+            if note is None or group[first] != note.number:
+                if note is not None:
                     yield note, np.concatenate(offsets)
-                number, offsets = int(group[first]), []
-                note = strict_json.parse(rows.column("note")[0].as_py())
+                offsets = []
+                note = pickle.loads(rows.column("note")[0].as_py())  # noqa: S301 - the first task has pickled it
                 rows = rows.slice(1)
             offsets.append(number_column(rows.column("offset")).astype(np.int64))
-    if number is not None:
+    if note is not None:
         yield note, np.concatenate(offsets)
 
 
-class _Part:
+class _KeptRecords:
     """Writes what stays of one group."""
 
     def __init__(
@@ -256,14 +258,12 @@ class _Part:
         storage: Storage,
         archive: ArchiveWriter,
         item: GroupItem,
-        note: dict[str, Any],
+        note: GroupNote,
         winners: NDArray[np.int64],
     ) -> None:
         self._storage, self._archive, self._item = storage, archive, item
         self._winners = winners
-        self._unkeyed: int = note.get("unkeyed", 0)
-        failure = note.get("failure")
-        self._failure = None if failure is None else error_of(failure)
+        self._unkeyed, self._failure = note.unkeyed, note.failure
         self._slices: tuple[Slice, ...] = ()
         self._last_offset = -1
 

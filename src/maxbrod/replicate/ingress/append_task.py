@@ -26,6 +26,7 @@ from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import Provenance
 from maxbrod.batch.replay import replay
 from maxbrod.batch.transactions import transaction_events
+from maxbrod.config import KafkaConfig, StorageConfig
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError
 from maxbrod.kafka.produce.appends import Batch, Feed, sequence_after, stamped
 from maxbrod.kafka.produce.producer import produce_all
@@ -44,8 +45,6 @@ from maxbrod.storage.stores import open_storage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from maxbrod.config import KafkaConfig, StorageConfig
 
 _OPERATION: Final = "append"
 _SEE: Final = "see 'maxbrod replicate status'"

@@ -11,6 +11,7 @@ the destination keep their own progress.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,8 +28,6 @@ from maxbrod.replicate.link import GROUP_PREFIX, Link, LinkMark, plain_offset
 from maxbrod.restore.plan.request import choose_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
     from maxbrod.replicate.ingress.plan import Mirror
     from maxbrod.replicate.view import MirroredPartition
     from maxbrod.restore.plan.targets import LogExtent

@@ -224,7 +224,7 @@ def plan_portions(
     for row in decode_rows(_from_positions(rows, wanted)):
         if isinstance(row, Run):
             continue
-        partition = PartitionId(topic_id=row.topic_id, partition=row.partition)
+        partition = row.id
         if isinstance(row, Segment):
             slices.setdefault(partition, []).append(slice_of(row))
         if row.reason in MENDABLE and row.end_offset > wanted[partition][0]:

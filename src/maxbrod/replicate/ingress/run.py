@@ -12,9 +12,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Unpack
 
 from maxbrod.config import Config
 from maxbrod.errors import (
@@ -44,7 +43,7 @@ from maxbrod.work.intervals import IDLE_S, pause_after, wait_for_news, wait_unle
 from maxbrod.work.progress import OnProgress, silent
 from maxbrod.work.reach import Needs, Place
 from maxbrod.work.session import Session
-from maxbrod.work.work import Work
+from maxbrod.work.work import Means, Work
 
 _LOG: Final = logging.getLogger(__name__)
 _ENDED: Final = frozenset({State.PROMOTED, State.OWN, State.SOURCE_GONE})
@@ -60,24 +59,14 @@ _APART_S: Final = 0.02
 """Without an interval, the archive's commits limit how often something is appended."""
 
 
-class Ingress:
+class Ingress(Work):
     """One archive, one destination. Use it in a `with`."""
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        session: Session | None = None,
-        on_progress: OnProgress = silent,
-        stop: threading.Event | None = None,
-    ) -> None:
-        self._config, self._options = config, config.replicate
-        self.stop = stop or threading.Event()
-        self._undo = ExitStack()
-        work = self._undo.enter_context(Work(config, session=session, on_progress=on_progress, stop=self.stop))
+    def __init__(self, config: Config, **means: Unpack[Means]) -> None:
+        super().__init__(config, **means)
+        self._options = config.replicate
         place = Place(url=config.archive_url, storage=config.storage)
-        self._workers = work.workers(Needs(clusters=(config.cluster,), places=(place,), patience_s=config.patience))
-        self._on_progress = on_progress
+        self._workers = self.workers(Needs(clusters=(config.cluster,), places=(place,), patience_s=config.patience))
         self._client = self._undo.enter_context(KafkaClient(config.cluster, stop=self.stop))
         self._view = LinkView(config, self._client)
         self._shares: Shares | None = None
@@ -96,9 +85,6 @@ class Ingress:
         """Archived bytes whose records the last interval has finished to append."""
         self._looked: tuple[Newest, Orders, int] | None = None
         """The archive, the orders and the time of the last interval that looked at everything."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         with self._undo:
@@ -121,7 +107,7 @@ class Ingress:
         if self._shares is None:
             options = self._options
             self._shares = shares_of_link(
-                self._view.kafka, link, takeover_s=options.takeover, patience_s=self._config.patience
+                self._view.kafka, link, takeover_s=options.takeover, patience_s=self.config.patience
             )
         shares = self._shares
         shares.look()
@@ -134,7 +120,7 @@ class Ingress:
         if self._mode is None:
             offsets = parse_offsets(self._options.offsets)
             kind = AppendMode if offsets is Offsets.APPEND else ExactMode
-            self._mode = kind(self._view, self._workers, self._on_progress)
+            self._mode = kind(self._view, self._workers, self.on_progress)
         elif (shares.generation, shares.term) != self._generation:
             self._mode.forget()
             self._looked = None

@@ -41,6 +41,7 @@ from maxbrod.layouts.parquet.events import (
     decode_segment_event,
 )
 from maxbrod.model import TopicPartition, now_ms
+from maxbrod.replicate.options import SourceTopic
 
 POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
@@ -159,6 +160,10 @@ class TreeSource(NamedTuple):
     region: str
     topic: str
     partition: int
+
+    @property
+    def of_topic(self) -> SourceTopic:
+        return SourceTopic(self.region, self.topic)
 
     def __str__(self) -> str:
         return f"{self.region}/{self.topic}-{self.partition}"

@@ -14,7 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Unpack
 
 from maxbrod.archive.foreign_target import TargetRequest
 from maxbrod.archive.selection import select_topics
@@ -37,6 +37,7 @@ from maxbrod.transfer.task import TransferItem
 from maxbrod.work.progress import OnProgress, silent
 from maxbrod.work.session import Session
 from maxbrod.work.windows import Window
+from maxbrod.work.work import Means
 
 LAYOUT: Final = "parquet"
 _SEGMENT_SECONDS_MAX: Final = 86_400
@@ -48,14 +49,7 @@ _OURS: Final = "maxbrod "
 class TreeEgress(ForeignBackup):
     """One tree and one cluster. Call `run` again and again."""
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        session: Session | None = None,
-        on_progress: OnProgress = silent,
-        stop: threading.Event | None = None,
-    ) -> None:
+    def __init__(self, config: Config, **means: Unpack[Means]) -> None:
         options = config.egress_tree
         if not options.region:
             raise UsageError("the region of the source is missing", hint="give --region, such as us-east-1")
@@ -77,7 +71,7 @@ class TreeEgress(ForeignBackup):
                 "segment_seconds_max": str(_SEGMENT_SECONDS_MAX),
             },
         )
-        super().__init__(backup_config(config), request, session=session, on_progress=on_progress, stop=stop)
+        super().__init__(backup_config(config), request, **means)
         self._group = EgressGroup(self.client, options.group, self._is_followed, patience_s=config.patience)
         self._claimed = False
 

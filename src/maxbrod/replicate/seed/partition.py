@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
@@ -50,8 +51,6 @@ from maxbrod.replicate.seed.machine import Phase, Process, Settings, Worker
 from maxbrod.work.report import Report
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from maxbrod.replicate.seed.queue import QueueCounts
     from maxbrod.replicate.seed.tree import Tree
 

@@ -51,24 +51,12 @@ _RETRIES_MAX: Final = 50
 _JITTER: Final = 0.25
 
 
-def ingress_from_tree(
-    config: Config,
-    *,
-    stop: threading.Event | None = None,
-    on_change: Callable[[TreeIngress], None] = lambda _: None,
-    clock_ns: Callable[[], int] = time.time_ns,
-) -> TreeReport:
-    """Follow the tree until `stop` is set, or with `once` until everything in it is at the destination.
+class TreeIngress:
+    """Call `run`, or `tick` again and again. All state that must survive a crash is at the destination.
 
     Delivery is exactly once by default: consumers that read committed records see each record once, in order, whatever
     was killed or stopped. With `at-least-once` the last batch of a partition can be doubled by a crash.
     """
-    with TreeIngress(config, stop=stop, clock_ns=clock_ns) as ingress:
-        return ingress.run(on_change)
-
-
-class TreeIngress:
-    """Call `tick` again and again. All state that must survive a crash is at the destination."""
 
     def __init__(
         self,
@@ -141,7 +129,7 @@ class TreeIngress:
         self._stack.close()
 
     def run(self, on_change: Callable[[TreeIngress], None] = lambda _: None) -> TreeReport:
-        """Tick until the end."""
+        """Follow the tree until `stop` is set, or with `once` until everything in it is at the destination."""
         while not self.finished:
             if self.tick():
                 on_change(self)
@@ -184,7 +172,7 @@ class TreeIngress:
     @property
     def unmatched(self) -> tuple[str, ...]:
         """The sources of which no segment was found."""
-        known = {SourceTopic(partition.region, partition.topic) for partition in self._partitions}
+        known = {partition.of_topic for partition in self._partitions}
         return tuple(f"{source.region}/{source.topic}" for source in self._sources if source not in known)
 
     def rest(self) -> None:
@@ -234,8 +222,7 @@ class TreeIngress:
                 return True
             partition.worker, action = machine.decide(looked, now_ns, self._settings)
         if isinstance(action, List):
-            source = partition.source
-            self._list(SourceTopic(source.region, source.topic), now_ns)
+            self._list(partition.source.of_topic, now_ns)
         elif isinstance(action, Process):
             self._submit(partition, action)
         else:
@@ -296,7 +283,7 @@ class TreeIngress:
 
     def _list(self, topic: SourceTopic, now_ns: int) -> None:
         """List a topic, for all of its partitions. New ones begin."""
-        mine = [partition for partition in self._partitions.values() if _is_of(partition.source, topic)]
+        mine = [partition for partition in self._partitions.values() if partition.source.of_topic == topic]
         listings = self._guarded(partial(self._timed_listing, topic), mine, now_ns)
         if listings is None:
             self._listed_ns[topic] = now_ns + _AGAIN_NS - self._settings.poll_ns
@@ -305,7 +292,7 @@ class TreeIngress:
             _LOG.warning("the tree has no segment of %s/%s yet: nothing of it is produced", topic.region, topic.topic)
         self._listed_ns[topic] = now_ns
         for number in listings:
-            self._partition(TreeSource(topic.region, topic.topic, number), now_ns)
+            self._partition(TreeSource(*topic, number), now_ns)
         self._look_at_destination(topic, now_ns)
         for each in mine:
             starts = each.worker.phase is Phase.INIT and now_ns < each.worker.due_ns
@@ -324,7 +311,7 @@ class TreeIngress:
 
     def _look_at_destination(self, topic: SourceTopic, now_ns: int) -> None:
         """Nothing is in step with a topic that is not there, also if the checkpoints say that all was produced."""
-        mine = [partition for partition in self._partitions.values() if _is_of(partition.source, topic)]
+        mine = [partition for partition in self._partitions.values() if partition.source.of_topic == topic]
         name = self._sources[topic]
         ask = partial(self._client.metadata, [name], deadline=Deadline.after(self._patience_s))
         metadata = self._guarded(ask, mine, now_ns) if mine else None
@@ -356,7 +343,7 @@ class TreeIngress:
         found = self._partitions.get(source)
         if found is None:
             delay_ns = jittered(round(self.options.worker_init_delay * _SECOND), random.uniform)
-            topic = self._sources[SourceTopic(source.region, source.topic)]
+            topic = self._sources[source.of_topic]
             destination = Destination(source, topic, self.options, patience_s=self._patience_s)
             found = self._partitions[source] = FollowedPartition(source, destination, machine.started(now_ns, delay_ns))
         return found
@@ -364,9 +351,10 @@ class TreeIngress:
     def _hear(self, events: SegmentEvents, now_ns: int) -> None:
         for event in self._guarded(partial(events.poll, now_ns=now_ns), (), now_ns) or ():
             named = event.segment
-            if SourceTopic(named.region, named.topic) not in self._sources:
+            source = TreeSource(named.region, named.topic, named.partition)
+            if source.of_topic not in self._sources:
                 continue
-            partition = self._partition(TreeSource(named.region, named.topic, named.partition), now_ns)
+            partition = self._partition(source, now_ns)
             segment = self._tree.segment_of(event)
             if event.type is EventType.CREATED:
                 partition.worker = machine.arrived(partition.worker, segment)
@@ -391,10 +379,6 @@ def doubling_waits(total_ns: int, count: int) -> tuple[int, ...]:
 def jittered(wait_ns: int, uniform: Callable[[float, float], float]) -> int:
     """The wait, up to a quarter shorter or longer, so that many instances do not act in step."""
     return round(wait_ns * uniform(1 - _JITTER, 1 + _JITTER))
-
-
-def _is_of(source: TreeSource, topic: SourceTopic) -> bool:
-    return (source.region, source.topic) == (topic.region, topic.topic)
 
 
 def _look_at(partition: FollowedPartition, now_ns: int) -> None:
