@@ -309,7 +309,9 @@ def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
 
 
 def _ending(run: RunSummary) -> str:
-    return "committed" if run.exit_code is None else ending(run.exit_code)
+    if run.exit_code is None:
+        return "committed"
+    return f"stopped, exit {run.exit_code}" if run.stopped else ending(run.exit_code)
 
 
 def _describe_generation(generation: GenerationSummary) -> str:
