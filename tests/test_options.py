@@ -32,7 +32,17 @@ ROOT = Path(__file__).parent.parent
 SECTIONS = {name: type(each.default) for name, each in Config.model_fields.items() if isinstance(each.default, Options)}
 OPTIONS = [(section, each) for section, model in SECTIONS.items() for each in declared(model)]
 GENERATED = generated()
-COMMAND_LINE_ONLY = {"topic_flag", "config", "command_config", "json", "quiet", "help", "words", "report"}
+COMMAND_LINE_ONLY = {
+    "archive_word",
+    "topic_flag",
+    "config",
+    "command_config",
+    "json",
+    "quiet",
+    "help",
+    "words",
+    "report",
+}
 SHARED = {
     "archive",
     "layout",

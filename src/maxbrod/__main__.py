@@ -1,6 +1,17 @@
-"""`python -m maxbrod` is the command `maxbrod`."""
+"""The command `maxbrod`, and `python -m maxbrod`."""
 
-from maxbrod.cli.main import main
+import signal
+
+
+def main() -> None:
+    # Half of the first second is for imports. Ctrl-C would raise KeyboardInterrupt in one of them: a traceback, or
+    # nothing at all where compiled code passes over it.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from maxbrod.cli.main import main as run  # noqa: PLC0415 - see above
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -297,14 +297,16 @@ class Config(_Settings):
     def archive_url(self) -> str:
         """The archive. UsageError: none is named."""
         if self.archive is None:
-            raise UsageError("no archive is named", hint="give --archive URL, or 'archive: URL' in the configuration")
+            hint = "give --archive URL, or write a configuration file with 'maxbrod init'"
+            raise UsageError("no archive is named", hint=hint)
         return self.archive
 
     @property
     def cluster(self) -> KafkaConfig:
         """The connection to the cluster. UsageError: none is named."""
         if self.kafka is None:
-            raise UsageError("no cluster is named", hint="give --bootstrap, or kafka.bootstrap in the configuration")
+            hint = "give --bootstrap HOST:PORT, or write a configuration file with 'maxbrod init'"
+            raise UsageError("no cluster is named", hint=hint)
         return self.kafka
 
 

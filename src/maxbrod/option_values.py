@@ -159,7 +159,7 @@ def _range(value: Any) -> object:  # noqa: ANN401 - a word, or an OffsetRange, w
 
 def show_bytes(value: int) -> str:
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value % size == 0:
+        if value and value % size == 0:
             return f"{value // size}{unit}"
     return str(value)
 

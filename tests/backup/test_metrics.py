@@ -73,6 +73,15 @@ def test_every_interval_counts_by_how_it_ended(metrics: BackupMetrics) -> None:
     assert metrics.registry.get_sample_value("maxbrod_backup_notices_total", {"kind": "corrupt"}) == 1.0
 
 
+def test_a_run_that_a_stop_has_cut_short_is_no_success() -> None:
+    stopped = interval(report(Notice(kind="stopped", message="x", exit_code=3)))
+    assert (stopped.exit_code, stopped.verdict) == (3, "incomplete")
+    made = BackupMetrics()
+    made.observe(stopped)
+    assert not made.registry.get_sample_value("maxbrod_backup_last_success_timestamp_seconds")
+    assert made.registry.get_sample_value("maxbrod_backup_intervals_total", {"result": "incomplete"}) == 1.0
+
+
 def test_what_nobody_knows_is_never_shown_as_good(metrics: BackupMetrics) -> None:
     value = metrics.registry.get_sample_value
     metrics.observe(replace(interval(None, failures=1), recovery_point_ms=None))

@@ -29,7 +29,7 @@ def test_a_pattern_that_no_topic_matches_yet_is_told_and_a_name_is_demanded() ->
         ("missing", "payments"),
     ]
     assert "pay-*" in found.notices[1].message
-    with pytest.raises(UsageError, match="no such topic") as caught:
+    with pytest.raises(UsageError, match="has no topic") as caught:
         choose_topics(cluster("orders"), BackupOptions(topics=("ordres",)), patience_s=1, demand=True)
     assert caught.value.hint == "did you mean orders?"
 

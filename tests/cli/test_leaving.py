@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +56,33 @@ def test_output_that_cannot_be_written_is_not_a_success() -> None:
         ran = ended("--version", stdout=full.fileno())
     assert ran.returncode != 0
     assert "No space left" in ran.stderr
+
+
+LOADING = """
+import os, signal, sys, types
+loaded = types.ModuleType("maxbrod.cli.main")
+sys.modules["maxbrod.cli.main"] = loaded
+from maxbrod.cli.process import raising_interrupt
+
+def interrupt():
+    try:
+        with {within}:
+            os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        sys.exit(7)
+
+loaded.main = interrupt
+from maxbrod.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("within", "code"), [("open(os.devnull)", -signal.SIGINT), ("raising_interrupt()", 7)], ids=["loads", "asks"]
+)
+def test_an_interrupt_ends_a_command_that_still_loads_without_a_traceback_and_a_question_hears_it(
+    within: str, code: int
+) -> None:
+    program = LOADING.format(within=within)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (code, "")

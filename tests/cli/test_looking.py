@@ -26,6 +26,8 @@ LOOKS = [
     ["prune", "--older-than", "1d"],
     ["groups", "plan", "--bootstrap", "nobody:1"],
     ["restore", "--dry-run", "--bootstrap", "nobody:1"],
+    ["compact", "--dry-run"],
+    ["replicate", "status", "--bootstrap", "nobody:1"],
 ]
 WORKS = [
     ["check", "--deep"],

@@ -209,7 +209,7 @@ def test_a_command_that_is_none_is_one_json_document(arguments: list[str], capsy
     ("printed", "ending", "code"),
     [
         (False, RuntimeError("a bug"), 1),
-        (False, typer.Abort(), 1),
+        (False, typer.Abort(), 5),
         (True, typer.Exit(3), 3),
         (True, RefusedError("not now"), 5),
     ],

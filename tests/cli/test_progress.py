@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from maxbrod.cli.commands import logged
 from maxbrod.cli.progress import _Line, _Pace, describe, progress_bar, progress_lines
 from maxbrod.work.progress import Meter, Progress
 
@@ -75,6 +76,15 @@ def test_lines_on_request_are_json_one_for_each_phase_and_one_at_its_end(capsys:
     ]
     assert all(line["event"] == "progress" and line["bytes_per_s"] >= 0 for line in lines)
     assert printed.out == "", "standard output is for the document"
+
+
+def test_commands_without_a_configuration_file_print_their_progress_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def pack() -> None:
+        with progress_bar(shown=False) as on_progress:
+            on_progress(Progress(phase="packing"))
+
+    logged(pack, "cluster pack")(verbose=None, progress=True, log_file=None, log_format=None)
+    assert json.loads(capsys.readouterr().err)["phase"] == "packing"
 
 
 def test_bytes_that_tasks_count_are_shown_before_a_task_has_ended() -> None:

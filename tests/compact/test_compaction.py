@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxbrod.archive.archive import open_archive
+from maxbrod.archive.runs import list_runs
 from maxbrod.batch.headers import walk
 from maxbrod.board import stop_of_task
 from maxbrod.catalog import commits
@@ -161,6 +162,7 @@ def test_a_stop_keeps_the_merges_that_are_whole_and_records_the_run(
         *(report.run_id, "compact"),
         EXIT_INCOMPLETE,
     )
+    assert [run.stopped for run in list_runs(open_archive(making.url))][-2:] == [False, True]
     assert compact(making.url).total("merges") == 2, "the rest is left for the next run"
     assert look(making.url) == before
 

@@ -91,6 +91,7 @@ def test_runs_are_listed_with_their_command_and_how_they_ended(local_place: Plac
     runs = [line.split() for line in said("ls", "--runs", *local_place.arguments).splitlines() if "run-" in line]
     seen = [(words[1], words[-1]) for words in runs]
     assert seen == [("backup", "complete"), ("100.0", "committed"), ("backup", "3")]
+    assert runs[2][-3:] == ["stopped,", "exit", "3"]
     document = json.loads(said("ls", "--runs", "--json", *local_place.arguments))
     assert [each["run_id"] for each in document] == ["run-0", "run-1", "run-2"]
 

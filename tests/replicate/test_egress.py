@@ -338,7 +338,7 @@ def test_an_egress_that_runs_once_refuses_a_name_that_the_source_does_not_have(
 ) -> None:
     create_topic(cluster, topic)
     misspelt = link_config(cluster, tmp_path / "archive", topic, f"{topic}s", once=True)
-    with without_spark(), pytest.raises(UsageError, match="no such topic"):
+    with without_spark(), pytest.raises(UsageError, match="has no topic"):
         follow_source(misspelt, stop=threading.Event(), on_interval=lambda _: None)
 
 

@@ -87,9 +87,9 @@ def test_everything_is_good_on_a_cluster_without_acls(
     code, found = examine(capsys, *where, "--for", "backup", "--for", "restore")
     assert code == EXIT_DONE
     assert "1 broker" in found["cluster"][0]["text"]
-    assert states(found["rights to backup"]) == states(found["rights to restore"]) == ["OK"]
+    assert states(found["rights for backup"]) == states(found["rights for restore"]) == ["OK"]
     code, found = examine(capsys, "--bootstrap", cluster.bootstrap, "--topic", "no-such-topic-*")
-    assert states(found["rights to backup"]) == ["WARN"], "on no topic, nothing was tried"
+    assert states(found["rights for backup"]) == ["WARN"], "on no topic, nothing was tried"
 
 
 def allow(fenced: Cluster, user: str, operation: str, *resource: str) -> None:
@@ -104,7 +104,7 @@ def test_missing_rights_are_named_with_the_command_that_grants_them(
     properties = fenced.directory / CLIENTS_DIR / "sasl_plaintext-dave.properties"
     where = ["--bootstrap", fenced.bootstrap_for("SASL_PLAINTEXT"), "--command-config", str(properties)]
     code, found = examine(capsys, *where)
-    rights = found["rights to backup"]
+    rights = found["rights for backup"]
     assert "OK" not in states(rights)
     hints = [finding["hint"] or "" for finding in rights]
     for granted in ("Describe --cluster", "DescribeConfigs --cluster", "Describe --group '*'"):
@@ -114,13 +114,13 @@ def test_missing_rights_are_named_with_the_command_that_grants_them(
     allow(fenced, "dave", "Describe", "--topic", topic)
     code, found = examine(capsys, *where, "--topic", topic)
     assert code == EXIT_REFUSED
-    assert [finding["hint"] for finding in found["rights to backup"] if finding["state"] == "FAILED"] == [
+    assert [finding["hint"] for finding in found["rights for backup"] if finding["state"] == "FAILED"] == [
         f"kafka-acls.sh … --add --allow-principal User:NAME --operation Read --topic {topic}"
     ]
     allow(fenced, "dave", "Read", "--topic", topic)
     code, found = examine(capsys, *where, "--topic", topic, "--for", "backup", "--for", "restore")
-    assert "FAILED" not in states(found["rights to backup"])
-    lacking = " ".join(finding["text"] for finding in found["rights to restore"] if finding["state"] == "FAILED")
+    assert "FAILED" not in states(found["rights for backup"])
+    lacking = " ".join(finding["text"] for finding in found["rights for restore"] if finding["state"] == "FAILED")
     assert (code, "Write" in lacking, "AlterConfigs" in lacking) == (EXIT_REFUSED, True, True)
 
 
@@ -132,7 +132,7 @@ def test_a_mistyped_topic_gets_a_suggestion_and_a_lost_one_can_be_restored(
     code, found = examine(capsys, "--bootstrap", cluster.bootstrap, "--topic", wrong, "--for", "restore")
     assert code == EXIT_DONE
     assert f"did you mean {topic}" in found["topics"][0]["hint"]
-    assert states(found["rights to restore"]) == ["OK"], "brokers tell the rights on a topic that is gone"
+    assert states(found["rights for restore"]) == ["OK"], "brokers tell the rights on a topic that is gone"
 
 
 def test_a_store_that_may_only_be_read_fails_a_backup_and_not_a_query(

@@ -35,7 +35,9 @@ def test_pages_are_listed_with_their_titles_and_printed_whole(capsys: pytest.Cap
     assert run(["help"]) == 0
     listed = capsys.readouterr().out
     assert re.search(r"^trouble +At 3 a\.m\.", listed, re.MULTILINE)
-    assert len(listed.splitlines()) == len(list_pages())
+    *titles, last = listed.splitlines()
+    assert len(titles) == len(list_pages())
+    assert "maxbrod help tutorial" in last
     assert run(["help", "trouble"]) == 0
     assert "| exit code | meaning |" in capsys.readouterr().out
 
@@ -43,3 +45,9 @@ def test_pages_are_listed_with_their_titles_and_printed_whole(capsys: pytest.Cap
 def test_a_mistyped_page_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["help", "storag"]) == 2
     assert "did you mean storage?" in capsys.readouterr().err
+
+
+def test_every_listed_page_is_found_by_its_name_also_if_another_ends_with_it() -> None:
+    pages = list_pages()
+    assert {name: find_page(name) for name in pages} == pages
+    assert find_page("reference/python") != find_page("python")

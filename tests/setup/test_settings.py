@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from maxbrod.cli import commands
 from maxbrod.cli.commands import call_of
 from maxbrod.cli.main import run
 from maxbrod.config import find_config
@@ -96,11 +98,57 @@ def test_no_secret_is_shown(at_home: Path, capsys: pytest.CaptureFixture[str]) -
 def test_an_archive_may_be_named_as_a_word(at_home: Path, capsys: pytest.CaptureFixture[str], word: str) -> None:
     archive = at_home / "backups"
     archive.mkdir()
-    for verb in (["ls"], ["show"], ["check"]):
+    for verb in (["ls"], ["show"], ["check"], ["state"]):
         assert run([*verb, word.format(archive=archive), "orders"]) == 2
         assert "there is no archive" in capsys.readouterr().err, "an empty folder: it was taken for the archive"
     assert run(["ls", "/orders-.*/"]) == 2
     assert "no archive is named" in capsys.readouterr().err, "an expression is not an archive"
+
+
+VERBS = [
+    *(["gc"], ["compact"], ["repair"], ["hold", "list"], ["hold", "add", "--topic", "x", "--why", "y"]),
+    *(["groups", "plan"], ["restore"], ["compare"], ["replicate", "status"]),
+]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+@pytest.mark.usefixtures("at_home")
+def test_every_verb_with_an_archive_takes_it_as_a_word(
+    verb: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str | None] = []
+
+    def called(*arguments: object, **options: object) -> NoReturn:
+        call = call_of(*arguments, **options)  # type: ignore[arg-type] # as it was called
+        seen.append(call.config.archive)
+        raise RefusedError("seen")
+
+    monkeypatch.setattr(commands, "call_of", called)
+    run([*verb, "s3://backups/kafka"])
+    assert seen == ["s3://backups/kafka"]
+    capsys.readouterr()
+    assert run([*verb, "s3://backups/kafka", "--archive", "s3://backups/other"]) == 2
+    assert "two archives are named" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("at_home")
+def test_a_word_that_is_no_archive_may_be_meant_for_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["restore", "orders"]) == 2
+    assert "name a topic with --topic orders; see 'maxbrod restore --help'" in capsys.readouterr().err
+
+
+def test_settings_are_shown_as_people_write_them_and_to_programs_as_numbers(
+    at_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (at_home / "maxbrod.yaml").write_text(
+        "patience: 2h\nbackup: {every: 90s, segment_bytes: 64MiB, follow: true, topics: [a, b]}\n"
+    )
+    assert run(["config"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    values = {line[0]: line[1] for line in lines if (line and "." in line[0]) or line[:1] == ["patience"]}
+    assert values["patience"] == "2h"
+    assert (values["backup.every"], values["backup.segment_bytes"], values["backup.follow"]) == ("90s", "64MiB", "true")
+    assert shown(capsys)["backup.segment_bytes"][0] == 64 << 20
 
 
 def test_one_word_too_many_is_named(at_home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ def fill(place: Place) -> Archive:
         cluster=cluster(),
         started_at=1_700_000_200_000,
         finished_at=1_700_000_201_000,
-        statistics={"command": "backup", "records": 5, "exit_code": 3},
+        statistics={"command": "backup", "records": 5, "exit_code": 3, "notices": {"stopped": 1}},
     )
     return archive
 

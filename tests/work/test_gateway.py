@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import sys
+import threading
+from contextlib import closing
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pytest
 
-from maxbrod.errors import UnavailableError, UsageError
+from maxbrod.board import stopped_by
+from maxbrod.errors import StoppedError, UnavailableError, UsageError
 from maxbrod.java import find_java
 from maxbrod.work import gateway, session
 
@@ -28,6 +32,9 @@ pathlib.Path(sys.argv[1].partition("=")[2]).write_text("classes")
 """
 
 
+SILENT = "import sys; sys.stdin.read()"
+
+
 @pytest.mark.parametrize(("option", "written"), [("-XX:ArchiveClassesAtExit=", True), ("-Dx=", False)])
 def test_only_a_jvm_that_writes_its_classes_may_take_long_to_exit(
     option: str, *, written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -37,6 +44,30 @@ def test_only_a_jvm_that_writes_its_classes_may_take_long_to_exit(
     command = [sys.executable, "-c", JVM, f"{option}{classes}"]
     gateway.launch(command, scratch=tmp_path, log=tmp_path / "log").close()
     assert classes.exists() is written
+
+
+def test_a_signal_ends_the_start_of_a_jvm_at_once(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with stopped_by(stop), pytest.raises(StoppedError):
+        gateway.launch([sys.executable, "-c", SILENT], scratch=tmp_path, log=tmp_path / "log")
+
+
+def test_a_signal_kills_a_jvm_that_does_not_answer_yet(tmp_path: Path) -> None:
+    stop = threading.Event()
+    command = [sys.executable, "-c", JVM, f"-Dx={tmp_path / 'classes'}"]
+    with closing(gateway.launch(command, scratch=tmp_path, log=tmp_path / "log")) as jvm, stopped_by(stop):
+        with pytest.raises(StoppedError), gateway.ended_by_signal(jvm):
+            be_stopped_while_waiting(jvm, stop)
+        with pytest.raises(StoppedError), gateway.ended_by_signal(jvm):
+            pass  # the answer came, but the JVM may be dead by now
+
+
+def be_stopped_while_waiting(jvm: gateway.Gateway, stop: threading.Event) -> None:
+    """A call that the JVM never answers, and which ends with the JVM."""
+    stop.set()
+    assert jvm.process.wait() == -signal.SIGKILL
+    raise ConnectionError("the JVM has gone away")
 
 
 def test_settings_are_in_a_private_file_while_the_jvm_starts_and_gone_then(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ _COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "end_offset"),
     *("kind", "reason", "path", "bytes", "raw_bytes", "records", "run_id"),
 )
+STOPPED: Final = "stopped"
+"""The kind of a notice, or the statistic, of a run that a signal has ended before it was done."""
 _SNAPSHOTS_KEPT: Final = 32
 """Those of two searches among ten thousand runs."""
 _LAPSE_COLUMNS: Final = ("topic_id", "partition", "base_offset", "kind", "run_id", "details")
@@ -47,9 +49,11 @@ class RunSummary:
     exit_code: int | None
     snapshot: str | None
     statistics: Mapping[str, Any]
+    stopped: bool = False
+    """True if a signal ended it before it was done."""
     restorable: bool | None = None
     """True if everything that it left can still be restored, as far as the catalog tells: nothing of it was pruned, or
-    taken out as lost or damaged, since. None: it left no snapshot, or nobody looked."""
+    taken out as lost or damaged, since. None: it left no snapshot, or this was not looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +204,7 @@ class _Snapshots:
 
 
 def summarise_run(run: Run, lacking: Collection[str] | None = None) -> RunSummary:
-    """`lacking` are the runs of which the archive has lost something; None: nobody looked."""
+    """`lacking` are the runs of which the archive has lost something; None: unknown."""
     statistics = run.statistics
     return RunSummary(
         run_id=run.run_id,
@@ -213,8 +217,14 @@ def summarise_run(run: Run, lacking: Collection[str] | None = None) -> RunSummar
         exit_code=ending_of(run),
         snapshot=run.snapshot,
         statistics=statistics,
+        stopped=_was_stopped(statistics),
         restorable=None if run.snapshot is None or lacking is None else run.run_id not in lacking,
     )
+
+
+def _was_stopped(statistics: Mapping[str, Any]) -> bool:
+    notices = statistics.get("notices")
+    return statistics.get(STOPPED) is True or (isinstance(notices, Mapping) and STOPPED in notices)
 
 
 def ending_of(run: Run) -> int | None:

@@ -255,7 +255,7 @@ def _chosen(prunes: Sequence[PruneRun], run_id: str | None) -> PruneRun:
 def named_by_undo(storage: Storage, prunes: Iterable[PruneRun]) -> set[str]:
     """The undo documents of these prunes, and every object that they name.
 
-    CorruptDataError: one cannot be read, so that nobody knows what it names.
+    CorruptDataError: one cannot be read, so that it is unknown what it names.
     """
     found: set[str] = set()
     for prune in prunes:

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, Unpack
 
 from maxbrod.archive.foreign_target import TargetRequest
+from maxbrod.archive.runs import STOPPED
 from maxbrod.backup.commits import Part
 from maxbrod.backup.foreign import ForeignBackup
 from maxbrod.backup.plan.generations import DAYS, HOURS, parse_length
 from maxbrod.backup.plan.ranges import RollLimits, RollSchedule
 from maxbrod.backup.plan.turns import OFFSETS
-from maxbrod.backup.report import STOPPED, BackupReport, add_up
+from maxbrod.backup.report import BackupReport, add_up
 from maxbrod.backup.run import Backup
 from maxbrod.backup.turns import TurnsBackup
 from maxbrod.config import Config
@@ -123,11 +124,10 @@ class Interval:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command that ends with this interval; a requested stop is not a failure."""
+        """The exit code of a command that ends with this interval. A run that a stop has cut short is incomplete."""
         if self.error is not None:
             return self.error.exit_code
-        notices = () if self.report is None else self.report.notices
-        return worst_exit_code(notice for notice in notices if notice.kind != STOPPED)
+        return worst_exit_code(() if self.report is None else self.report.notices)
 
     @property
     def verdict(self) -> str:

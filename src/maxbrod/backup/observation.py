@@ -129,9 +129,8 @@ def choose_topics(
     chosen = select_topics(internal, request.topics, request.exclude, internal=request.internal)
     if chosen.missing and demand:
         raise UsageError(
-            "there is no such topic, or this user may not see it",
+            f"the cluster has no topic {', '.join(map(repr, chosen.missing))}, or this user may not see it",
             operation="plan a backup",
-            object_name=", ".join(chosen.missing),
             hint=nearest(
                 chosen.missing[0],
                 internal,

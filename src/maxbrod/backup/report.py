@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from maxbrod.archive.runs import PARTIAL
+from maxbrod.archive.runs import PARTIAL, STOPPED
 from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
 from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS, ClusterState, MissingState
 from maxbrod.notices import Notice, verdict_of, worst_exit_code
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from maxbrod.kafka.produce.transactions import PendingTransaction
 
 HIDDEN: Final = "hidden"
-STOPPED: Final = "stopped"
 STORAGE: Final = "storage"
 _CLOCKS_APART_MS: Final = 1000
 """The clocks of two machines, or one clock that is being adjusted, may differ by this much."""

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 from maxbrod.cli.log import logging_to
 from maxbrod.cli.metrics import measuring
+from maxbrod.cli.process import raising_interrupt
 from maxbrod.cli.progress import progress_lines
 from maxbrod.errors import UsageError, naming
 from maxbrod.options import METRICS, OTHER_LAYOUTS, OUTPUT, SPARK, Declared, LogOptions, LookOptions, Options, declared
@@ -33,6 +35,7 @@ O = TypeVar("O", bound=Options)  # noqa: E741 - of the options
 _OFF: Final = "no_"
 _TOPIC_WORDS: Final = frozenset({"topics", "topic"})
 _TOPIC_FLAG: Final = "topic_flag"
+_ARCHIVE_WORD: Final = "archive_word"
 _LOOK_S: Final = 10.0
 _LOOK_AT_BROKERS_S: Final = 30.0
 """A cluster with many partitions takes its time for each answer."""
@@ -77,9 +80,12 @@ def command(
     after: Iterable[type[Options]] = (),
     without: Iterable[str] = (),
     looks: Callable[[Mapping[str, Any]], bool] | None = None,
+    has_commands: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a function that takes a `Call` a command. Flags: those of `before`, of the verb, and of `after`.
 
+    A verb with an archive and without words of its own takes the archive as a word, too, unless it `has_commands`,
+    which are words themselves.
     `looks` says whether it only looks with the flags that are given, while somebody waits; by default, a verb with
     LookOptions does. Parameters of the function besides `call` become parameters of the command.
     """
@@ -99,6 +105,8 @@ def command(
             if name != "call"
         }
 
+        has_words = any(flag.option.argument for flag in own) or any(map(_is_word, extra.values()))
+
         def invoke(**words: Any) -> None:  # noqa: ANN401 - of any type
             others = {name: words.pop(name) for name in extra}
             given = {name: word for name, word in words.items() if word is not None and word != []}
@@ -107,6 +115,8 @@ def command(
             if topic_word is not None:
                 given[topic_word.name] = [*given.get(topic_word.name, []), *given.pop(_TOPIC_FLAG, [])]
                 _take_words(given, topic_word, archive_too=has_archive)
+            elif _ARCHIVE_WORD in given and given.setdefault("archive", given[_ARCHIVE_WORD]) != given[_ARCHIVE_WORD]:
+                raise UsageError("two archives are named", hint="name it once: as a word, or with --archive")
             call = call_of(section, [option.name for option in own], given, model, looking=only_looks(given))
             with (
                 logging_to(call.config.log, verb=section, quiet=call.quiet or call.as_json),
@@ -120,6 +130,9 @@ def command(
         if topic_word is not None:
             # As with the verbs that have a flag for it. One spelling in the help is enough.
             parameters.append(_parameter(_TOPIC_FLAG, str, typer.Option("--topic", hidden=True), repeated=True))
+        if has_archive and not has_words and not has_commands:
+            word = typer.Argument(metavar="ARCHIVE", help="The archive, as --archive.", callback=_demand_place)
+            parameters.append(_parameter(_ARCHIVE_WORD, str, word))
         invoke.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # where typer looks
         invoke.__annotations__ = {}
         invoke.__name__, invoke.__doc__, invoke.__module__ = run.__name__, _flowing(run), run.__module__
@@ -148,6 +161,17 @@ def is_place(word: str) -> bool:
     return True
 
 
+def _is_word(parameter: Parameter) -> bool:
+    return any(isinstance(about, ArgumentInfo) for about in getattr(parameter.annotation, "__metadata__", ()))
+
+
+def _demand_place(word: str | None) -> str | None:
+    if word is not None and not is_place(word):
+        # In the words of typer, so that it is answered as any other word too many: it may be meant for a topic.
+        raise typer.BadParameter(f"Got unexpected extra argument ({word})")
+    return word
+
+
 def _flowing(run: Callable[..., None]) -> str | None:
     """The docstring, with each paragraph on one line: typer keeps line ends, which no terminal's width fits."""
     text = getdoc(run)
@@ -170,7 +194,11 @@ def logged(run: Callable[..., None], verb: str) -> Callable[..., None]:
 
         given = {flag.name.removeprefix("log_"): words.pop(flag.name) for flag in log}
         config = _with_log(LogConfig(), {name: word for name, word in given.items() if word is not None})
-        with logging_to(config, verb=verb, quiet=bool(words.get("as_json"))):
+        with (
+            raising_interrupt(),
+            logging_to(config, verb=verb, quiet=bool(words.get("as_json"))),
+            progress_lines(shown=config.progress),
+        ):
             run(**words)
 
     invoke.__signature__ = Signature([*own, *log])  # type: ignore[attr-defined] # where typer looks

@@ -17,9 +17,18 @@ from typer.core import TyperCommand, TyperGroup
 from maxbrod import __version__
 from maxbrod.cli.commands import logged, with_log
 from maxbrod.cli.log import is_in_json_log, showing_log, warnings_on_stderr
-from maxbrod.cli.output import print_error, print_line, speaking
+from maxbrod.cli.output import err, print_error, print_line, speaking
 from maxbrod.cli.process import Leaving, guard_streams, refuse_lost_output
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, MaxbrodError, OutputError, UnavailableError, UsageError
+from maxbrod.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_USAGE,
+    MaxbrodError,
+    OutputError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
 from maxbrod.text import did_you_mean
 
 _GROUPS: Final = {
@@ -195,7 +204,9 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
         # typer would print text, also where JSON is expected, and in another form than our errors have.
         raise usage_error(problem) from problem
     except typer.Abort:
-        raise MaxbrodError("the command was interrupted", hint="run it again") from None
+        # Behind the question.
+        err.print()
+        raise RefusedError("a question was not answered, and nothing was changed", hint="run it again") from None
     except MaxbrodError:
         raise
     except Exception as error:

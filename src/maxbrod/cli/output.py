@@ -20,6 +20,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from maxbrod.cli.process import raising_interrupt
 from maxbrod.errors import EXIT_DONE, MaxbrodError
 from maxbrod.notices import Promise, PromiseState, verdict_of
 from maxbrod.options import JsonOption, declared
@@ -253,7 +254,8 @@ def agreed(question: str) -> bool:
     if sys.stdin.isatty():
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     try:
-        return typer.confirm(question, default=False)
+        with raising_interrupt():
+            return typer.confirm(question, default=False)
     except (typer.Abort, KeyboardInterrupt, EOFError):
         print_line("")
         return False

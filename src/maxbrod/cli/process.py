@@ -9,8 +9,11 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any, ClassVar, NoReturn
 
 from maxbrod.errors import OutputError
@@ -98,6 +101,20 @@ def refuse_lost_output() -> None:
     sys.stdout.flush()
     if _Output.lost is not None:
         raise _Output.lost
+
+
+@contextmanager
+def raising_interrupt() -> Iterator[None]:
+    """Within the block, Ctrl-C raises KeyboardInterrupt, where it would end the process: for prompts and cleanups."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Leaving:

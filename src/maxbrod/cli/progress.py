@@ -167,7 +167,7 @@ class _Pace:
         return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
 
     def left_s(self, step: Progress) -> int | None:
-        """Return the time that the rest takes at this rate; None: nobody knows."""
+        """Return the time that the rest takes at this rate; None: unknown."""
         rate = self.bytes_per_s
         known = rate > 0 and step.bytes_total
         return round(max(step.bytes_total - step.bytes_done, 0) / rate) if known else None

@@ -44,16 +44,16 @@ def run_verb(call: Call[Any], verb: str, show: Show, *, meanwhile: str = COMMITT
 @contextmanager
 def at_work(call: Call[Any], *, meanwhile: str = COMMITTING) -> Iterator[Work]:
     """Yield the work of a call. A signal stops it; `meanwhile` says what is done before it ends."""
-    from maxbrod.work.work import Work  # noqa: PLC0415 - not for `--help`
-
     stop = Stop()
     with (
         showing_log(quiet=call.quiet),
         stopping_by_signals(stop, what=meanwhile),
         progress_bar(shown=not call.silent) as on_progress,
-        Work(call.config, on_progress=on_progress, stop=stop) as work,
     ):
-        yield work
+        from maxbrod.work.work import Work  # noqa: PLC0415 - not for `--help`, and not before signals are heard
+
+        with Work(call.config, on_progress=on_progress, stop=stop) as work:
+            yield work
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import out, print_line, table
 from maxbrod.cli.verbs import run_verb
 from maxbrod.compact.options import CompactOptions
-from maxbrod.options import PLACE, JsonOption, QuietOption, SparkOptions
+from maxbrod.options import PLACE, JsonOption, LookOptions, QuietOption, SparkOptions
 from maxbrod.text import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 _FAULTS_SHOWN: Final = 20
 
 
-@command("compact", CompactOptions, before=PLACE, after=(SparkOptions, QuietOption, JsonOption))
+@command(
+    "compact",
+    CompactOptions,
+    before=PLACE,
+    after=(LookOptions, SparkOptions, QuietOption, JsonOption),
+    looks=lambda given: bool(given.get("dry_run")),
+)
 def compact(call: Call[CompactOptions]) -> None:
     """Merge many small segments into few large ones. No record and no offset changes.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from pydantic import ValidationError
 
 from maxbrod.archive.archive import Archive
+from maxbrod.archive.runs import STOPPED
 from maxbrod.archive.selection import select_names, select_topics
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import commit_with_retries
@@ -182,6 +183,7 @@ class Compaction(ABC, Generic[Plan]):
             statistics={
                 "command": "compact",
                 "exit_code": self.tally.report().exit_code,
+                **({STOPPED: True} if self.work.is_stopped() else {}),
                 **self.statistics(changes),
             },
             written_at=now,

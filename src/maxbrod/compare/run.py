@@ -192,7 +192,8 @@ class Comparison:
                 continue
             if pair.match not in BY_OFFSET or pair.source is None or pair.target is None:
                 work.note(
-                    number, "the topic is compacted: only by offset (--offsets exact) can it be told what that removed"
+                    number,
+                    "the topic is compacted: only a comparison by offset (--offsets exact) can tell what that removed",
                 )
                 continue
             source, target = (

@@ -8,7 +8,7 @@ from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import out, print_line, table
 from maxbrod.cli.verbs import at_work, end, load
 from maxbrod.convert.options import ConvertOptions
-from maxbrod.options import JsonOption, QuietOption, SparkOptions, StorageOptions
+from maxbrod.options import JsonOption, LookOptions, QuietOption, SparkOptions, StorageOptions
 from maxbrod.text import human_bytes
 from maxbrod.transform.summary import print_changes
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 _NOTICES_SHOWN: Final = 20
 
 
-@command("convert", ConvertOptions, after=(StorageOptions, SparkOptions, QuietOption, JsonOption))
+@command(
+    "convert",
+    ConvertOptions,
+    after=(StorageOptions, LookOptions, SparkOptions, QuietOption, JsonOption),
+    looks=lambda _: False,
+)
 def convert(call: Call[ConvertOptions]) -> None:
     """Convert an archive into another layout, and verify that all records are there.
 

@@ -44,7 +44,13 @@ _VERDICTS: Final = {
 
 
 @app.callback()
-@command("drill", DrillOptions, before=(ClusterOptions, *PLACE), after=(SparkOptions, QuietOption, JsonOption))
+@command(
+    "drill",
+    DrillOptions,
+    before=(ClusterOptions, *PLACE),
+    after=(SparkOptions, QuietOption, JsonOption),
+    has_commands=True,
+)
 def drill(call: Call[DrillOptions], context: typer.Context) -> None:
     """Restore a sample of an archive into temporary topics, compare it, clean up, and sign a report.
 

@@ -281,8 +281,9 @@ def _show_recovery_point(listing: TopicListing, chosen: list[TopicSummary]) -> N
     else:
         known = {topic.recovery_point: topic.topic for topic in chosen if topic.recovery_point is not None}
         oldest = known.get(listing.recovery_point)
-        because = f", owed to {oldest}" if len(known) > 1 and oldest is not None else ""
-        print_line(f"recovery point: {human_time(listing.recovery_point)}, or later{because}")
+        because = f", because of {oldest}" if len(known) > 1 and oldest is not None else ""
+        when = human_time(listing.recovery_point)
+        print_line(f"recovery point: {when}, or later{because}: a run that finds nothing new is not recorded")
     if listing.behind:
         behind = counted(listing.behind, "partition", "is", "are")
         print_line(f"{behind} not archived to the end that the last backup saw: see 'maxbrod check'")
@@ -309,7 +310,9 @@ def _show_runs(runs: list[RunSummary], *, as_json: bool) -> None:
 
 
 def _ending(run: RunSummary) -> str:
-    return "committed" if run.exit_code is None else ending(run.exit_code)
+    if run.exit_code is None:
+        return "committed"
+    return f"stopped, exit {run.exit_code}" if run.stopped else ending(run.exit_code)
 
 
 def _describe_generation(generation: GenerationSummary) -> str:

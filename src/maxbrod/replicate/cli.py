@@ -15,7 +15,7 @@ from maxbrod.cli.log import showing_log
 from maxbrod.cli.metrics import exporting
 from maxbrod.cli.output import out, print_error, print_json, print_json_line, print_line
 from maxbrod.cli.progress import progress_bar
-from maxbrod.cli.signals import stopping_by_signals
+from maxbrod.cli.signals import ending_by_interrupt, stopping_by_signals
 from maxbrod.cli.verbs import end, load
 from maxbrod.errors import EXIT_DONE, MaxbrodError
 from maxbrod.model import now_ms
@@ -148,7 +148,7 @@ def ingress(call: Call[ReplicateOptions]) -> None:
 
 
 @app.command()
-@command("replicate", LinkStatusOptions, before=_FAR, after=(JsonOption,))
+@command("replicate", LinkStatusOptions, before=_FAR, after=(JsonOption,), looks=lambda _: True)
 def status(call: Call[ReplicateOptions]) -> None:
     """At the destination: the state and the lag of every mirrored partition. The source is not asked.
 
@@ -235,7 +235,7 @@ def fail_back(call: Call[ReplicateOptions]) -> None:
 
       maxbrod replicate fail-back --bootstrap source1:9092 -a s3://wayback/kafka --topic orders --offsets append
     """
-    with progress_bar(shown=not call.silent) as on_progress:
+    with ending_by_interrupt(), progress_bar(shown=not call.silent) as on_progress:
         report = load("replicate.fail_back:fail_back")(call.config, on_progress=on_progress)
     end(call, report, print_ways_back)
 
@@ -254,7 +254,11 @@ def repair(call: Call[ReplicateOptions]) -> None:
 
       maxbrod replicate repair --bootstrap target1:9092 -a s3://inbox/kafka --topic orders
     """
-    with showing_log(quiet=call.quiet), progress_bar(shown=not call.silent) as on_progress:
+    with (
+        ending_by_interrupt(),
+        showing_log(quiet=call.quiet),
+        progress_bar(shown=not call.silent) as on_progress,
+    ):
         report = load("replicate.repair:repair")(call.config, on_progress=on_progress)
     end(call, report, print_repairs)
 
@@ -271,7 +275,11 @@ def verify(call: Call[ReplicateOptions]) -> None:
 
       maxbrod replicate verify --bootstrap target1:9092 -a s3://inbox/kafka --range orders:0:1000..2000
     """
-    with showing_log(quiet=call.quiet), progress_bar(shown=not call.silent) as on_progress:
+    with (
+        ending_by_interrupt(),
+        showing_log(quiet=call.quiet),
+        progress_bar(shown=not call.silent) as on_progress,
+    ):
         report = load("replicate.verify:verify")(call.config, on_progress=on_progress)
     if call.as_json:
         print_uncompared(report)

@@ -170,9 +170,19 @@ def _tell(document: Mapping[str, object], text: str, *, as_json: bool) -> None:
 
 
 @app.command()
-def status(directory: Dir = _FOLDER, as_json: JsonFlag = False) -> None:
+def status(
+    directory: Dir = _FOLDER,
+    bootstrap: Annotated[
+        bool, typer.Option("--bootstrap", metavar="", help="Print only the addresses of the brokers, for a shell.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
     """Show which brokers run, and where."""
-    _show(load(_CLUSTER).attach(directory), as_json=as_json)
+    cluster: Cluster = load(_CLUSTER).attach(directory)
+    if bootstrap and not as_json:
+        print_line(cluster.bootstrap)
+    else:
+        _show(cluster, as_json=as_json)
 
 
 @app.command()

@@ -91,7 +91,7 @@ def _hidden(word: str) -> str:
 
 
 def _rights(client: KafkaClient, verb: str, topics: Collection[str], patience_s: float) -> Iterator[Promise]:
-    name, needed = f"rights to {verb}", _NEEDED[verb]
+    name, needed = f"rights for {verb}", _NEEDED[verb]
     on_topics = topic_operations(client, topics, deadline=Deadline.after(patience_s))
     findings: list[Promise] = []
     for operation, without in needed.topics.items():
@@ -111,10 +111,12 @@ def _rights(client: KafkaClient, verb: str, topics: Collection[str], patience_s:
             findings.append(doubtful(name, text, _acl(operation, "--cluster")))
     findings += _group_rights(client, name, needed.groups, patience_s)
     if len(on_topics) < len(topics) or not topics:
-        unknown = counted(len(topics) - len(on_topics), "topic") if topics else "any topic: none is visible"
-        findings.append(doubtful(name, f"not known on {unknown}", "name a topic with --topic, or create one"))
+        unknown = counted(len(topics) - len(on_topics), "topic") if topics else "any topic: none was found"
+        findings.append(
+            doubtful(name, f"not known on {unknown}", "name a topic that exists with --topic, or create one")
+        )
     if not findings:
-        findings.append(well(name, f"on the cluster, on groups, and on {counted(len(on_topics), 'topic')}"))
+        findings.append(well(name, f"granted on the cluster, on groups, and on {counted(len(on_topics), 'topic')}"))
     yield from findings
 
 

@@ -15,6 +15,7 @@ from rich.markdown import Markdown
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import out as console
 from maxbrod.cli.output import print_line, print_promises, table
+from maxbrod.cli.process import raising_interrupt
 from maxbrod.cli.verbs import at_work, end, load
 from maxbrod.errors import EXIT_DONE, UsageError
 from maxbrod.option_values import parse_seconds, show_seconds
@@ -55,14 +56,15 @@ def config(call: Call[ConfigOptions]) -> None:
 def _print_config(report: ConfigReport, *, quiet: bool) -> None:
     del quiet
     if report.file is None:
-        print_line("no configuration file: there is no maxbrod.yaml in this folder, nor in the user's")
+        print_line(
+            "no configuration file was found: 'maxbrod init' writes one, 'maxbrod config --help' says where it may be"
+        )
     else:
         print_line(f"configuration file: {report.file} ({report.named_by})")
     if report.settings:
         shown = table("", "*setting", "*value", "*from")
         for setting in report.settings:
-            value = "" if setting.value is None else str(setting.value)
-            shown.add_row(setting.name, value, setting.source)
+            shown.add_row(setting.name, setting.text, setting.source)
         console.print(shown)
 
 
@@ -162,7 +164,9 @@ def _answer(question: str, default: str, read: Callable[[str], T], *, asks: bool
     """The answer to a question, asked until `read` understands it."""
     while asks:
         try:
-            return read(typer.prompt(question, default=default, type=str))
+            with raising_interrupt():
+                answer = typer.prompt(question, default=default, type=str)
+            return read(answer)
         except UsageError as error:
             print_line(f"  {error}")
     if flag is not None:
@@ -227,6 +231,7 @@ def help_page(
     if page is None:
         for name, path in load("setup.pages:list_pages")().items():
             print_line(f"{name:<34} {load('setup.pages:title_of')(path)}")
+        print_line("'maxbrod help tutorial' is the page to begin with; 'maxbrod VERB --help' has the options of a verb")
         return
     text = load("setup.pages:find_page")(page).read_text(encoding="utf-8")
     if not console.is_terminal:

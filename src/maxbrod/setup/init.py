@@ -54,7 +54,7 @@ def write_config(file: Path, answers: InitAnswers, *, force: bool) -> Config:
 
 
 def _lines(answers: InitAnswers) -> Iterator[str]:
-    yield "# The configuration of maxbrod. Every option of every verb can stand here; a flag overrides it."
+    yield "# The configuration of maxbrod. It may have every option of every verb; a flag overrides it."
     yield "# 'maxbrod config' shows what is in force, 'maxbrod help configuration' has all keys."
     yield ""
     yield "# Where archived records go: a folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix."

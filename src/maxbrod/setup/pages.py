@@ -25,7 +25,9 @@ def title_of(page: Path) -> str:
 def find_page(name: str) -> Path:
     """Return the page of this name, or the only one whose last word it is. UsageError: there is none."""
     pages = list_pages()
-    found = [page for known, page in pages.items() if name in {known, known.rpartition("/")[2]}]
+    if name in pages:
+        return pages[name]
+    found = [page for known, page in pages.items() if known.rpartition("/")[2] == name]
     if len(found) == 1:
         return found[0]
     question = did_you_mean(name, [*pages, *(known.rpartition("/")[2] for known in pages)])

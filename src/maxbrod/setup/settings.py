@@ -12,7 +12,8 @@ from pydantic import BaseModel, SecretStr
 
 from maxbrod.config import ARCHIVE_VARIABLE, VARIABLE, Config, KafkaConfig, find_config
 from maxbrod.errors import EXIT_DONE
-from maxbrod.options import Declared
+from maxbrod.option_values import show_seconds
+from maxbrod.options import Declared, Options, declared
 from maxbrod.work.report import Report
 
 _HIDDEN: Final = "********"
@@ -25,6 +26,19 @@ class Setting:
     name: str
     value: Any
     source: str
+
+    @property
+    def text(self) -> str:
+        """The value as people write it in the file: 60s, 64MiB, true."""
+        if self.value is None or isinstance(self.value, bool):
+            return {None: "", True: "true", False: "false"}[self.value]
+        section, _, key = self.name.partition(".")
+        if not key:
+            return show_seconds(self.value) if section == "patience" else str(self.value)
+        model = Config.model_fields[section].annotation
+        options = declared(model) if isinstance(model, type) and issubclass(model, Options) else []
+        reads = next((option.reads for option in options if option.name == key), None)
+        return reads.show(self.value) if reads is not None and isinstance(self.value, int | float) else str(self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

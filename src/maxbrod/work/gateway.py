@@ -31,7 +31,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError, UsageError
+from maxbrod.board import is_process_stopped
+from maxbrod.errors import EnvironmentMissingError, RefusedError, StoppedError, UnavailableError, UsageError
 from maxbrod.private_files import cache_dir, cache_path, filled, is_private, private_opener, refuse_foreign
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 START_SECONDS_MAX: Final = 180.0
 STOP_SECONDS_MAX: Final = 60.0
+_POLL_S: Final = 0.2
 _ARCHIVING: Final = "-XX:ArchiveClassesAtExit"
 _ARCHIVING_SECONDS_MAX: Final = 900.0
 """A JVM that writes its classes when it exits takes a quarter of a minute, and minutes on a busy machine."""
@@ -152,7 +154,12 @@ def settings_file(conf: Mapping[str, str], scratch: Path) -> Iterator[list[str]]
 
 
 def launch(command: Sequence[str], *, scratch: Path, log: Path) -> Gateway:
-    """Start the JVM and wait until it listens. UnavailableError, with the end of its log: it does not."""
+    """Start the JVM and wait until it listens.
+
+    Raises:
+        UnavailableError: it does not. The hint has the end of its log.
+        StoppedError: a signal came meanwhile.
+    """
     connection = scratch / "gateway"
     with open(log, "ab", opener=private_opener) as output:
         process = subprocess.Popen(
@@ -172,13 +179,42 @@ def launch(command: Sequence[str], *, scratch: Path, log: Path) -> Gateway:
         process.kill()
         process.communicate()
         raise
-    finally:
-        imports.join()
+    imports.join()
     port, secret = _read_connection(connection.read_bytes())
     options = scratch / _OPTIONS
     archiving = any(_ARCHIVING in text for text in (*command, options.read_text() if options.exists() else ""))
     stop_seconds_max = _ARCHIVING_SECONDS_MAX if archiving else STOP_SECONDS_MAX
     return Gateway(process=process, port=port, secret=secret, stop_seconds_max=stop_seconds_max)
+
+
+@contextmanager
+def ended_by_signal(jvm: Gateway) -> Iterator[None]:
+    """Within the block, which waits for an answer of the JVM, a signal kills the JVM: StoppedError."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_POLL_S):
+            if is_process_stopped():
+                jvm.process.kill()
+                return
+
+    watcher = threading.Thread(target=watch, name="spark start", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except Exception:
+        _refuse_stopped()
+        raise
+    finally:
+        over.set()
+        watcher.join()
+    # The JVM may be dead already, although the answer came.
+    _refuse_stopped()
+
+
+def _refuse_stopped() -> None:
+    if is_process_stopped():
+        raise StoppedError("stopped while Spark was starting", hint="run it again")
 
 
 @contextmanager
@@ -240,6 +276,7 @@ def _wait_for(connection: Path, process: subprocess.Popen[bytes], log: Path) -> 
     deadline = time.monotonic() + START_SECONDS_MAX
     # The JVM renames the file into place when it is complete.
     while not connection.exists():
+        _refuse_stopped()
         if process.poll() is not None:
             raise UnavailableError(f"Spark's JVM exited with code {process.returncode} while starting", hint=_tail(log))
         if time.monotonic() > deadline:

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from maxbrod.config import SparkConfig
-from maxbrod.errors import EnvironmentMissingError, RefusedError, UnavailableError, UsageError
+from maxbrod.errors import EnvironmentMissingError, RefusedError, StoppedError, UnavailableError, UsageError
 from maxbrod.java import Java, find_java
 from maxbrod.private_files import is_private, opened
 from maxbrod.work import gateway
@@ -266,8 +266,12 @@ def _launch_local(java: Java, conf: Mapping[str, str], scratch: Path, *, jvm_wor
         command = gateway.launcher_command(java, settings) if archive is None or own_command else archive.command
         submit = [gateway.MAIN_CLASS, *settings]
         if archive is not None:
-            with suppress(UnavailableError):
+            try:
                 return gateway.launch([*command, *options, *archive.options, *submit], scratch=scratch, log=log)
+            except StoppedError:
+                raise
+            except UnavailableError:
+                pass
         jvm = gateway.launch([*command, *options, *submit], scratch=scratch, log=log)
     if archive is not None:
         # The JVM starts without the class archive and did not with it.
@@ -348,7 +352,8 @@ def _attach(jvm: gateway.Gateway, conf: Mapping[str, str], given: frozenset[str]
     if in_main_thread:
         undo.callback(signal.signal, signal.SIGINT, on_interrupt)
     try:
-        session = SparkSession.builder.config(map={**_redaction(given), **conf}).getOrCreate()
+        with gateway.ended_by_signal(jvm):
+            session = SparkSession.builder.config(map={**_redaction(given), **conf}).getOrCreate()
     except Py4JError as error:
         # Java's message is one line, followed by its stack.
         reason = next((line for line in str(error).splitlines() if "Exception: " in line), str(error))

@@ -135,7 +135,7 @@ class _Capture:
             why = "Kafka lists only topics that this user may describe, and does not report whether there are others"
             hint = f"{_DESCRIBE_CLUSTER}, and every topic that is to be kept"
             if sees_cluster:
-                why = "Kafka lists only topics that this user may describe, and not every broker has told which it has"
+                why = "Kafka lists only topics that this user may describe, and not every broker has listed its own"
                 hint = "run it again when all brokers answer"
             if guarded:
                 self._gap(HIDDEN_TOPICS, why, hint)

@@ -222,7 +222,7 @@ class SliceTally:
 
     @property
     def max_timestamp(self) -> int | None:
-        """None also if a batch says of itself that its first record is newer: then nobody knows."""
+        """None also if a batch says of itself that its first record is newer: then it is unknown."""
         return None if self._misstated else self._highest
 
     @property

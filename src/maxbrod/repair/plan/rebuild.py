@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 INT64_MAX: Final = 2**63 - 1
-_READING_HINT: Final = "compare the topic with its source ('maxbrod compare'), or read it afresh into a new archive"
+_READING_HINT: Final = "compare the topic with its source ('maxbrod compare'), or back it up into a new archive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +279,9 @@ class _PartitionRebuild:
             ]
         )
         for part in spare:
-            what = "what replaced them is lost or damaged: an earlier reading stands in, with records removed since"
+            what = (
+                "what replaced them is lost or damaged: an earlier reading is used instead, with records removed since"
+            )
             self._add("reading", what, part.base, part.end, _READING_HINT)
         return sorted([*chain, *spare], key=lambda part: part.base)
 
