@@ -95,7 +95,7 @@ class RawClient:
     def receive(self, request: Any, version: int) -> Any:
         frame = self.frame()
         response = TABLE[request.API_KEY].response
-        found = response.decode(frame, version=version, header=True)
+        found = response.decode(frame, version=min(version, response.max_version), header=True)
         assert found.header.correlation_id == self._correlation_id
         return found
 

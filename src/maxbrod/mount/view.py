@@ -209,6 +209,10 @@ class OffsetRanges(Mapping[int, tuple[int, int]]):
             return log.start, log.archived_end
         return archive.ranges.get(PartitionId(topic_id=self._topic.topic_id, partition=partition), (0, 0))
 
+    def __contains__(self, partition: object) -> bool:
+        # Without a look at the logs, which may have to be read first.
+        return isinstance(partition, int) and 0 <= partition < len(self)
+
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
 
