@@ -66,9 +66,7 @@ def stage(
             java.produce(cluster.bootstrap, TOPIC, partition, _records()[first : first + 5], codec)
     for turn, commit in enumerate([True, False, True, False]):
         messages = dated_messages(3 + turn)
-        produce_transaction(
-            cluster, TOPIC, messages, transactional_id=TOPIC, partition=TRANSACTIONS, commit=commit
-        )
+        produce_transaction(cluster, TOPIC, messages, transactional_id=TOPIC, partition=TRANSACTIONS, commit=commit)
     large = random.Random(7)
     for codec in ("none", "zstd"):
         records = [JavaRecord(1_700_000_000_000 + turn, None, large.randbytes(1_000_000)) for turn in range(2)]
@@ -103,7 +101,14 @@ def reader_of(client: str, java: JavaOracle) -> Reader:
 
 @pytest.mark.parametrize(
     ("client", "ids"),
-    [("java", True), ("librdkafka", False), ("librdkafka", True), ("kcat", False), ("franz-go", False), ("franz-go", True)],
+    [
+        ("java", True),
+        ("librdkafka", False),
+        ("librdkafka", True),
+        ("kcat", False),
+        ("franz-go", False),
+        ("franz-go", True),
+    ],
 )
 def test_a_client_reads_exactly_what_the_source_had(
     stage: tuple[Path, Content], java: JavaOracle, client: str, ids: bool

@@ -48,7 +48,9 @@ def java_reader(java: JavaOracle) -> Reader:
         finally:
             consumer.close()
         return [
-            SeenRecord(number, record.offset or 0, record.timestamp_ms, record.key, digest(record.value), record.headers)
+            SeenRecord(
+                number, record.offset or 0, record.timestamp_ms, record.key, digest(record.value), record.headers
+            )
             for number, first in sorted(firsts.items())
             for record in java.consume(bootstrap, topic, number, from_offset=first, isolation_level=level)
         ]
@@ -100,12 +102,16 @@ def read_with_librdkafka(bootstrap: str, topic: str, level: str) -> list[SeenRec
                         message.timestamp()[1],
                         message.key(),
                         digest(message.value()),
-                        tuple(message.headers() or ()),
+                        _pairs(message.headers()),
                     )
                 )
         return sorted(seen)
     finally:
         consumer.close()
+
+
+def _pairs(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((name, value) for name, value in headers or ())
 
 
 def read_with_kcat(bootstrap: str, topic: str, level: str) -> list[SeenRecord]:
@@ -167,5 +173,3 @@ def _bytes(text: str) -> bytes | None:
 
 def without_headers(records: Iterable[SeenRecord]) -> list[SeenRecord]:
     return [record._replace(headers=()) for record in records]
-
-

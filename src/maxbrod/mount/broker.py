@@ -85,13 +85,15 @@ class Door:
 
 
 class BrokerNode:
+    """`coordinator` None: another node has it."""
+
     def __init__(
         self,
         view: ClusterView,
         loader: ChunkLoader,
         node_id: int,
         *,
-        coordinator: Coordinator,
+        coordinator: Coordinator | None,
         door: Door,
         with_ids: bool,
         connections_max: int,
@@ -114,7 +116,7 @@ class BrokerNode:
             if key in self._handlers or key in refusals.REFUSED or key in LOGIN_KEYS
         }
         self._connections: set[asyncio.Task[None]] = set()
-        self._idle: set[asyncio.Task[None]] = set()
+        self._idle: set[asyncio.Task[None] | None] = set()
         """Connections that wait for a request."""
         self._draining = False
         self._refused_at = -_REFUSALS_S
@@ -145,6 +147,8 @@ class BrokerNode:
         return lambda request, version, _: answer(self.table[key], request, version)
 
     async def _coordinate(self, request: Message, version: int, caller: Caller) -> Message:
+        if self._coordinator is None:
+            return refusals.answer_elsewhere(self.table[request.API_KEY], request, version)
         client = Client(client_id=caller.client_id, host=caller.host, principal=caller.principal)
         return await self._coordinator.handle(request, version, client)
 
@@ -169,7 +173,7 @@ class BrokerNode:
             await accepting
         self._draining = True
         self.fetcher.stopping.set()
-        for connection in self._idle:
+        for connection in self._connections & self._idle:
             connection.cancel()
         if self._connections:
             await asyncio.wait(self._connections, timeout=_DRAIN_S)
@@ -240,7 +244,6 @@ class BrokerNode:
         """The next request of a connection, which may end while it waits for one."""
         known = session.is_authenticated
         task = asyncio.current_task()
-        assert task is not None
         self._idle.add(task)
         try:
             async with asyncio.timeout(IDLE_S if known else _HANDSHAKE_S):

@@ -28,8 +28,8 @@ def api_versions(api: Api, shown: Iterable[Api], code: int = Code.NONE) -> Messa
 
 def meant_for_another(request: Message, cluster_id: str, node_id: int) -> bool:
     """True if a request of ApiVersions 5 names another cluster or node: an address has moved under its client."""
-    other_cluster = request.cluster_id is not None and request.cluster_id != cluster_id
-    return other_cluster or (request.node_id >= 0 and request.node_id != node_id)
+    meant: tuple[str | None, int] = request.cluster_id, request.node_id
+    return meant[0] not in {None, cluster_id} or (meant[1] >= 0 and meant[1] != node_id)
 
 
 def describe(api: Api, request: Message, version: int, view: ClusterView) -> Message:

@@ -13,7 +13,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID, uuid5
 
 import pyarrow as pa
@@ -36,6 +36,8 @@ _ROWS_AT_ONCE: Final = 1 << 19
 _NODE_ID: Final = 100_000
 """Node ids begin here: far from those that clusters use, so that no client takes a node for one of the source."""
 NIL: Final = UUID(int=0)
+Ranges: TypeAlias = Mapping[PartitionId, tuple[int, int]]
+"""The first offset and the end of each archived partition, data and gaps together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +63,16 @@ class MountedArchive:
         *,
         as_of: str | None,
         until_ms: int | None,
-        held: MountedArchive | None = None,
+        held: Ranges | None = None,
     ) -> None:
-        """`held`: an older version of the same archive, whose logs must not grow."""
+        """`held`: the ends of an older version of the same archive, beyond which no log may go."""
         self.number, self.archive, self._held = number, archive, held
         self.moment: Moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
         self._until_ms = until_ms
         revisions = self.moment.revisions_in(archive.catalog)
         self._revisions = self.moment.revisions
         self.names, self.newest = known_topics(archive.catalog, self.moment, revisions)
-        self.ranges: Mapping[PartitionId, tuple[int, int]] = self._find_ranges()
-        """The first offset and the end of each archived partition, data and gaps together."""
+        self.ranges: Ranges = self._find_ranges()
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, int], pa.Table] | None = None
 
@@ -85,7 +86,7 @@ class MountedArchive:
         if self._held is not None:
             found = {
                 partition: (min(found.get(partition, (end,))[0], end), end)
-                for partition, (_, end) in self._held.ranges.items()
+                for partition, (_, end) in self._held.items()
             }
         return {
             **{partition: (min(found.get(partition, (end,))[0], end), end) for partition, end in snapshot.items()},
