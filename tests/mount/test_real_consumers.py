@@ -223,7 +223,7 @@ def test_librdkafka_logs_in_by_a_token_and_by_a_certificate(archive: Path, doors
         "sasl.mechanism": "OAUTHBEARER",
         "oauth_cb": lambda _: (token, time.time() + 60),
     }
-    options = {"token_keys": doors / "jwks.json", "token_audience": "kafka", "token_issuer": "https://issuer"}
+    options: dict[str, Any] = {"token_keys": doors / "jwks.json", "token_audience": "kafka", "token_issuer": "https://issuer"}
     with mounted(archive, **options) as found, closing(RdkafkaMember(found.bootstrap, TOPIC, GROUP, config)) as member:
         assert set(read([member], len(UNREAD))) == UNREAD
     certificate = str(doors / "tls" / "user-alice.pem")
@@ -234,7 +234,7 @@ def test_librdkafka_logs_in_by_a_token_and_by_a_certificate(archive: Path, doors
         "ssl.key.location": certificate,
         "ssl.endpoint.identification.algorithm": "none",
     }
-    mutual = {"tls_cert": doors / "tls" / "server.pem", "tls_client_ca": doors / "tls" / "ca.pem"}
+    mutual: dict[str, Any] = {"tls_cert": doors / "tls" / "server.pem", "tls_client_ca": doors / "tls" / "ca.pem"}
     with mounted(archive, **mutual) as found, closing(RdkafkaMember(found.bootstrap, TOPIC, GROUP, config)) as member:
         assert set(read([member], len(UNREAD))) == UNREAD
 
