@@ -74,7 +74,7 @@ class MountedArchive:
         self.names, self.newest = known_topics(archive.catalog, self.moment, revisions)
         self.ranges: Ranges = self._find_ranges()
         self._lock = threading.Lock()
-        self._rows: dict[tuple[str, int], pa.Table] | None = None
+        self._rows: dict[str, dict[int, pa.Table]] | None = None
 
     def _find_ranges(self) -> dict[PartitionId, tuple[int, int]]:
         snapshot = {} if self.moment.snapshot is None else self.moment.snapshot.ends
@@ -92,6 +92,11 @@ class MountedArchive:
             **{partition: (min(found.get(partition, (end,))[0], end), end) for partition, end in snapshot.items()},
             **(found if self.moment.as_of is None else {}),
         }
+
+    @property
+    def is_cut(self) -> bool:
+        """True if logs end where a time says, which only their records tell."""
+        return self._until_ms is not None
 
     def is_newest(self) -> bool:
         """True if nobody has changed the archive since. Other tools do not say so: then it is looked at again."""
@@ -135,13 +140,25 @@ class MountedArchive:
             found[number] = PartitionLog(TopicPartition(topic=name, partition=number), archived)
         return found
 
+    def range_of(self, topic_id: str, number: int) -> tuple[int, int]:
+        """The first offset and the end of a partition as `logs` would find them, but for a time that cuts them.
+
+        Making a log for each of 100,000 partitions would take longer than anybody waits for a mount. Of a large archive
+        the rows are not read for this: where a partition has nothing but gaps, the range begins with them.
+        """
+        start, end = self.ranges.get(PartitionId(topic_id=topic_id, partition=number), (0, 0))
+        return (end, end) if self.is_small and number not in self._rows_of(topic_id) else (start, end)
+
     def _rows_of(self, topic_id: str) -> dict[int, pa.Table]:
+        if not self.is_small:
+            return {number: rows for _, number, rows in partitions_in(self._read([topic_id]))}
         with self._lock:
-            if self._rows is None and len(self.names) > 1 and self.is_small:
-                self._rows = {(found, number): rows for found, number, rows in partitions_in(self._read(None))}
-        if self._rows is not None:
-            return {number: rows for (found, number), rows in self._rows.items() if found == topic_id}
-        return {number: rows for _, number, rows in partitions_in(self._read([topic_id]))}
+            if self._rows is None:
+                rows_of: dict[str, dict[int, pa.Table]] = {}
+                for found, number, rows in partitions_in(self._read(None)):
+                    rows_of.setdefault(found, {})[number] = rows
+                self._rows = rows_of
+            return self._rows.get(topic_id, {})
 
     @cached_property
     def is_small(self) -> bool:
@@ -193,10 +210,7 @@ class ServedTopic:
 
 
 class OffsetRanges(Mapping[int, tuple[int, int]]):
-    """The first offset and the end of each partition of a topic, found when they are asked for.
-
-    Of a large archive those of the catalog, in which a gap may come first: reading all rows would take too long.
-    """
+    """The first offset and the end of each partition of a topic, found when they are asked for."""
 
     def __init__(self, topic: ServedTopic) -> None:
         self._topic = topic
@@ -205,10 +219,10 @@ class OffsetRanges(Mapping[int, tuple[int, int]]):
         if not 0 <= partition < len(self):
             raise KeyError(partition)
         archive = self._topic.archive
-        if archive.is_small or self._topic.logs is not None:
+        if self._topic.logs is not None or (archive.is_cut and archive.is_small):
             log = self._topic.load()[partition]
             return log.start, log.archived_end
-        return archive.ranges.get(PartitionId(topic_id=self._topic.topic_id, partition=partition), (0, 0))
+        return archive.range_of(self._topic.topic_id, partition)
 
     def __contains__(self, partition: object) -> bool:
         # Without a look at the logs, which may have to be read first.
