@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from maxbrod.sandbox.surgery import compact
 from maxbrod.sandbox.topics import create_topic, delete_topic
@@ -127,3 +128,43 @@ def test_sarama_reads_exactly_what_the_source_had(stage: tuple[Path, Content]) -
     with mounted(archive) as found:
         for (topic, level), expected in content.items():
             assert read_with_sarama(found.bootstrap, topic, level, expected=len(expected)) == expected, (topic, level)
+
+
+def test_a_user_interface_sees_a_cluster_that_is_online(stage: tuple[Path, Content], java: JavaOracle) -> None:
+    """The calls of Java's admin client without which kafka-ui shows a cluster as offline, or a page of it as empty."""
+    kafka = java.jvm.org.apache.kafka
+    archive, _ = stage
+    with mounted(archive) as found:
+        admin = kafka.clients.admin.Admin.create(java.properties({"bootstrap.servers": found.bootstrap}))
+        try:
+            cluster = admin.describeCluster()
+            (node,) = cluster.nodes().get()
+            assert cluster.controller().get().id() == node.id()
+            assert set(admin.listTopics().names().get()) == {TOPIC, HOLES}
+            described = admin.describeTopics([TOPIC, HOLES]).allTopicNames().get()
+            assert len(described[TOPIC].partitions()) == PARTITIONS
+            kinds = java.jvm.org.apache.kafka.common.config.ConfigResource.Type
+            resource = kafka.common.config.ConfigResource
+            wanted = [resource(kinds.TOPIC, HOLES), resource(kinds.BROKER, node.idString())]
+            configs = admin.describeConfigs(wanted).all().get()
+            assert configs[wanted[0]].get("cleanup.policy").value() == "compact"
+            assert configs[wanted[1]].get("delete.topic.enable").value() == "false"
+            place = kafka.common.TopicPartition(TOPIC, LARGE)
+            spec = kafka.clients.admin.OffsetSpec
+            for at, offset in ((spec.earliest(), 0), (spec.latest(), 4), (spec.maxTimestamp(), 1)):
+                assert admin.listOffsets({place: at}).partitionResult(place).get().offset() == offset
+            assert list(admin.listConsumerGroups().all().get()) is not None
+            assert len(admin.describeLogDirs([node.id()]).allDescriptions().get()) == 1
+            with pytest.raises(Py4JJavaError, match="read-only mount"):
+                admin.createTopics(
+                    [
+                        kafka.clients.admin.NewTopic(
+                            "new", java.jvm.java.util.Optional.empty(), java.jvm.java.util.Optional.empty()
+                        )
+                    ]
+                ).all().get()
+            # Others are not offered, and an interface does without.
+            with pytest.raises(Py4JJavaError, match="UnsupportedVersionException"):
+                admin.describeMetadataQuorum().quorumInfo().get()
+        finally:
+            admin.close()
