@@ -22,7 +22,7 @@ from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.mount.broker import BrokerNode, listen
 from maxbrod.mount.metrics import NodeFigures
-from maxbrod.mount.serving import NodeParts, door_of, open_archives, run_node
+from maxbrod.mount.node_parts import NodeParts, door_of, open_archives, run_node
 from maxbrod.mount.view import Ranges, ServedNode, node_id
 
 _FIGURES_S: Final = 1.0

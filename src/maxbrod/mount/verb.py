@@ -20,10 +20,10 @@ from maxbrod.mount.broker import listen
 from maxbrod.mount.coordinator import Coordinator
 from maxbrod.mount.journal import CommitJournal, default_state
 from maxbrod.mount.metrics import NodeFigures, registry_of
+from maxbrod.mount.node_parts import NodeParts, door_of, open_archives, run_node
 from maxbrod.mount.node_process import NodeOrder
 from maxbrod.mount.positions import GroupTopic, Positions, archived_positions
 from maxbrod.mount.report import MountReport
-from maxbrod.mount.serving import NodeParts, door_of, open_archives, run_node
 from maxbrod.mount.side_nodes import SideNode
 from maxbrod.mount.view import ClusterView, OffsetRanges, ServedNode, identity, node_id
 
