@@ -61,7 +61,8 @@ class LifecycleGroup(StrEnum):
 class MountGroup(StrEnum):
     A = "a"  # Records of 1 KB, uncompressed, four partitions
     B = "b"  # JSON of 270 bytes in lz4 batches, four partitions
-    FIRST = "first"  # From the command to the first record, 5 million rows
+    MANY = "many"  # 200 consumers at once
+    FIRST = "first"  # From the command to the first record, 5 million rows; and all their partitions in Metadata
 
 
 class ReplicateGroup(StrEnum):

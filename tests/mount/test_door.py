@@ -14,9 +14,9 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.metadata import MetadataRequest
 
 from maxbrod.errors import RefusedError
+from maxbrod.mount.node_parts import door_of
 from maxbrod.mount.options import MountOptions
 from maxbrod.mount.users import user_lines
-from maxbrod.mount.verb import door_of
 from maxbrod.sandbox.security import write_certificates
 from support.bearer_tokens import RSA
 from support.mounts import RawClient, mounted

@@ -15,7 +15,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
-from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
 from maxbrod.mount.refusals import REFUSED
@@ -23,7 +23,8 @@ from support.mounts import TABLE, RawClient, mounted
 from support.native_logs import data_batch
 from support.table_archives import write
 
-UNSUPPORTED_VERSION, POLICY_VIOLATION = 35, 44
+UNSUPPORTED_VERSION, POLICY_VIOLATION, REBOOTSTRAP_REQUIRED = 35, 44, 129
+ApiVersionsRequest = TABLE[ApiKey.ApiVersions].request
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def served(client: RawClient) -> dict[int, tuple[int, int]]:
     return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_versions_are_told_in_every_form(client: RawClient, version: int) -> None:
     answer = client.ask(ApiVersionsRequest(client_software_name="raw", client_software_version="1"), version)
     assert answer.error_code == 0
@@ -57,13 +58,34 @@ def test_versions_are_told_in_every_form(client: RawClient, version: int) -> Non
     assert ranges[ApiKey.OffsetForLeaderEpoch] == (2, 4)
 
 
-@pytest.mark.parametrize("version", [5, 99, 32_767])
+@pytest.mark.parametrize("version", [6, 99, 32_767])
 def test_an_unknown_version_of_api_versions_is_answered_in_the_oldest_form(client: RawClient, version: int) -> None:
     header = struct.pack(">hhih", ApiKey.ApiVersions, version, 7, -1)
     client.socket.sendall(struct.pack(">i", len(header) + 5) + header + b"\0\x02a\x02b")
     correlation_id, code, count, key, low, high = struct.unpack(">ihihhh", client.frame())
     assert (correlation_id, code, count, key) == (7, UNSUPPORTED_VERSION, 1, ApiKey.ApiVersions)
-    assert (low, high) == (0, 4)
+    assert (low, high) == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "code"),
+    [
+        (None, -1, 0),
+        ("ours", -1, 0),
+        ("ours", 100_000, 0),
+        ("that of the restored cluster", -1, REBOOTSTRAP_REQUIRED),
+        ("that of the restored cluster", 100_000, REBOOTSTRAP_REQUIRED),
+        ("ours", 1, REBOOTSTRAP_REQUIRED),
+    ],
+)
+def test_a_client_that_means_another_cluster_is_sent_back_to_its_bootstrap_servers(
+    client: RawClient, cluster_id: str | None, node_id: int, code: int
+) -> None:
+    known = client.ask(MetadataRequest(topics=[]), 12).cluster_id
+    names = {"client_software_name": "raw", "client_software_version": "1"}
+    meant = known if cluster_id == "ours" else cluster_id
+    client.send(ApiVersionsRequest(**names, cluster_id=meant, node_id=node_id), 5)
+    assert struct.unpack(">h", client.frame()[4:6]) == (code,)
 
 
 @pytest.mark.parametrize("version", range(14))

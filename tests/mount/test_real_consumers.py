@@ -23,6 +23,7 @@ from maxbrod.sandbox.topics import create_topic, delete_topic
 from maxbrod.sandbox.traffic import numbered, produce
 from support.backups import back_up, config_of
 from support.bearer_tokens import CLAIMS, RSA, rsa_jwk, signed
+from support.client_readers import GO_READERS, read_as_go_group
 from support.group_members import JavaMember, Member, PythonMember, RdkafkaMember, read, until_assigned
 from support.mounts import mounted
 from support.restores import Command, put, stand
@@ -223,7 +224,11 @@ def test_librdkafka_logs_in_by_a_token_and_by_a_certificate(archive: Path, doors
         "sasl.mechanism": "OAUTHBEARER",
         "oauth_cb": lambda _: (token, time.time() + 60),
     }
-    options = {"token_keys": doors / "jwks.json", "token_audience": "kafka", "token_issuer": "https://issuer"}
+    options: dict[str, Any] = {
+        "token_keys": doors / "jwks.json",
+        "token_audience": "kafka",
+        "token_issuer": "https://issuer",
+    }
     with mounted(archive, **options) as found, closing(RdkafkaMember(found.bootstrap, TOPIC, GROUP, config)) as member:
         assert set(read([member], len(UNREAD))) == UNREAD
     certificate = str(doors / "tls" / "user-alice.pem")
@@ -234,7 +239,7 @@ def test_librdkafka_logs_in_by_a_token_and_by_a_certificate(archive: Path, doors
         "ssl.key.location": certificate,
         "ssl.endpoint.identification.algorithm": "none",
     }
-    mutual = {"tls_cert": doors / "tls" / "server.pem", "tls_client_ca": doors / "tls" / "ca.pem"}
+    mutual: dict[str, Any] = {"tls_cert": doors / "tls" / "server.pem", "tls_client_ca": doors / "tls" / "ca.pem"}
     with mounted(archive, **mutual) as found, closing(RdkafkaMember(found.bootstrap, TOPIC, GROUP, config)) as member:
         assert set(read([member], len(UNREAD))) == UNREAD
 
@@ -275,3 +280,22 @@ def test_a_group_moves_from_the_mount_to_the_restored_cluster_and_sees_every_rec
     with closing(member(cluster.bootstrap, topic, topic)) as reading:
         seen.update(read([reading], len(UNREAD) - len(seen)))
     assert seen == Counter(UNREAD)
+
+
+@pytest.mark.skipif(not GO_READERS.exists(), reason="scripts/install-test-tools builds the readers in Go")
+def test_a_client_in_go_moves_to_the_restored_cluster_and_sees_every_record_once(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_topic(cluster, topic, partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        produce(cluster, topic, numbered(RECORDS), partition=partition)
+    assert back_up(config_of(cluster, tmp_path / "archive", topic)).complete
+    delete_topic(cluster, topic)
+    state = tmp_path / "state"
+    command = Command(cluster, tmp_path / "archive", capsys)
+    with mounted(tmp_path / "archive", state=str(state)) as found, without_spark():
+        seen = Counter(read_as_go_group(found.bootstrap, topic, topic, 70))
+        command("restore", "--offsets", "exact", "--topic", topic)
+        command("groups", "apply", "--from-mount", str(state))
+    seen.update(read_as_go_group(cluster.bootstrap, topic, topic, len(ALL) - 70))
+    assert seen == Counter(ALL)

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse
@@ -20,17 +21,21 @@ from maxbrod.work.work import Work
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from maxbrod.config import Config
+    from maxbrod.config import Config, StorageConfig
 
 TABLE = api_table({})
 
 
 @contextmanager
-def mounted(*archives: Path | str, **options: Any) -> Iterator[Mounted]:
+def mounted(
+    *archives: Path | str, storage: StorageConfig | None = None, metrics_port: int | None = None, **options: Any
+) -> Iterator[Mounted]:
     """Mount archives at a free port of loopback, as the command does it, until the block ends."""
     with tempfile.TemporaryDirectory() as state:
         given = {"archives": [str(each) for each in archives], "listen": "127.0.0.1:0", "state": state, **options}
-        with _mounted(config_with(None, "mount", given)) as found:
+        config = config_with(None, "mount", given, storage=storage)
+        shown = replace(config.mount, metrics_port=metrics_port)  # for the command line only
+        with _mounted(config.model_copy(update={"mount": shown})) as found:
             yield found
 
 
@@ -95,7 +100,7 @@ class RawClient:
     def receive(self, request: Any, version: int) -> Any:
         frame = self.frame()
         response = TABLE[request.API_KEY].response
-        found = response.decode(frame, version=version, header=True)
+        found = response.decode(frame, version=min(version, response.max_version), header=True)
         assert found.header.correlation_id == self._correlation_id
         return found
 

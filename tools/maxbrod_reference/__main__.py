@@ -165,13 +165,6 @@ def metrics_page() -> str:
     written = TreeEgressCollector(nothing)
     idle: Any = SimpleNamespace(statuses=list, counts=None, listings=0, listing_ns=0, notification_lag_ms=None)
     read = TreeIngressCollector(idle)
-    loads = SimpleNamespace(
-        **dict.fromkeys(("hits", "misses", "requests", "loaded_bytes", "errors"), 0),
-        cache=SimpleNamespace(bytes=0),
-        slowest=None,
-    )
-    fetcher = SimpleNamespace(bytes=0, sessions=())
-    unused: Any = SimpleNamespace(loader=loads, fetcher=fetcher, requests={}, connections=0)
     single = [metric for verb in FIGURES for metric in RunMetrics(verb, "").registry.collect()]
     return page(
         "Metrics",
@@ -215,7 +208,7 @@ def metrics_page() -> str:
         "",
         "## `mount`",
         "",
-        *_metrics_table(MountCollector(unused).collect()),
+        *_metrics_table(MountCollector(lambda: ()).collect()),
     )
 
 

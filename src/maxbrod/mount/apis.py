@@ -29,7 +29,7 @@ _DIGITS_MAX: Final = 5
 
 
 def _own(name: str) -> Message:
-    """A class of a message that kafka-python lacks."""
+    """A class of a message that kafka-python lacks, or has in older versions only."""
     return type(ApiMessage)(name, (ApiMessage,), {"__module__": __name__}, load_json="maxbrod.kafka.wire.messages")
 
 
@@ -38,6 +38,8 @@ _OWN: Final = {
     for name in ("GetTelemetrySubscriptions", "PushTelemetry")
     for kind in ("Request", "Response")
 }
+# Not its response, which has the form of version 4: kafka-python's own clients would take ours for theirs.
+_OWN["ApiVersionsRequest"] = _own("ApiVersionsRequest")
 
 
 def _classes() -> dict[str, Message]:
@@ -62,6 +64,10 @@ class Api:
 
     def flexible(self, version: int) -> bool:
         return bool(self.request.flexible_version_q(version))
+
+    def encode(self, answer: Message, version: int) -> bytes:
+        """The body of a response. One that did not change with the newest version is known in the one before."""
+        return bytes(answer.encode(version=min(version, self.response.max_version)))
 
 
 def api_table(limits: Mapping[int, tuple[int, int]], *, without: Iterable[int] = ()) -> dict[int, Api]:

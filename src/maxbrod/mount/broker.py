@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from kafka.protocol.api_key import ApiKey
 
 from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.mount import apis, metadata, refusals
 from maxbrod.mount.apis import Api, Message
 from maxbrod.mount.channels import LENGTH_BYTES, Channel, ClosedError, PlainChannel, TlsChannel
@@ -51,11 +52,13 @@ _FOR_STRANGERS: Final = frozenset({ApiKey.ApiVersions, *LOGIN_KEYS})
 _BACKLOG: Final = 512
 _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _FETCH_BY_NAME: Final = 12
-_REMEMBERED: Final = 64
+_DRAIN_S: Final = 10.0
+"""How long a node that stops waits for answers: those to members of a group may take minutes."""
+_REFUSALS_S: Final = 10.0
+"""The least time between two lines of the log about refused connections."""
 _RANGES: Final[dict[int, tuple[int, int]]] = {
     ApiKey.Fetch: (4, 17),
     ApiKey.Produce: (0, 12),
-    ApiKey.ApiVersions: (0, 4),
 }
 
 Answer: TypeAlias = "Message | list[Buffer]"
@@ -82,18 +85,20 @@ class Door:
 
 
 class BrokerNode:
+    """`coordinator` None: another node has it."""
+
     def __init__(
         self,
         view: ClusterView,
         loader: ChunkLoader,
         node_id: int,
         *,
-        coordinator: Coordinator,
+        coordinator: Coordinator | None,
         door: Door,
         with_ids: bool,
         connections_max: int,
     ) -> None:
-        self._view, self.loader, self._coordinator = view, loader, coordinator
+        self._view, self.loader, self._coordinator, self.node_id = view, loader, coordinator, node_id
         self._connections_max, self._door = connections_max, door
         self.fetcher = Fetcher(view, loader, node_id)
         self._offsets = OffsetFinder(view, loader, node_id)
@@ -111,9 +116,14 @@ class BrokerNode:
             if key in self._handlers or key in refusals.REFUSED or key in LOGIN_KEYS
         }
         self._connections: set[asyncio.Task[None]] = set()
+        self._idle: set[asyncio.Task[None] | None] = set()
+        """Connections that wait for a request."""
+        self._draining = False
+        self._refused_at = -_REFUSALS_S
         self._next_reader = 0
-        self._remembered: dict[tuple[int, int, bytes], bytes] = {}
         self.requests: dict[int, int] = {}
+        self.refused = 0
+        """Connections beyond the bound."""
 
     def _own_handlers(self) -> dict[int, Handler]:
         return {
@@ -137,6 +147,8 @@ class BrokerNode:
         return lambda request, version, _: answer(self.table[key], request, version)
 
     async def _coordinate(self, request: Message, version: int, caller: Caller) -> Message:
+        if self._coordinator is None:
+            return refusals.answer_elsewhere(self.table[request.API_KEY], request, version)
         client = Client(client_id=caller.client_id, host=caller.host, principal=caller.principal)
         return await self._coordinator.handle(request, version, client)
 
@@ -147,8 +159,9 @@ class BrokerNode:
         return handle
 
     async def _versions(self, request: Message, version: int, _: Caller) -> Message:
-        del request, version
-        return metadata.api_versions(self.table[ApiKey.ApiVersions], self.table, supported=True)
+        astray = version >= 5 and metadata.meant_for_another(request, self._view.cluster_id, self.node_id)
+        code = metadata.REBOOTSTRAP_REQUIRED if astray else Code.NONE
+        return metadata.api_versions(self.table[ApiKey.ApiVersions], self.table.values(), code)
 
     async def serve(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Accept connections until `stop`, then let each finish the request that it is at."""
@@ -156,10 +169,15 @@ class BrokerNode:
         accepting = asyncio.create_task(self._accept(loop, listener))
         await stop.wait()
         accepting.cancel()
-        self.fetcher.stopping.set()
         with suppress(asyncio.CancelledError):
             await accepting
-        for connection in list(self._connections):
+        self._draining = True
+        self.fetcher.stopping.set()
+        for connection in self._connections & self._idle:
+            connection.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=_DRAIN_S)
+        for connection in self._connections:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
@@ -174,12 +192,18 @@ class BrokerNode:
                 await asyncio.sleep(0.2)
                 continue
             if len(self._connections) >= self._connections_max:
-                _LOG.warning("a connection of %s is refused: there are %d already", address[0], self._connections_max)
                 connection.close()
+                self._note_refusal(str(address[0]), loop.time())
                 continue
             task = asyncio.create_task(self._connection(connection, str(address[0])))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
+
+    def _note_refusal(self, host: str, now: float) -> None:
+        self.refused += 1
+        if now - self._refused_at >= _REFUSALS_S:
+            self._refused_at = now
+            _LOG.warning("a connection of %s is refused: there are %d already", host, self._connections_max)
 
     def changed(self) -> None:
         """The view shows something else."""
@@ -195,11 +219,8 @@ class BrokerNode:
         channel: Channel | None = None
         try:
             channel, session = await self._open(connection)
-            while True:
-                known = session.is_authenticated
-                bytes_max = FRAME_BYTES_MAX if known else _STRANGER_BYTES_MAX
-                async with asyncio.timeout(IDLE_S if known else _HANDSHAKE_S):
-                    frame = await channel.frame(bytes_max)
+            while not self._draining:
+                frame = await self._request(channel, session)
                 pieces = await asyncio.shield(self._answer(frame, session, reader, host))
                 size = sum(memoryview(piece).nbytes for piece in pieces)
                 async with asyncio.timeout(SEND_S):
@@ -218,6 +239,17 @@ class BrokerNode:
                 channel.close()
             else:
                 connection.close()
+
+    async def _request(self, channel: Channel, session: LoginSession) -> memoryview:
+        """The next request of a connection, which may end while it waits for one."""
+        known = session.is_authenticated
+        task = asyncio.current_task()
+        self._idle.add(task)
+        try:
+            async with asyncio.timeout(IDLE_S if known else _HANDSHAKE_S):
+                return await channel.frame(FRAME_BYTES_MAX if known else _STRANGER_BYTES_MAX)
+        finally:
+            self._idle.discard(task)
 
     async def _open(self, connection: socket.socket) -> tuple[Channel, LoginSession]:
         if self._door.context is None:
@@ -243,17 +275,17 @@ class BrokerNode:
         if not api.low <= header.version <= api.high:
             if header.key != ApiKey.ApiVersions:
                 raise CorruptDataError(f"version {header.version} of the request {header.key} is not served")
-            oldest = metadata.api_versions(api, self.table, supported=False)
-            return [start, oldest.encode(version=0)]
+            # Its client knows the oldest form, and asks again with a version that is in it.
+            return [start, metadata.api_versions(api, [api], Code.UNSUPPORTED_VERSION).encode(version=0)]
         request = apis.decode(api, header.version, header.body)
         if header.key in LOGIN_KEYS:
-            return [start, (await session.handle(request, header.version)).encode(version=header.version)]
+            return [start, api.encode(await session.handle(request, header.version), header.version)]
         principal = session.principal or ANONYMOUS
         caller = Caller(reader=reader, client_id=header.client_id or "", host=host, principal=principal)
         answer = await self._handle(api, request, header.version, caller)
         if isinstance(answer, list):
             return [start, *answer]
-        return [start, answer.encode(version=header.version)]
+        return [start, api.encode(answer, header.version)]
 
     async def _handle(self, api: Api, request: Message, version: int, caller: Caller) -> Answer:
         handler = self._handlers.get(api.key)

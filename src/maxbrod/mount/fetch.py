@@ -186,7 +186,11 @@ class Fetcher:
             answer.code = Code.NOT_LEADER_OR_FOLLOWER
             return None
         if topic.logs is None:
-            return self._loader.load_topic(topic)
+            try:
+                return self._loader.load_topic(topic)
+            except MaxbrodError:
+                answer.code = Code.KAFKA_STORAGE_ERROR
+                return None
         log = topic.logs[wanted.partition]
         answer.high_watermark, answer.log_start = log.end, log.start
         if not log.start <= wanted.offset <= log.archived_end:

@@ -55,6 +55,8 @@ class ChunkLoader:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="mount")
         self._loads: dict[ChunkKey, asyncio.Task[None]] = {}
         self._topics: dict[str, asyncio.Future[Any]] = {}
+        self._unread: dict[str, tuple[MaxbrodError, float]] = {}
+        """Topics whose rows could not be read, and when that was."""
         self.hits = self.misses = self.errors = 0
         self.requests = self.loaded_bytes = 0
         """What the store was asked for: the requests, and the bytes of their records."""
@@ -113,13 +115,28 @@ class ChunkLoader:
         return found
 
     def load_topic(self, topic: ServedTopic) -> asyncio.Future[Any]:
-        """Load the rows of a topic, once."""
+        """Load the rows of a topic, once. Raises what went wrong a moment ago."""
+        error, seen = self._unread.get(topic.name, (None, 0.0))
+        if error is not None and time.monotonic() - seen < RETRY_S:
+            raise error
         task = self._topics.get(topic.name)
         if task is None:
             loop = asyncio.get_running_loop()
             task = self._topics[topic.name] = asyncio.ensure_future(loop.run_in_executor(self._pool, topic.load))
-            task.add_done_callback(lambda _: self._topics.pop(topic.name, None))
+            task.add_done_callback(lambda done: self._topic_loaded(topic.name, done))
         return task
+
+    def _topic_loaded(self, name: str, done: asyncio.Future[Any]) -> None:
+        self._topics.pop(name, None)
+        error = None if done.cancelled() else done.exception()
+        if error is None:
+            self._unread.pop(name, None)
+            return
+        failure = error if isinstance(error, MaxbrodError) else CorruptDataError(f"{type(error).__name__}: {error}")
+        self.errors += 1
+        if name not in self._unread:
+            _LOG.error("the catalog's rows of %s cannot be read: %s", name, failure)
+        self._unread[name] = failure, time.monotonic()
 
     def load_ahead(self, log: PartitionLog, found: AtHand) -> None:
         """Load what a reader that reads on will want next."""

@@ -8,22 +8,28 @@ from maxbrod.kafka.wire.error_codes import Code
 from maxbrod.mount.view import NIL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from maxbrod.mount.apis import Api, Message
     from maxbrod.mount.view import ClusterView, ServedNode, ServedTopic
 
 UNKNOWN_TOPIC_ID: Final = 100
+REBOOTSTRAP_REQUIRED: Final = 129
 _BROKERS: Final = 1
 _UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 _PARTITIONS_MAX: Final = 2000
 
 
-def api_versions(api: Api, table: Mapping[int, Api], *, supported: bool) -> Message:
-    """The versions that are served. To a version that is not, only those of this request, in its oldest form."""
-    shown = table.values() if supported else (api,)
+def api_versions(api: Api, shown: Iterable[Api], code: int = Code.NONE) -> Message:
+    """The versions of these requests."""
     keys = [api.response.ApiVersion(api_key=each.key, min_version=each.low, max_version=each.high) for each in shown]
-    return api.response(error_code=Code.NONE if supported else Code.UNSUPPORTED_VERSION, api_keys=keys)
+    return api.response(error_code=code, api_keys=keys)
+
+
+def meant_for_another(request: Message, cluster_id: str, node_id: int) -> bool:
+    """True if a request of ApiVersions 5 names another cluster or node: an address has moved under its client."""
+    meant: tuple[str | None, int] = request.cluster_id, request.node_id
+    return meant[0] not in {None, cluster_id} or (meant[1] >= 0 and meant[1] != node_id)
 
 
 def describe(api: Api, request: Message, version: int, view: ClusterView) -> Message:

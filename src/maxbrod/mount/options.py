@@ -65,6 +65,15 @@ class MountOptions(MetricsOptions):
     connections_max: int = option(
         "Refuse connections beyond this number.", LISTENER, "N", ("--connections",), default=4096, low=1
     )
+    processes: int = option(
+        "Serve with so many processes, each a node with its share of the partitions. They listen on the port of "
+        "--listen and on those after it, and share --cache-bytes.",
+        LISTENER,
+        "N",
+        default=1,
+        low=1,
+        high=64,
+    )
     state: Path | None = option(
         "Keep the commits of consumer groups in this folder. In the user's state folder by default.",
         BEHAVIOR,

@@ -1,4 +1,7 @@
-"""Refuses everything that writes, with POLICY_VIOLATION and a sentence where the response has room for one."""
+"""Refuses everything that writes, with POLICY_VIOLATION and a sentence where the response has room for one.
+
+A node that does not coordinate groups refuses what is for the one that does.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from maxbrod.mount.apis import Api, Message
 
 SENTENCE: Final = "this is a read-only mount of an archive: nothing can be written to it"
+_ELSEWHERE: Final = "another node coordinates the groups"
 _CODES: Final = frozenset({"error_code", "partition_error_code"})
 Tree: TypeAlias = Mapping[str, Any]
 """The fields of a response by name; of nested structures as well."""
@@ -157,24 +161,70 @@ _ANSWERS: Final[dict[int, Callable[[Message], Tree]]] = {
 REFUSED: Final = frozenset(_ANSWERS)
 
 
+def _groups(request: Message) -> Tree:
+    return {"groups": [{"group_id": group} for group in request.groups or ()]}
+
+
+def _group_offsets(request: Message, version: int) -> Tree:
+    if version >= 8:
+        return {"groups": [{"group_id": group.group_id} for group in request.groups]}
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": number, "committed_offset": -1, "committed_leader_epoch": -1, "metadata": ""}
+                    for number in topic.partition_indexes
+                ],
+            }
+            for topic in request.topics or ()
+        ]
+    }
+
+
+_OF_GROUPS: Final[dict[int, Callable[[Message, int], Tree]]] = {
+    ApiKey.OffsetCommit: lambda request, _: {"topics": _places(request.topics)},
+    ApiKey.OffsetFetch: _group_offsets,
+    ApiKey.JoinGroup: lambda _, __: {},
+    ApiKey.Heartbeat: lambda _, __: {},
+    ApiKey.LeaveGroup: lambda _, __: {},
+    ApiKey.SyncGroup: lambda _, __: {},
+    ApiKey.DescribeGroups: lambda request, _: _groups(request),
+    # Clients ask every node for its groups: this one has none.
+    ApiKey.ListGroups: lambda _, __: {"error_code": Code.NONE},
+    ApiKey.DeleteGroups: lambda request, _: {"results": [{"group_id": group} for group in request.groups_names]},
+    ApiKey.OffsetDelete: lambda _, __: {},
+    ApiKey.ConsumerGroupDescribe: lambda request, _: {
+        "groups": [{"group_id": group} for group in request.group_ids or ()]
+    },
+}
+
+
 def refuse(api: Api, request: Message) -> Message:
     """The response that refuses all of a request."""
-    return _built(api.response, _ANSWERS[api.key](request))
+    return _built(api.response, _ANSWERS[api.key](request), Code.POLICY_VIOLATION, SENTENCE)
 
 
-def _built(kind: Message, tree: Tree) -> Message:
+def answer_elsewhere(api: Api, request: Message, version: int) -> Message:
+    """The response to a request about groups that came to a node which does not coordinate them."""
+    return _built(api.response, _OF_GROUPS[api.key](request, version), Code.NOT_COORDINATOR, _ELSEWHERE)
+
+
+def _built(kind: Message, tree: Tree, code: int, sentence: str) -> Message:
     values: dict[str, Any] = {}
     for field in kind._struct._fields:  # noqa: SLF001 - the schema of the message
         name = field.name
         if name in tree:
             nested = field.is_struct_array() and tree[name] is not None
             values[name] = (
-                [_built(getattr(kind, field.type_str), each) for each in tree[name]] if nested else tree[name]
+                [_built(getattr(kind, field.type_str), each, code, sentence) for each in tree[name]]
+                if nested
+                else tree[name]
             )
         elif name in _CODES:
-            values[name] = Code.POLICY_VIOLATION
+            values[name] = code
         elif name == "error_message":
-            values[name] = SENTENCE
+            values[name] = sentence
         elif (field.is_array() or field.is_struct_array()) and field.tag is None:
             values[name] = []
     return kind(**values)

@@ -11,12 +11,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.errors import MaxbrodError
 
 if TYPE_CHECKING:
-    from maxbrod.mount.view import ClusterView, MountedArchive
+    from maxbrod.mount.view import ClusterView, MountedArchive, Ranges
 
 _LOG: Final = logging.getLogger(__name__)
 _AGAIN_S: Final = 30.0
@@ -30,13 +30,15 @@ class Renewal:
         self,
         view: ClusterView,
         archives: list[MountedArchive],
-        reopen: Callable[[int, MountedArchive | None], MountedArchive],
+        reopen: Callable[[int, Ranges | None], MountedArchive],
         choose: Callable[[Sequence[MountedArchive]], ClusterView],
     ) -> None:
-        """`reopen` opens an archive by its number, as new or with the ends of one; `choose` makes a view of all."""
+        """`reopen` opens an archive by its number, as new or with given ends; `choose` makes a view of all."""
         self._view, self._archives, self._reopen, self._choose = view, archives, reopen, choose
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when the view has changed."""
+        self.prepare: Callable[[ClusterView], Any] = lambda _: None
+        """Called in a thread with a view before it is shown: it may read the archive."""
+        self.on_change: Callable[[Any], None] = lambda _: None
+        """Called with what was prepared when the view has changed."""
         self._looked_at: dict[int, float] = {}
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,11 +74,12 @@ class Renewal:
 
     async def _renew(self, number: int, held: MountedArchive | None) -> None:
         async with self._lock:
-            fresh = await asyncio.to_thread(self._reopen, number, held)
+            fresh = await asyncio.to_thread(self._reopen, number, None if held is None else held.ranges)
             archives = [fresh if each.number == number else each for each in self._archives]
             view = self._choose(archives)
             await asyncio.to_thread(view.take_over, self._view)
+            prepared = await asyncio.to_thread(self.prepare, view)
             self._archives[:] = archives
             self._view.become(view)
-            self.on_change()
+            self.on_change(prepared)
             _LOG.info("%s is served as of version %s", fresh.archive.url, fresh.archive.catalog.version)

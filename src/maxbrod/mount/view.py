@@ -13,7 +13,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID, uuid5
 
 import pyarrow as pa
@@ -36,6 +36,8 @@ _ROWS_AT_ONCE: Final = 1 << 19
 _NODE_ID: Final = 100_000
 """Node ids begin here: far from those that clusters use, so that no client takes a node for one of the source."""
 NIL: Final = UUID(int=0)
+Ranges: TypeAlias = Mapping[PartitionId, tuple[int, int]]
+"""The first offset and the end of each archived partition, data and gaps together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +63,18 @@ class MountedArchive:
         *,
         as_of: str | None,
         until_ms: int | None,
-        held: MountedArchive | None = None,
+        held: Ranges | None = None,
     ) -> None:
-        """`held`: an older version of the same archive, whose logs must not grow."""
+        """`held`: the ends of an older version of the same archive, beyond which no log may go."""
         self.number, self.archive, self._held = number, archive, held
         self.moment: Moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
         self._until_ms = until_ms
         revisions = self.moment.revisions_in(archive.catalog)
         self._revisions = self.moment.revisions
         self.names, self.newest = known_topics(archive.catalog, self.moment, revisions)
-        self.ranges: Mapping[PartitionId, tuple[int, int]] = self._find_ranges()
-        """The first offset and the end of each archived partition, data and gaps together."""
+        self.ranges: Ranges = self._find_ranges()
         self._lock = threading.Lock()
-        self._rows: dict[tuple[str, int], pa.Table] | None = None
+        self._rows: dict[str, dict[int, pa.Table]] | None = None
 
     def _find_ranges(self) -> dict[PartitionId, tuple[int, int]]:
         snapshot = {} if self.moment.snapshot is None else self.moment.snapshot.ends
@@ -85,12 +86,17 @@ class MountedArchive:
         if self._held is not None:
             found = {
                 partition: (min(found.get(partition, (end,))[0], end), end)
-                for partition, (_, end) in self._held.ranges.items()
+                for partition, (_, end) in self._held.items()
             }
         return {
             **{partition: (min(found.get(partition, (end,))[0], end), end) for partition, end in snapshot.items()},
             **(found if self.moment.as_of is None else {}),
         }
+
+    @property
+    def is_cut(self) -> bool:
+        """True if logs end where a time says, which only their records tell."""
+        return self._until_ms is not None
 
     def is_newest(self) -> bool:
         """True if nobody has changed the archive since. Other tools do not say so: then it is looked at again."""
@@ -134,13 +140,25 @@ class MountedArchive:
             found[number] = PartitionLog(TopicPartition(topic=name, partition=number), archived)
         return found
 
+    def range_of(self, topic_id: str, number: int) -> tuple[int, int]:
+        """The first offset and the end of a partition as `logs` would find them, but for a time that cuts them.
+
+        Making a log for each of 100,000 partitions would take longer than anybody waits for a mount. Of a large archive
+        the rows are not read for this: where a partition has nothing but gaps, the range begins with them.
+        """
+        start, end = self.ranges.get(PartitionId(topic_id=topic_id, partition=number), (0, 0))
+        return (end, end) if self.is_small and number not in self._rows_of(topic_id) else (start, end)
+
     def _rows_of(self, topic_id: str) -> dict[int, pa.Table]:
+        if not self.is_small:
+            return {number: rows for _, number, rows in partitions_in(self._read([topic_id]))}
         with self._lock:
-            if self._rows is None and len(self.names) > 1 and self.is_small:
-                self._rows = {(found, number): rows for found, number, rows in partitions_in(self._read(None))}
-        if self._rows is not None:
-            return {number: rows for (found, number), rows in self._rows.items() if found == topic_id}
-        return {number: rows for _, number, rows in partitions_in(self._read([topic_id]))}
+            if self._rows is None:
+                rows_of: dict[str, dict[int, pa.Table]] = {}
+                for found, number, rows in partitions_in(self._read(None)):
+                    rows_of.setdefault(found, {})[number] = rows
+                self._rows = rows_of
+            return self._rows.get(topic_id, {})
 
     @cached_property
     def is_small(self) -> bool:
@@ -192,10 +210,7 @@ class ServedTopic:
 
 
 class OffsetRanges(Mapping[int, tuple[int, int]]):
-    """The first offset and the end of each partition of a topic, found when they are asked for.
-
-    Of a large archive those of the catalog, in which a gap may come first: reading all rows would take too long.
-    """
+    """The first offset and the end of each partition of a topic, found when they are asked for."""
 
     def __init__(self, topic: ServedTopic) -> None:
         self._topic = topic
@@ -204,10 +219,14 @@ class OffsetRanges(Mapping[int, tuple[int, int]]):
         if not 0 <= partition < len(self):
             raise KeyError(partition)
         archive = self._topic.archive
-        if archive.is_small or self._topic.logs is not None:
+        if self._topic.logs is not None or (archive.is_cut and archive.is_small):
             log = self._topic.load()[partition]
             return log.start, log.archived_end
-        return archive.ranges.get(PartitionId(topic_id=self._topic.topic_id, partition=partition), (0, 0))
+        return archive.range_of(self._topic.topic_id, partition)
+
+    def __contains__(self, partition: object) -> bool:
+        # Without a look at the logs, which may have to be read first.
+        return isinstance(partition, int) and 0 <= partition < len(self)
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
