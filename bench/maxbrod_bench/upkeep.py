@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Buffer, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -38,6 +38,8 @@ from maxbrod_bench.planning import store_run
 from maxbrod_bench.race import Figure, race_laps, require, speed
 
 if TYPE_CHECKING:
+    from collections.abc import Buffer
+
     from numpy.typing import NDArray
 
 
