@@ -169,7 +169,9 @@ def read_with_many(bootstrap: str, topic: str, partition_records: int, records: 
     from confluent_kafka import TopicPartition as Place  # noqa: PLC0415
 
     def read(number: int) -> None:
-        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "many", "enable.auto.commit": False})
+        # Each is ahead of what it has read by 1 MB: by default it would fetch 64 MB that nobody reads.
+        limits = {"queued.max.messages.kbytes": 1024, "enable.auto.commit": False}
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "many", **limits})
         try:
             share = number // PARTITIONS
             offset = min(share * records, max(partition_records - records, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,14 @@ import numpy as np
 import pytest
 
 from maxbrod.batch.headers import walk
+from maxbrod.config import config_with
 from maxbrod.mount import chunks, loads
+from maxbrod.mount.broker import Door
 from maxbrod.mount.cache import ChunkCache, ChunkKey
 from maxbrod.mount.chunks import ChunkPlace, ServedChunk
+from maxbrod.mount.fetch import Fetcher
+from maxbrod.mount.node_parts import NodeParts, open_archives
+from maxbrod.mount.view import ServedNode, node_id
 from maxbrod.storage.local import LocalStorage
 from support.mounts import RawClient, fetch_request, mounted, partitions_of, read_all
 from support.native_logs import NAME, data_batch
@@ -138,3 +144,32 @@ def test_an_archive_larger_than_the_cache_is_read_within_its_bound(
         once = read_all(client, WHERE, 0)
         assert read_all(client, WHERE, 0) == once
     assert 0 < most[0] <= 3 * SIZE
+
+
+def test_answers_that_slow_readers_do_not_take_hold_little_memory(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (chunks, loads):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 4 * SIZE + 2000)
+    config = config_with(None, "mount", {"archives": [str(archive)], "cache_bytes": 8 * SIZE})
+    parts = NodeParts.of(config, open_archives(config), "cluster", door=Door())
+    parts.view.nodes = (ServedNode(node_id=node_id(0), host="127.0.0.1", port=9),)
+    fetcher = Fetcher(parts.view, parts.loader, node_id(0))
+
+    async def ask(reader: int) -> int:
+        pieces = await fetcher.fetch(fetch_request({WHERE: 0}, wait_ms=9000, partition_bytes_max=1), 12, reader)
+        return sum(memoryview(piece).nbytes for piece in pieces)
+
+    async def run() -> None:
+        sizes = [await ask(reader) for reader in range(30)]
+        assert set(sizes) == {sizes[0]}
+        # The first one holds a chunk of four batches, the others their own batch.
+        assert 33 * SIZE < fetcher._held_bytes < 35 * SIZE
+        for reader in range(30):
+            fetcher.release(reader)
+        assert fetcher._held_bytes == 0
+
+    try:
+        asyncio.run(run())
+    finally:
+        parts.loader.close()

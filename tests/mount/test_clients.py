@@ -138,7 +138,7 @@ def test_a_user_interface_sees_a_cluster_that_is_online(stage: tuple[Path, Conte
         admin = kafka.clients.admin.Admin.create(java.properties({"bootstrap.servers": found.bootstrap}))
         try:
             cluster = admin.describeCluster()
-            (node,) = cluster.nodes().get()
+            node = cluster.nodes().get().iterator().next()
             assert cluster.controller().get().id() == node.id()
             assert set(admin.listTopics().names().get()) == {TOPIC, HOLES}
             described = admin.describeTopics([TOPIC, HOLES]).allTopicNames().get()
@@ -153,8 +153,8 @@ def test_a_user_interface_sees_a_cluster_that_is_online(stage: tuple[Path, Conte
             spec = kafka.clients.admin.OffsetSpec
             for at, offset in ((spec.earliest(), 0), (spec.latest(), 4), (spec.maxTimestamp(), 1)):
                 assert admin.listOffsets({place: at}).partitionResult(place).get().offset() == offset
-            assert list(admin.listConsumerGroups().all().get()) is not None
-            assert len(admin.describeLogDirs([node.id()]).allDescriptions().get()) == 1
+            assert admin.listConsumerGroups().all().get().size() >= 0
+            assert admin.describeLogDirs([node.id()]).allDescriptions().get().size() == 1
             with pytest.raises(Py4JJavaError, match="read-only mount"):
                 admin.createTopics(
                     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +15,16 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
+from maxbrod.errors import UsageError
 from maxbrod.mount.refusals import answer_elsewhere
-from maxbrod.sandbox.process import wait_for
+from maxbrod.sandbox.process import free_ports, wait_for
 from support.client_readers import read_with_librdkafka
 from support.mounts import TABLE, RawClient, fetch_request, mounted, partitions_of
 from support.native_logs import NAME, data_batch
 from support.table_archives import write
 
 NOT_LEADER, NOT_COORDINATOR = 6, 16
-WHERE = (NAME.topic, NAME.partition)
+with_proc = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,20 @@ def test_offsets_are_elsewhere_at_every_version(version: int) -> None:
         assert [place.error_code for place in found.topics[0].partitions] == [NOT_COORDINATOR] * 2
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+@with_proc
+def test_a_port_in_use_is_told_and_no_process_is_left(archive: Path) -> None:
+    (port,) = free_ports(1)
+    before = children()
+    with (
+        socket.create_server(("127.0.0.1", port + 1)),
+        pytest.raises(UsageError, match="cannot listen"),
+        mounted(archive, processes=3, listen=f"127.0.0.1:{port}"),
+    ):
+        pass
+    assert children() == before
+
+
+@with_proc
 def test_a_node_that_was_killed_comes_back_at_its_address(archive: Path) -> None:
     before = children()
     with mounted(archive, processes=2) as found:

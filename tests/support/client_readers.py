@@ -40,33 +40,14 @@ def digest(value: bytes | None) -> str | None:
 
 def java_reader(java: JavaOracle) -> Reader:
     def read(bootstrap: str, topic: str, level: str) -> list[SeenRecord]:
-        consumer = _java_consumer(java, bootstrap)
-        try:
-            places = [(part.partition(), part) for part in _parts(java, consumer, topic)]
-            starts = consumer.beginningOffsets([part for _, part in places])
-            firsts = {number: starts[part] for number, part in places}
-        finally:
-            consumer.close()
-        return [
+        return sorted(
             SeenRecord(
                 number, record.offset or 0, record.timestamp_ms, record.key, digest(record.value), record.headers
             )
-            for number, first in sorted(firsts.items())
-            for record in java.consume(bootstrap, topic, number, from_offset=first, isolation_level=level)
-        ]
+            for number, record in java.consume_all(bootstrap, topic, isolation_level=level)
+        )
 
     return read
-
-
-def _java_consumer(java: JavaOracle, bootstrap: str) -> Any:
-    bytes_kind = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
-    values = {"bootstrap.servers": bootstrap, "key.deserializer": bytes_kind, "value.deserializer": bytes_kind}
-    return java.jvm.org.apache.kafka.clients.consumer.KafkaConsumer(java.properties(values))
-
-
-def _parts(java: JavaOracle, consumer: Any, topic: str) -> Iterable[Any]:
-    kind = java.jvm.org.apache.kafka.common.TopicPartition
-    return [kind(topic, found.partition()) for found in consumer.partitionsFor(topic)]
 
 
 def read_with_librdkafka(bootstrap: str, topic: str, level: str) -> list[SeenRecord]:

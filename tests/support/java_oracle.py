@@ -321,6 +321,27 @@ class JavaOracle:
         finally:
             consumer.close()
 
+    def consume_all(
+        self, bootstrap: str, topic: str, *, isolation_level: str = "read_committed"
+    ) -> list[tuple[int, JavaRecord]]:
+        """Every record of a topic with its partition, by one consumer, up to what are the ends now."""
+        ours = {"key.deserializer": f"{_BYTES}Deserializer", "value.deserializer": f"{_BYTES}Deserializer"}
+        values = {"bootstrap.servers": bootstrap, **ours, "isolation.level": isolation_level}
+        consumer = self.jvm.org.apache.kafka.clients.consumer.KafkaConsumer(self.properties(values))
+        try:
+            numbers = [found.partition() for found in consumer.partitionsFor(topic)]
+            places = [self._topic_partition(topic, number) for number in numbers]
+            consumer.assign(places)
+            consumer.seekToBeginning(places)
+            ends = consumer.endOffsets(places)
+            records: list[tuple[int, JavaRecord]] = []
+            while any(consumer.position(place) < ends[place] for place in places):
+                polled = consumer.poll(self.jvm.java.time.Duration.ofMillis(200))
+                records += [(record.partition(), _consumed(record)) for record in polled.iterator()]
+            return records
+        finally:
+            consumer.close()
+
 
 def _dotted(config: Mapping[str, str]) -> dict[str, str]:
     return {name.replace("_", "."): value for name, value in config.items()}

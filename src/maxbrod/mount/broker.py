@@ -225,6 +225,9 @@ class BrokerNode:
                 size = sum(memoryview(piece).nbytes for piece in pieces)
                 async with asyncio.timeout(SEND_S):
                     await channel.send([size.to_bytes(LENGTH_BYTES, "big"), *pieces])
+                # Not until the next answer: a client may take its time.
+                del pieces
+                self.fetcher.release(reader)
                 if session.failed:
                     return
         except (ClosedError, TimeoutError):
@@ -235,6 +238,7 @@ class BrokerNode:
             # A mistake of ours ends one connection, and is not hidden.
             _LOG.exception("a request of %s could not be answered", host)
         finally:
+            self.fetcher.release(reader)
             if channel is not None:
                 channel.close()
             else:

@@ -37,6 +37,8 @@ _INVALID_SESSION_EPOCH: Final = 71
 _BYTES_MAX: Final = 16 << 20
 """The bound of one answer: it stays in memory until the client has taken it."""
 _WAIT_MAX_S: Final = 60.0
+_CROWDED_BYTES: Final = 1 << 20
+"""The bound of one answer while many are on their way."""
 _READ_COMMITTED: Final = 1
 
 
@@ -49,6 +51,29 @@ class Fetcher:
         self.stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self.bytes = 0
+        self._held: dict[Hashable, int] = {}
+        self._held_bytes = 0
+
+    def release(self, reader: Hashable) -> None:
+        """The last answer of a reader was sent, or never will be."""
+        self._held_bytes -= self._held.pop(reader, 0)
+
+    def _hold(self, reader: Hashable, answers: Iterable[PartitionAnswer]) -> None:
+        """Remember what an answer keeps in memory until it was sent."""
+        self.release(reader)
+        held = sum(answer.held_bytes for answer in answers)
+        if held:
+            self._held[reader] = held
+            self._held_bytes += held
+
+    @property
+    def _crowded(self) -> bool:
+        """True if answers on their way hold as much memory as they may.
+
+        An answer keeps the chunks that it is a part of, also those that the cache has let go: with hundreds of slow
+        readers many times its bound. From here on answers are small, and copies.
+        """
+        return self._held_bytes > self._loader.cache.bytes_max // 4
 
     async def fetch(self, request: Message, version: int, reader: Hashable) -> list[Buffer]:
         session, wanted, code = self._wanted(request, version)
@@ -70,6 +95,7 @@ class Fetcher:
         if session is not None:
             session.advance()
         self.bytes += sum(answer.bytes for answer in shown)
+        self._hold(reader, shown)
         return encode_fetch(version, shown, session_id=NO_SESSION if session is None else session.session_id)
 
     def _wanted(self, request: Message, version: int) -> tuple[FetchSession | None, list[Wanted], int]:
@@ -120,7 +146,7 @@ class Fetcher:
     async def _collect(
         self, request: Message, wanted: list[Wanted], reader: Hashable, deadline: float
     ) -> list[PartitionAnswer]:
-        bytes_max = min(max(request.max_bytes, 0), _BYTES_MAX)
+        bytes_max = min(max(request.max_bytes, 0), _CROWDED_BYTES if self._crowded else _BYTES_MAX)
         committed = request.isolation_level == _READ_COMMITTED
         answers = [
             PartitionAnswer(topic=each.topic, topic_id=each.topic_id, partition=each.partition) for each in wanted
@@ -207,8 +233,9 @@ class Fetcher:
     def _take(
         self, log: PartitionLog, wanted: Wanted, answer: PartitionAnswer, reader: Hashable, room: int, *, first: bool
     ) -> asyncio.Future[Any] | None:
-        offset, size = wanted.offset, 0
+        offset, size, held = wanted.offset, 0, 0
         pieces: list[memoryview] = []
+        copied = self._crowded
         while True:
             found = self._loader.look(log, offset, reader) if not pieces else self._next(log, offset, reader)
             if not isinstance(found, AtHand):
@@ -219,8 +246,9 @@ class Fetcher:
             if batch > limit and (pieces or (batch > room and not first)):
                 break
             piece, after = found.chunk.part(found.first, limit)
-            pieces.append(piece)
+            pieces.append(memoryview(bytes(piece)) if copied else piece)
             size += len(piece)
+            held += len(piece) if copied else found.chunk.bytes
             end = int(found.chunk.ends[after - 1])
             if answer.aborted is not None:
                 known = {(each.producer_id, each.first_offset) for each in answer.aborted}
@@ -233,7 +261,7 @@ class Fetcher:
             if after < len(found.chunk.ends):
                 break
             self._loader.load_ahead(log, found)
-        answer.pieces, answer.bytes = pieces, size
+        answer.pieces, answer.bytes, answer.held_bytes = pieces, size, held
         if pieces or not isinstance(found, ToLoad):
             return None
         return self._loader.start(found, offset, reader)

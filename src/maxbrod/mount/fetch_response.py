@@ -37,6 +37,8 @@ class PartitionAnswer:
     log_start: int = -1
     pieces: Sequence[memoryview] = ()
     bytes: int = 0
+    held_bytes: int = 0
+    """What `pieces` keep in memory: they may be parts of something larger."""
     aborted: Sequence[AbortedTransaction] | None = None
     """None: the client reads uncommitted records too."""
 

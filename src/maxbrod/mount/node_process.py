@@ -81,7 +81,10 @@ def _serve(order: NodeOrder) -> int:
         parts = NodeParts.of(order.config, archives, order.cluster_id, door=door, share=options.processes)
         try:
             _say(port=listener.getsockname()[1])
-            nodes: tuple[ServedNode, ...] = pickle.load(sys.stdin.buffer)  # noqa: S301
+            try:
+                nodes: tuple[ServedNode, ...] = pickle.load(sys.stdin.buffer)  # noqa: S301
+            except EOFError:
+                return 0  # another process could not start
             parts.view.nodes = nodes
             asyncio.run(_run(parts, order, listener))
         finally:
