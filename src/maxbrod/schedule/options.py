@@ -3,19 +3,11 @@
 from dataclasses import dataclass
 
 from maxbrod.option_values import Seconds
-from maxbrod.options import (
-    BEHAVIOR,
-    MetricsFile,
-    MetricsHost,
-    MetricsNames,
-    MetricsPort,
-    Options,
-    option,
-)
+from maxbrod.options import BEHAVIOR, MetricsOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(Options):
+class RunOptions(MetricsOptions):
     once: str | None = option(
         "Run this job now, and end with its exit code. It takes no slot, and a scheduler that runs elsewhere is not "
         "asked.",
@@ -38,7 +30,3 @@ class RunOptions(Options):
     single_writer: bool = option(
         "The store ignores conditional puts, and no other scheduler runs for this archive.", BEHAVIOR, default=False
     )
-    metrics_port: MetricsPort = None
-    metrics_host: MetricsHost = "127.0.0.1"
-    metrics_names: MetricsNames = ()
-    metrics_file: MetricsFile = None
