@@ -59,6 +59,8 @@ _LONGEST = (
     "mount/test_choices.py",
     "replicate/test_waking.py",
     "test_waiting.py",
+    "work/test_shared_session.py",
+    "schedule/test_loop.py",
 )
 # The files that use `cluster3`. One worker gets all of them, so that one run starts one such cluster; and late, as its
 # four processes cost a tenth of a processor even when nobody uses them, until the run ends.

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from maxbrod.backup.options import BackupOptions
 from maxbrod.check.options import CheckOptions
@@ -38,8 +45,9 @@ from maxbrod.query.options import QueryOptions
 from maxbrod.repair.options import RepairOptions
 from maxbrod.replicate.options import EgressTreeOptions, IngressTreeOptions, ReplicateOptions
 from maxbrod.restore.options import RestoreOptions
+from maxbrod.schedule.options import RunOptions
+from maxbrod.sections import JobConfig, MessagesConfig, SectionModel, demand_names, key, known_keys, suggestion
 from maxbrod.state.options import StateOptions
-from maxbrod.text import did_you_mean
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]
@@ -56,23 +64,14 @@ _SHARED: Final = frozenset({"layout", "patience"})
 VARIABLE: Final = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
 
 
-class _Settings(BaseModel):
-    # An unknown key is a typing mistake, and a setting that is silently ignored is how backups go missing.
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-def _key(description: str, *, default: Any = None, **bounds: Any) -> Any:  # noqa: ANN401 - as pydantic's own
-    return Field(default=default, description=description, **bounds)
-
-
-class TlsConfig(_Settings):
+class TlsConfig(SectionModel):
     """TLS files in PEM form."""
 
-    ca_file: Path | None = _key("Authorities to trust. By default those of the system.")
-    certificate_file: Path | None = _key("The client's certificate.")
-    key_file: Path | None = _key("The client's private key. Needs certificate_file.")
-    key_password: SecretStr | None = _key("The password of the private key.")
-    check_hostname: bool = _key("Compare the broker's host name with its certificate.", default=True)
+    ca_file: Path | None = key("Authorities to trust. By default those of the system.")
+    certificate_file: Path | None = key("The client's certificate.")
+    key_file: Path | None = key("The client's private key. Needs certificate_file.")
+    key_password: SecretStr | None = key("The password of the private key.")
+    check_hostname: bool = key("Compare the broker's host name with its certificate.", default=True)
 
     @model_validator(mode="after")
     def _key_and_certificate(self) -> TlsConfig:
@@ -81,21 +80,21 @@ class TlsConfig(_Settings):
         return self
 
 
-class SaslConfig(_Settings):
+class SaslConfig(SectionModel):
     """SASL credentials."""
 
     mechanism: SaslMechanism = Field(description="The SASL mechanism.")
-    username: str | None = _key("The user name, for PLAIN and SCRAM.")
-    password: SecretStr | None = _key("The password, for PLAIN and SCRAM.")
-    token: SecretStr | None = _key("A fixed token, for OAUTHBEARER. It is used until it expires.")
-    token_endpoint: str | None = _key("Where OAUTHBEARER gets tokens: https, or http on this machine.")
-    client_id: str | None = _key("The client at the token endpoint. Needs client_secret.")
-    client_secret: SecretStr | None = _key("The secret of the client.")
-    scope: str | None = _key("The scope to ask the token endpoint for.")
+    username: str | None = key("The user name, for PLAIN and SCRAM.")
+    password: SecretStr | None = key("The password, for PLAIN and SCRAM.")
+    token: SecretStr | None = key("A fixed token, for OAUTHBEARER. It is used until it expires.")
+    token_endpoint: str | None = key("Where OAUTHBEARER gets tokens: https, or http on this machine.")
+    client_id: str | None = key("The client at the token endpoint. Needs client_secret.")
+    client_secret: SecretStr | None = key("The secret of the client.")
+    scope: str | None = key("The scope to ask the token endpoint for.")
     extensions: dict[str, str] = Field(
         default_factory=dict, description="SASL extensions for OAUTHBEARER, such as logicalCluster and identityPoolId."
     )
-    region: str | None = _key("The region, for AWS_MSK_IAM. By default AWS_REGION.")
+    region: str | None = key("The region, for AWS_MSK_IAM. By default AWS_REGION.")
 
     @model_validator(mode="after")
     def _credentials(self) -> SaslConfig:
@@ -116,11 +115,11 @@ class SaslConfig(_Settings):
         return self
 
 
-class KafkaConfig(_Settings):
+class KafkaConfig(SectionModel):
     """How to reach a cluster. The properties of Kafka's own clients are accepted instead."""
 
     bootstrap: str = Field(description="One or more brokers, separated by commas: host:port.")
-    security_protocol: SecurityProtocol = _key("The protocol of the listener.", default="PLAINTEXT")
+    security_protocol: SecurityProtocol = key("The protocol of the listener.", default="PLAINTEXT")
     tls: TlsConfig = TlsConfig()
     sasl: SaslConfig | None = None
 
@@ -151,20 +150,20 @@ def from_java_properties(properties: Mapping[str, str]) -> KafkaConfig:
         raise refused(property_of(places[0]), "is wrong") from None
 
 
-class S3Config(_Settings):
+class S3Config(SectionModel):
     """Settings for `s3://`. Defaults come from the usual `AWS_*` variables, or from the machine's role."""
 
-    endpoint: str | None = _key("A server other than Amazon's.")
-    region: str | None = _key("The region.")
-    path_style: bool = _key("Put the bucket into the path, not into the host name.", default=True)
-    access_key_id: SecretStr | None = _key("The access key. Needs secret_access_key.")
-    secret_access_key: SecretStr | None = _key("The secret of the access key.")
-    session_token: SecretStr | None = _key("The session token of temporary credentials.")
-    storage_class: S3StorageClass | None = _key("The storage class of new objects.")
-    encryption: S3Encryption | None = _key("Server-side encryption of new objects.")
-    kms_key_id: str | None = _key("The KMS key, for aws:kms and aws:kms:dsse.")
-    bucket_key: bool | None = _key("Use an S3 bucket key, for aws:kms and aws:kms:dsse.")
-    customer_key: SecretStr | None = _key(
+    endpoint: str | None = key("A server other than Amazon's.")
+    region: str | None = key("The region.")
+    path_style: bool = key("Put the bucket into the path, not into the host name.", default=True)
+    access_key_id: SecretStr | None = key("The access key. Needs secret_access_key.")
+    secret_access_key: SecretStr | None = key("The secret of the access key.")
+    session_token: SecretStr | None = key("The session token of temporary credentials.")
+    storage_class: S3StorageClass | None = key("The storage class of new objects.")
+    encryption: S3Encryption | None = key("Server-side encryption of new objects.")
+    kms_key_id: str | None = key("The KMS key, for aws:kms and aws:kms:dsse.")
+    bucket_key: bool | None = key("Use an S3 bucket key, for aws:kms and aws:kms:dsse.")
+    customer_key: SecretStr | None = key(
         "The key for sse-c: 256 bits in base64. Without this key the archive cannot be read."
     )
 
@@ -193,60 +192,60 @@ class S3Config(_Settings):
         return self
 
 
-class GcsConfig(_Settings):
+class GcsConfig(SectionModel):
     """Settings for `gs://`. Defaults come from GOOGLE_APPLICATION_CREDENTIALS, or from the machine's account."""
 
-    credentials_file: Path | None = _key("A key file of a service account, or of a user (gcloud's own).")
-    endpoint: str | None = _key("A server other than https://storage.googleapis.com that serves its XML API.")
+    credentials_file: Path | None = key("A key file of a service account, or of a user (gcloud's own).")
+    endpoint: str | None = key("A server other than https://storage.googleapis.com that serves its XML API.")
 
 
-class AzureConfig(_Settings):
+class AzureConfig(SectionModel):
     """Settings for `az://`. Defaults come from the usual `AZURE_*` variables, or from the machine's identity."""
 
-    account: str | None = _key("The storage account.")
-    account_key: SecretStr | None = _key("The key of the account.")
-    sas_token: SecretStr | None = _key("A shared access signature, instead of the key.")
-    endpoint: str | None = _key("The account's blob service, if not https://ACCOUNT.blob.core.windows.net.")
+    account: str | None = key("The storage account.")
+    account_key: SecretStr | None = key("The key of the account.")
+    sas_token: SecretStr | None = key("A shared access signature, instead of the key.")
+    endpoint: str | None = key("The account's blob service, if not https://ACCOUNT.blob.core.windows.net.")
 
 
-class StorageConfig(_Settings):
+class StorageConfig(SectionModel):
     """How to reach the storage of an archive, beyond its URL, and how long to retry."""
 
     s3: S3Config = S3Config()
     gcs: GcsConfig = GcsConfig()
     azure: AzureConfig = AzureConfig()
-    shared: bool = _key("In a directory: give other users the access that the umask allows.", default=False)
-    ca_file: Path | None = _key("Authorities in PEM form to trust in addition to those of the system.")
-    request_timeout_s: float = _key("Seconds for one request, from connecting to its last byte.", default=60.0, gt=0)
-    deadline_s: float = _key(
+    shared: bool = key("In a directory: give other users the access that the umask allows.", default=False)
+    ca_file: Path | None = key("Authorities in PEM form to trust in addition to those of the system.")
+    request_timeout_s: float = key("Seconds for one request, from connecting to its last byte.", default=60.0, gt=0)
+    deadline_s: float = key(
         "Seconds for one operation with all its retries. A request in progress then still has its own timeout.",
         default=180.0,
         ge=0,
     )
 
 
-class SparkConfig(_Settings):
+class SparkConfig(SectionModel):
     """Where the work runs. On this machine by default."""
 
-    engine: Literal["auto", "spark", "local"] = _key(
+    engine: Literal["auto", "spark", "local"] = key(
         "auto: small work is done without Spark, unless its master is a cluster. spark: "
         "everything runs on Spark. local: without Spark, whatever the size.",
         default="auto",
     )
-    master: str = _key("local[*] (this machine), spark://…, yarn, k8s://… or sc://…", default="local[*]")
+    master: str = key("local[*] (this machine), spark://…, yarn, k8s://… or sc://…", default="local[*]")
     conf: dict[str, str] = Field(default_factory=dict, description="Settings of Spark.")
 
 
-class LogConfig(_Settings):
+class LogConfig(SectionModel):
     """What is logged besides the output of a verb, and where. Every line has the id of its run."""
 
-    verbose: bool = _key("Print each step to standard error.", default=False)
-    progress: bool = _key("Print the progress to standard error as JSON, a line each second.", default=False)
-    file: Path | None = _key("Append each step, warning and error to this file. A rotated file is opened again.")
-    format: Literal["text", "json"] = _key("How lines are written, on standard error too.", default="text")
+    verbose: bool = key("Print each step to standard error.", default=False)
+    progress: bool = key("Print the progress to standard error as JSON, a line each second.", default=False)
+    file: Path | None = key("Append each step, warning and error to this file. A rotated file is opened again.")
+    format: Literal["text", "json"] = key("How lines are written, on standard error too.", default="text")
 
 
-class Config(_Settings):
+class Config(SectionModel):
     """A whole configuration file: what all verbs share, and a section for each verb."""
 
     # Workers import this module for the connections alone; building the validator of all sections takes 60 ms.
@@ -279,6 +278,14 @@ class Config(_Settings):
     prune: PruneOptions = PruneOptions()
     hold: HoldOptions = HoldOptions()
     repair: RepairOptions = RepairOptions()
+    run: RunOptions = RunOptions()
+    jobs: Annotated[dict[str, JobConfig], AfterValidator(demand_names)] = Field(
+        default_factory=dict, description="The jobs of `maxbrod run`, by name; see below."
+    )
+    clusters: dict[str, KafkaConfig] = Field(
+        default_factory=dict, description="Further clusters that jobs can name. Each has the keys of kafka."
+    )
+    messages: MessagesConfig = MessagesConfig()
     replicate: ReplicateOptions = ReplicateOptions()
     egress_tree: EgressTreeOptions = EgressTreeOptions()
     ingress_tree: IngressTreeOptions = IngressTreeOptions()
@@ -399,36 +406,6 @@ def _complaint(complaint: Any, model: Any) -> str:  # noqa: ANN401 - pydantic's 
         return str(complaint["msg"]).removeprefix("Value error, ")
     *place, name = complaint["loc"]
     return f"unknown{suggestion(str(name), known_keys(Config if model is None else model, place))}"
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """What to append to the message about an unknown name."""
-    names = sorted(known)
-    question = did_you_mean(name.replace("-", "_"), names)
-    return f"; {question}" if question else f"; known are {', '.join(names)}" if names else ""
-
-
-def known_keys(model: Any, place: Iterable[Any]) -> list[str]:  # noqa: ANN401 - a model or a dataclass
-    """The keys at this place of a configuration."""
-    for name in place:
-        model = _section_types(model).get(str(name))
-    return sorted(_section_types(model))
-
-
-def _section_types(model: Any) -> dict[str, Any]:  # noqa: ANN401 - as above
-    """The keys of a section, each with the section below it, if it is one."""
-    if is_dataclass(model):
-        return {field.name: None for field in fields(model)}
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        return {}
-    return {
-        name: next((part for part in (field.annotation, *get_args(field.annotation)) if _is_section(part)), None)
-        for name, field in model.model_fields.items()
-    }
-
-
-def _is_section(part: Any) -> bool:  # noqa: ANN401 - any annotation
-    return is_dataclass(part) or (isinstance(part, type) and issubclass(part, BaseModel))
 
 
 OptionsType = TypeVar("OptionsType", bound=Options)

@@ -22,6 +22,7 @@ from maxbrod.cli.main import command_line
 from maxbrod.cli.metrics import FIGURES, RunMetrics
 from maxbrod.config import Config
 from maxbrod.replicate.metrics import IngressMetrics
+from maxbrod.schedule.health import JobsCollector, registry_of
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus/maxbrod-alerts.yaml"
@@ -41,6 +42,7 @@ def exported() -> set[str]:
     registries = [
         BackupMetrics().registry,
         IngressMetrics().registry,
+        registry_of(JobsCollector(lambda: ({}, False, (0, 0, 0)))),
         *(RunMetrics(verb, "/a").registry for verb in FIGURES),
     ]
     texts = [generate_latest(each).decode() for each in registries]
@@ -113,7 +115,7 @@ def test_the_commands_of_units_and_manifests_are_ones_that_maxbrod_takes(words: 
 
 
 def test_there_are_commands_to_try() -> None:
-    assert (len(containers()), len(started())) == (2, 2)
+    assert (len(containers()), len(started())) == (2, 3)
 
 
 def test_the_configuration_of_the_manifests_is_valid() -> None:
@@ -149,9 +151,10 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     assert ours == []
 
 
-def test_the_service_that_follows_is_watched() -> None:
+@pytest.mark.parametrize("name", ["maxbrod-follow.service", "maxbrod-run.service"])
+def test_a_service_that_goes_on_is_watched(name: str) -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(DEPLOY / "systemd/maxbrod-follow.service")
+    unit.read(DEPLOY / "systemd" / name)
     assert unit["Service"]["Type"] == "notify"
     assert "WatchdogSec" in unit["Service"]

@@ -19,6 +19,7 @@ from maxbrod.cli.metrics import FIGURES, RunMetrics
 from maxbrod.mount.metrics import MountCollector
 from maxbrod.notices import KINDS
 from maxbrod.replicate.metrics import BeatMetrics, IngressMetrics, TreeEgressCollector, TreeIngressCollector
+from maxbrod.schedule.health import JobsCollector
 from maxbrod_reference.documents import DOCUMENTS, error_schema, schema_of
 from maxbrod_reference.options import (
     cell,
@@ -181,6 +182,12 @@ def metrics_page() -> str:
         "Each has the label `archive`.",
         "",
         *_metrics_table(single),
+        "",
+        "## run",
+        "",
+        "Those of jobs have the labels `name` and `verb`.",
+        "",
+        *_metrics_table(JobsCollector(lambda: ({}, False, (0, 0, 0))).collect()),
         "",
         "## replicate ingress",
         "",

@@ -169,6 +169,17 @@ DOCUMENTS: Final = (
     ),
     JsonDocument("compact", "The report of a compaction.", report="compact.report:CompactReport"),
     JsonDocument("mount", "The report of a mount, when it has ended.", report="mount.report:MountReport"),
+    JsonDocument(
+        "run",
+        "The jobs, with `--list`: when each begins next, and how it ended.",
+        report="schedule.report:ScheduleReport",
+    ),
+    JsonDocument(
+        "run-job",
+        "The end of one run of a job: with `--once`, and one line for each while `run` runs.",
+        commands=("run",),
+        report="schedule.report:JobRunReport",
+    ),
     JsonDocument("repair", "The report of a repair.", report="repair.report:RepairReport"),
     JsonDocument("gc", "The garbage of an archive.", report="inspect.garbage:GarbageReport"),
     JsonDocument("prune", "What goes, and why.", report="prune.report:PruneReport"),

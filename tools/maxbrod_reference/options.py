@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel
 from typer.main import get_command
@@ -87,7 +87,8 @@ def configuration_page() -> str:
         if section is None:
             continue
         if issubclass(section, BaseModel):
-            lines += _model_sections(section, name)
+            named = get_origin(field.annotation) is dict
+            lines += _model_sections(section, f"{name}.NAME" if named else name)
         else:
             lines += [f"## {name}", "", f"The options of `maxbrod {name}`.", "", *_options_table(section)]
     return page("Configuration file", *lines, source=FROM_OPTIONS)

@@ -57,6 +57,7 @@ from maxbrod.errors import (
     UnavailableError,
 )
 from maxbrod.model import now_ms
+from maxbrod.storage.composed import SCHEDULE_FOLDER
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage, probe_conditional_puts
 
@@ -426,7 +427,7 @@ def _refuse_foreign_objects(storage: Storage) -> None:
     if isinstance(error, CorruptDataError):
         raise error
     for info in storage.list():
-        if not is_leftover(info.path):
+        if not is_leftover(info.path) and not info.path.startswith(f"{SCHEDULE_FOLDER}/"):
             raise RefusedError(
                 "there are objects here, but no catalog of an archive",
                 operation="open for writing",

@@ -72,6 +72,16 @@ class Call(Generic[O_co]):
         return self.config.archive_url
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredVerb:
+    """A verb as its command declares it: its section of the file, its options, and the function that takes a `Call`."""
+
+    section: str
+    model: type[Options]
+    own: tuple[str, ...]
+    run: Callable[..., None]
+
+
 def command(
     section: str,
     model: type[O],
@@ -136,6 +146,9 @@ def command(
         invoke.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # where typer looks
         invoke.__annotations__ = {}
         invoke.__name__, invoke.__doc__, invoke.__module__ = run.__name__, _flowing(run), run.__module__
+        invoke.verb = DeclaredVerb(  # type: ignore[attr-defined] # for callers that are no command line
+            section=section, model=model, own=tuple(flag.name for flag in own), run=run
+        )
         return invoke
 
     return decorate

@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
+from maxbrod.cli.supervised import supervisor
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ def _is_loopback(name: str) -> bool | None:
 @contextmanager
 def watched_by_systemd(health: Health) -> Iterator[None]:
     """Tell systemd that the service has started, and reset its watchdog while the command is alive."""
-    if not os.environ.get("NOTIFY_SOCKET"):
+    # Of several verbs in one process, none is the service: their supervisor is.
+    if not os.environ.get("NOTIFY_SOCKET") or supervisor() is not None:
         yield
         return
     over = threading.Event()

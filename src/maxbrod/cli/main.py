@@ -18,7 +18,7 @@ from maxbrod import __version__
 from maxbrod.cli.commands import logged, with_log
 from maxbrod.cli.log import is_in_json_log, showing_log, warnings_on_stderr
 from maxbrod.cli.output import err, print_error, print_line, speaking
-from maxbrod.cli.process import Leaving, guard_streams, refuse_lost_output
+from maxbrod.cli.process import Leaving, guard_streams, means_dead_jvm, refuse_lost_output
 from maxbrod.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -65,6 +65,7 @@ _GROUPS: Final = {
         "repair": "maxbrod.repair.cli:repair",
         "convert": "maxbrod.convert.cli:convert",
     },
+    "Schedule": {"run": "maxbrod.schedule.cli:run"},
     "Replicate": {"replicate": "maxbrod.replicate.cli:app"},
     "Lab": {
         "sandbox": "maxbrod.sandbox.cli:app",
@@ -210,7 +211,7 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
     except MaxbrodError:
         raise
     except Exception as error:
-        if _means_dead_jvm(error):
+        if means_dead_jvm(error):
             hint = "run it again; set MAXBROD_SPARK_LOG to a file to keep Spark's log"
             raise UnavailableError("Spark's JVM has died: it was killed", operation="run on Spark", hint=hint) from None
         if not as_json:
@@ -219,12 +220,6 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
         hint = "this is a bug in maxbrod: please report it, with what is on standard error"
         raise MaxbrodError(f"{type(error).__name__}: {error}", hint=hint) from error
     return code if isinstance(code, int) else EXIT_DONE
-
-
-def _means_dead_jvm(error: Exception) -> bool:
-    """True if the JVM has died. Any call of PySpark can find that out, also one that only cleans up."""
-    of_py4j = type(error).__module__.startswith("py4j") and type(error).__name__ != "Py4JJavaError"
-    return of_py4j or (isinstance(error, ConnectionError) and "py4j" in sys.modules)
 
 
 # The usage of a command: how `--help` names values, and how a wrong command line is answered

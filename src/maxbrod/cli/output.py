@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from maxbrod.cli.process import raising_interrupt
+from maxbrod.cli.supervised import supervisor
 from maxbrod.errors import EXIT_DONE, MaxbrodError
 from maxbrod.notices import Promise, PromiseState, verdict_of
 from maxbrod.options import JsonOption, declared
@@ -159,12 +160,18 @@ def speaking(*, as_json: bool) -> Iterator[None]:
 
 def print_json(document: object) -> None:
     """Print one document to standard output, and nothing else: the contract of `--json`."""
+    if (by := supervisor()) is not None:
+        by.on_document(document if isinstance(document, Mapping) else {"items": document})
+        return
     text = json.dumps(document, indent=None if _Standard.lines else 2, sort_keys=False, default=str)
     print_document(text)
 
 
 def print_json_with(document: Mapping[str, object], name: str, items: Iterable[str]) -> None:
     """Print one document whose list `name` has items that are JSON already. They are not held in memory."""
+    if (by := supervisor()) is not None:
+        by.on_document(document)
+        return
     head = json.dumps({key: value for key, value in document.items() if key != name}, indent=2, default=str)
     _Standard.document_printed = True
     sys.stdout.write(f"{head.removesuffix('}').rstrip()},\n  {json.dumps(name)}: [")
@@ -178,13 +185,15 @@ def print_json_with(document: Mapping[str, object], name: str, items: Iterable[s
 
 def print_json_line(document: object) -> None:
     """Print one of several documents as a line. All that follow are lines, too, including an error."""
-    _Standard.lines = True
+    _Standard.lines = _Standard.lines or supervisor() is None
     print_json(document)
-    _Standard.document_printed = False
+    _Standard.document_printed = False if supervisor() is None else _Standard.document_printed
 
 
 def print_document(text: str) -> None:
-    """Print JSON that is already text."""
+    """Print JSON that is already text. Under a supervisor nobody wants it."""
+    if supervisor() is not None:
+        return
     _Standard.document_printed = True
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

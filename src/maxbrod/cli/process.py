@@ -146,3 +146,9 @@ class Leaving:
             return  # what was printed last is lost: the interpreter says so, and has an exit code for it
         logging.shutdown()
         os._exit(self.code)
+
+
+def means_dead_jvm(error: Exception) -> bool:
+    """Return True if the JVM has died. Any call of PySpark can find that out, also one that only cleans up."""
+    of_py4j = type(error).__module__.startswith("py4j") and type(error).__name__ != "Py4JJavaError"
+    return of_py4j or (isinstance(error, ConnectionError) and "py4j" in sys.modules)

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from maxbrod.cli.log import log_step
 from maxbrod.cli.output import err
+from maxbrod.cli.supervised import supervisor
 from maxbrod.text import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ def progress_lines(*, shown: bool) -> Iterator[None]:
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[OnProgress]:
     """Yield a function to call with each step. The bar disappears when the block ends."""
+    if (by := supervisor()) is not None:
+        yield by.on_progress
+        return
     logged = _Logged()
     if not shown or not err.is_terminal:
         yield logged

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from maxbrod.board import Stop, stopped_by
 from maxbrod.cli.output import err
+from maxbrod.cli.supervised import supervisor
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 COMMITTING: Final = "records being read are committed first"
@@ -28,12 +29,24 @@ _DEFAULT: Final = 0  # SIG_DFL
 
 
 @contextmanager
-def stopping_by_signals(stop: threading.Event, *, what: str = COMMITTING) -> Iterator[None]:
-    """Within the block, the first signal sets `stop`. The message about it contains `what`."""
+def stopping_by_signals(
+    stop: threading.Event, *, what: str = COMMITTING, on_hangup: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Within the block, the first signal sets `stop`. The message about it contains `what`.
+
+    Under a supervisor, who hears the signals, the supervisor sets it. SIGHUP calls `on_hangup`, if there is one.
+    """
+    if (by := supervisor()) is not None:
+        with by.stopping(stop):
+            yield
+        return
     heard = 0
 
     def hear(number: int) -> None:
         nonlocal heard
+        if number == signal.SIGHUP:
+            (on_hangup or stop.set)()
+            return
         heard += 1
         if heard > 1:
             _end_at_once(number)
@@ -41,12 +54,15 @@ def stopping_by_signals(stop: threading.Event, *, what: str = COMMITTING) -> Ite
         # Above a progress bar, if there is one.
         err.print(Text(f"stopping: {what}; a second signal ends it at once", style="yellow"), soft_wrap=True)
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            return
         stop.set()
         if isinstance(stop, Stop) and stop.raises:
             raise KeyboardInterrupt
 
-    with stopped_by(stop), _hearing(_SIGNALS, hear, handle):
+    numbers = _SIGNALS if on_hangup is None else (*_SIGNALS, signal.SIGHUP)
+    with stopped_by(stop), _hearing(numbers, hear, handle):
         yield
 
 

@@ -24,7 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
-from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, UnavailableError
+from maxbrod.archive.numbered import NumberedDocuments
+from maxbrod.errors import MaxbrodError, ObjectNotFoundError, UnavailableError
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.shares import Lease, Member, Members, Posted
 from maxbrod.replicate.sharing import Share
@@ -36,7 +37,7 @@ FOLDER: Final = "replication/lease"
 SHARES: Final = "replication/shares"
 MEMBERS: Final = "replication/members"
 _READS: Final = 20
-"""The number of attempts to read an object that its holder deletes because it has written the next one."""
+"""The number of attempts to read a division that the leader deletes because it has told the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,31 +164,18 @@ class ArchiveLease(Lease[Note]):
 
     def _put(self, note: Note) -> bool:
         """Create the object of a note. False: another instance has created one of this number, or of a later one."""
-        began, path = self._clock(), _path(note.number)
+        began = self._clock()
         note = replace(note, life=Life(at_ms=now_ms(), takeover_ms=int(self._takeover_s * 1000)))
-        try:
-            self._storage.put(path, _encode(note, by=self.instance))
-        except ObjectExistsError:
-            if _read(self._storage, note.number) != replace(note, by=self.instance):
-                return False  # or it is ours, and the answer was lost
-        numbers = _numbers(self._storage)
-        if numbers[-1:] != [note.number]:  # the holder has deleted the object that this one would have met
-            self._storage.delete([path])
+        if not NumberedDocuments(self._storage, FOLDER).put(note.number, _encode(note, by=self.instance)):
             return False
-        self._storage.delete([_path(number) for number in numbers if number < note.number])
         self._held, self._renewed_at = note, began
         return True
 
 
 def read_note(storage: Storage) -> Note:
     """Return the content of the object with the highest number."""
-    for _ in range(_READS):
-        numbers = _numbers(storage)
-        if not numbers:
-            return _FREE
-        with suppress(ObjectNotFoundError):  # its holder has written the next one meanwhile
-            return _read(storage, numbers[-1])
-    raise UnavailableError("the lease cannot be read: it changes all the time", object_name=storage.name_of(FOLDER))
+    found = NumberedDocuments(storage, FOLDER).newest()
+    return _FREE if found is None else _decode(*found)
 
 
 def read_division(storage: Storage, note: Note) -> dict[TopicPartition, Share]:
@@ -214,8 +202,8 @@ def _encode(note: Note, *, by: str) -> bytes:
     return json.dumps({"maxbrod": 1, **said, "by": by, **({} if note.life is None else asdict(note.life))}).encode()
 
 
-def _read(storage: Storage, number: int) -> Note:
-    found: dict[str, Any] = strict_json.parse(storage.get(_path(number)))
+def _decode(number: int, data: memoryview) -> Note:
+    found: dict[str, Any] = strict_json.parse(data)
     return Note(
         number=number,
         instance=found["instance"],
@@ -225,15 +213,6 @@ def _read(storage: Storage, number: int) -> Note:
         shares=found.get("shares"),
         life=read_life(found),
     )
-
-
-def _numbers(storage: Storage) -> list[int]:
-    names = (each.path.rpartition("/")[2].partition(".")[0] for each in storage.list(FOLDER))
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def _path(number: int) -> str:
-    return f"{FOLDER}/{number:012d}.json"
 
 
 class ArchiveMembers(Members):

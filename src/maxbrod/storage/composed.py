@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 OWN_FOLDER: Final = ".maxbrod"
 """The folder of our own objects in another tool's archive."""
+SCHEDULE_FOLDER: Final = f"{OWN_FOLDER}/schedule"
+"""The folder of the schedule's state, in any archive. It may be there before the archive is."""
 
 _SCHEME: Final = "joined://"
 

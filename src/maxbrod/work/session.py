@@ -20,10 +20,10 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from maxbrod.config import SparkConfig
 from maxbrod.errors import EnvironmentMissingError, RefusedError, StoppedError, UnavailableError, UsageError
@@ -148,6 +148,17 @@ def open_session(
         yield opened
 
 
+class Lender(Protocol):
+    """Lends its session to the verbs of this process; see `shared_session`."""
+
+    def borrowed(
+        self, config: SparkConfig, stop: threading.Event | None = None
+    ) -> AbstractContextManager[SparkSession]: ...
+
+
+lenders: Final[list[Lender]] = []
+
+
 @contextmanager
 def open_configured(
     config: SparkConfig,
@@ -165,7 +176,9 @@ def open_configured(
         raise UsageError(
             "this is done by Spark itself, and the engine is set to local", hint="leave out --engine and spark.engine"
         )
-    if session is not None or (config.master, config.conf) == (SparkConfig().master, {}):
+    if session is None and lenders:
+        opening = lenders[-1].borrowed(config, stop)
+    elif session is not None or (config.master, config.conf) == (SparkConfig().master, {}):
         opening = open_session(session=session, jvm_works=jvm_works)
     else:
         opening = open_session(master=config.master, conf=config.conf, jvm_works=jvm_works)

@@ -8,12 +8,15 @@ import socket
 import struct
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from maxbrod.work.session import open_session
+from maxbrod.config import SparkConfig
+from maxbrod.work.session import open_configured, open_session
+from maxbrod.work.shared_session import SharedSession, lending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -52,6 +55,35 @@ def describe() -> None:
         }
     facts["environment"] = dict(os.environ)
     facts["jvm_gone"] = not psutil.pid_exists(jvm.pid)
+    json.dump(facts, sys.stdout)
+
+
+def share() -> None:
+    """Print what becomes of a shared session that several threads use, whose JVM is killed, and that nobody uses."""
+    now = [0.0]
+    shared = SharedSession(idle_s=60, clock=lambda: now[0])
+    config = SparkConfig(master="local[2]")
+    facts: dict[str, Any] = {}
+
+    def use() -> tuple[int, int]:
+        with open_configured(config) as session:
+            return _jvm().pid, session.range(10).count()
+
+    with lending(shared):
+        with ThreadPoolExecutor(4) as pool:
+            facts["used"] = [future.result() for future in [pool.submit(use) for _ in range(4)]]
+        facts["opened_first"] = shared.opened
+        _jvm().kill()
+        facts["after_kill"] = use()
+        facts["closed_early"] = shared.close_if_idle()
+        now[0] = 61.0
+        with open_configured(config):
+            facts["closed_in_use"] = shared.close_if_idle()
+        now[0] = 121.0
+        facts["closed_idle"] = shared.close_if_idle()
+        facts["left"] = [child.name() for child in psutil.Process().children(recursive=True)]
+    facts["opened"] = shared.opened
+    facts["left_at_end"] = [child.name() for child in psutil.Process().children(recursive=True)]
     json.dump(facts, sys.stdout)
 
 
@@ -127,4 +159,4 @@ def _sleep(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    {"describe": describe, "count": count, "hang": hang}[sys.argv[1]]()
+    {"describe": describe, "count": count, "hang": hang, "share": share}[sys.argv[1]]()
