@@ -4,8 +4,7 @@ import signal
 
 
 def main() -> None:
-    # Half of the first second is for imports. Ctrl-C would raise KeyboardInterrupt in one of them: a traceback, or
-    # nothing at all where compiled code passes over it.
+    # The first second is for imports, and Ctrl-C would raise KeyboardInterrupt in one of them: a traceback.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from maxbrod.cli.main import main as run  # noqa: PLC0415 - see above
