@@ -179,6 +179,7 @@ DOCUMENTS: Final = (
         "The end of one run of a job: with `--once`, and one line for each while `run` runs.",
         commands=("run",),
         report="schedule.report:JobRunReport",
+        without=("code",),
     ),
     JsonDocument("repair", "The report of a repair.", report="repair.report:RepairReport"),
     JsonDocument("gc", "The garbage of an archive.", report="inspect.garbage:GarbageReport"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from maxbrod.errors import EXIT_DONE
 from maxbrod.schedule.plan import KnownJob, next_start_ms
@@ -73,6 +73,11 @@ class JobRunReport(Report):
     @property
     def exit_code(self) -> int:
         return self.code
+
+    def as_dict(self) -> dict[str, Any]:
+        document = Report.as_dict(self)
+        del document["code"]  # it is there as `exit_code`
+        return document
 
 
 def run_report(job: ScheduledJob, outcome: JobOutcome) -> JobRunReport:
