@@ -187,3 +187,16 @@ def test_a_schema_that_the_target_refuses_stops_the_mapping_by_name(
     with client_of(target) as client, pytest.raises(RefusedError, match="refuses this schema") as told:
         map_registry(client, archived, Remembered())
     assert told.value.object_name == "orders-value version 1"
+
+
+def test_an_import_keeps_what_the_target_has_soft_deleted_under_the_same_subject(
+    archived: RegistryState, target: RegistryDouble
+) -> None:
+    """A registry deletes it for good if it is not told to keep it."""
+    target.modes["orders-value"] = "IMPORT"
+    target.register("orders-value", record("Theirs", "id"), id=500, version=9)
+    target.soft_delete("orders-value", 9)
+    del target.modes["orders-value"]
+    with client_of(target) as client:
+        import_registry(client, archived, Remembered())
+    assert target.listing()["orders-value", 9] == (500, True)
